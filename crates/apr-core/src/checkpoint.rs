@@ -1,0 +1,247 @@
+//! The two ends of every pass: a checkpoint that is read, a checkpoint that is written.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::digest::{ChunkSums, Digest};
+use crate::{DType, Error, FormatId, Metadata, Result, Shape, Sink};
+
+/// A tensor as its format describes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TensorInfo {
+    /// Name, unique in the checkpoint.
+    pub name: String,
+    /// Type of the stored elements.
+    pub dtype: DType,
+    /// Dimensions in elements, outermost first.
+    pub shape: Shape,
+}
+
+impl TensorInfo {
+    /// Bytes of the tensor, decoded.
+    ///
+    /// # Errors
+    /// E001 when dtype and shape do not go together, or the length exceeds `u64`.
+    pub fn byte_len(&self) -> Result<u64> {
+        self.dtype.stored_len(&self.shape).ok_or_else(|| {
+            Error::format(alloc::format!("the shape {} does not go with dtype {}", self.shape, self.dtype))
+                .for_tensor(&self.name)
+        })
+    }
+}
+
+/// Where a tensor lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct StoredRange {
+    /// Index into [`CheckpointReader::files`].
+    pub file: usize,
+    /// From the start of that file, in bytes.
+    pub offset: u64,
+    /// Bytes stored; less than the decoded length for compressed tensors.
+    pub len: u64,
+}
+
+/// A file of the checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FileInfo {
+    /// Plain name; empty for an unnamed source.
+    pub name: String,
+    /// Length in bytes.
+    pub len: u64,
+}
+
+/// A file that travels with the weights: configuration, tokenizer, model card.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Companion {
+    /// Plain name, `config.json` or `1_Pooling/config.json`.
+    pub name: String,
+    /// Length in bytes.
+    pub len: u64,
+}
+
+/// What a part of a file is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExtentKind {
+    /// Header, metadata, index, trailer.
+    Structure,
+    /// Bytes of the tensor with this position in [`CheckpointReader::tensors`].
+    Tensor(usize),
+    /// Bytes of the companion with this position in [`CheckpointReader::companions`].
+    Companion(usize),
+    /// Bytes that align what follows; zero in a well-made file.
+    Padding,
+}
+
+/// A part of the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// What it is for.
+    pub kind: ExtentKind,
+    /// From the start of the file, in bytes.
+    pub offset: u64,
+    /// Length in bytes.
+    pub len: u64,
+}
+
+/// A checksum over a file, and the parts that make up what it covers, in order and without gaps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileChecksum {
+    /// CRC-32 (IEEE) that the file states.
+    pub crc32: u32,
+    /// Everything the checksum covers.
+    pub extents: Vec<Extent>,
+}
+
+/// Something a conversion could not keep.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Loss {
+    /// Tensor, metadata key or file.
+    pub name: String,
+    /// What is gone.
+    pub what: String,
+    /// Why the target can't hold it.
+    pub why: String,
+}
+
+/// A checkpoint opened for reading.
+///
+/// Opening reads headers only; tensor bytes are fetched on demand, any range at a time, from any thread.
+pub trait CheckpointReader: Send + Sync {
+    /// The format of the bytes.
+    fn format(&self) -> FormatId;
+
+    /// Metadata under the keys of [`keys`](crate::keys).
+    fn metadata(&self) -> &Metadata;
+
+    /// The tensors, in the order their bytes are stored.
+    fn tensors(&self) -> &[TensorInfo];
+
+    /// Where a tensor lies.
+    fn stored(&self, tensor: usize) -> StoredRange;
+
+    /// Fills `buf` with decoded bytes of a tensor, from `offset` within it on.
+    ///
+    /// # Errors
+    /// E002 past the tensor's end or where stored bytes don't decode, E007 when reading fails.
+    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()>;
+
+    /// All bytes of a tensor without a copy, where they lie flat in memory.
+    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
+        let _ = tensor;
+        None
+    }
+
+    /// The digest the file gives for the tensor's stored bytes.
+    fn digest(&self, tensor: usize) -> Option<Digest> {
+        let _ = tensor;
+        None
+    }
+
+    /// The checksum over the file, where the format has one.
+    fn checksum(&self) -> Option<FileChecksum> {
+        None
+    }
+
+    /// Reads bytes of the main file that belong to no tensor; only formats with a [`checksum`](Self::checksum) need it.
+    ///
+    /// # Errors
+    /// E002 past the end of the file, E007 when reading fails.
+    fn read_raw(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let _ = buf;
+        Err(Error::corrupt("this format has no raw parts").at(offset))
+    }
+
+    /// The files the checkpoint consists of.
+    fn files(&self) -> &[FileInfo];
+
+    /// Header fields that only this format has, as an object for display; null where there are none.
+    fn header_fields(&self) -> Value {
+        Value::Null
+    }
+
+    /// Files that travel with the weights.
+    fn companions(&self) -> &[Companion] {
+        &[]
+    }
+
+    /// The bytes of a companion.
+    ///
+    /// # Errors
+    /// E007 when reading fails, E008 when it is larger than the limits allow.
+    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
+        let _ = companion;
+        Ok(Vec::new())
+    }
+
+    /// What is odd about the file without making it unreadable.
+    fn warnings(&self) -> &[String] {
+        &[]
+    }
+}
+
+/// Where a planned tensor will lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct PlannedTensor {
+    /// Position in the tensors that were handed to `plan`.
+    pub source: usize,
+    /// Index into [`Layout::files`].
+    pub file: usize,
+    /// From the start of that file, in bytes.
+    pub offset: u64,
+    /// Length in bytes.
+    pub len: u64,
+}
+
+/// A writer's plan, made from names, dtypes and shapes alone.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Layout {
+    /// Files that will be written, with their lengths.
+    pub files: Vec<FileInfo>,
+    /// Tensors in the order they must be written.
+    pub tensors: Vec<PlannedTensor>,
+    /// What the target can't hold.
+    pub losses: Vec<Loss>,
+}
+
+impl Layout {
+    /// Bytes of all files together.
+    #[must_use]
+    pub fn total_len(&self) -> u64 {
+        self.files.iter().map(|file| file.len).sum()
+    }
+}
+
+/// A checkpoint being written.
+///
+/// Made by a format's `plan`; then, in this order: `begin`, the chunks of each tensor of the layout, `finish`.
+pub trait CheckpointWriter: Send + Sync {
+    /// The plan.
+    fn layout(&self) -> &Layout;
+
+    /// Whether chunks should come with [`ChunkSums`], which any thread may compute beforehand.
+    fn wants_sums(&self) -> bool {
+        false
+    }
+
+    /// Writes what precedes the first tensor.
+    ///
+    /// # Errors
+    /// E007 when writing fails.
+    fn begin(&mut self, sink: &mut dyn Sink) -> Result<()>;
+
+    /// Appends bytes to the tensor that is due; the next tensor is due when its planned length is reached.
+    /// `sums` must be of these bytes, and come with all chunks of a tensor or with none.
+    ///
+    /// # Errors
+    /// E002 when there are more bytes than planned, E007 when writing fails.
+    fn write_chunk(&mut self, sink: &mut dyn Sink, bytes: &[u8], sums: Option<ChunkSums>) -> Result<()>;
+
+    /// Writes what follows the last tensor; `losses` are those met on the way.
+    ///
+    /// # Errors
+    /// E002 when a tensor got fewer bytes than planned, E007 when writing fails.
+    fn finish(&mut self, sink: &mut dyn Sink, losses: &[Loss]) -> Result<()>;
+}

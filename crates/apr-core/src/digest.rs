@@ -1,0 +1,163 @@
+//! Checksums that can be computed piece by piece, on any thread, and put together in order.
+//!
+//! A file's CRC-32 is the combination of its parts' (`crc32fast`). A tensor's BLAKE3 digest is the root of a tree over
+//! its chunks, so that one large tensor keeps all cores busy: BLAKE3 splits its input into subtrees of a power of two,
+//! and chunks of [`CHUNK`] bytes are such subtrees (BLAKE3 paper, section 2.1).
+
+use alloc::vec::Vec;
+
+use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
+
+/// A BLAKE3-256 digest.
+pub type Digest = [u8; 32];
+
+/// Length of the pieces that [`ChunkSums`] are taken of, in bytes: all of a tensor's chunks but the last have it,
+/// or all have the same smaller power of two, at least 1024.
+pub const CHUNK: usize = 1 << 20;
+
+/// Checksums of one chunk of a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChunkSums {
+    len: u64,
+    crc32: u32,
+    blake3: Digest,
+}
+
+impl ChunkSums {
+    /// Sums of `bytes`, which start `offset` bytes into a tensor of `tensor_len` bytes.
+    ///
+    /// `offset` must be a multiple of the chunk length that the tensor is cut by.
+    #[must_use]
+    pub fn of(bytes: &[u8], offset: u64, tensor_len: u64) -> Self {
+        let len = bytes.len() as u64;
+        let blake3 = if len == tensor_len {
+            *blake3::hash(bytes).as_bytes()
+        } else {
+            blake3::Hasher::new().set_input_offset(offset).update(bytes).finalize_non_root()
+        };
+        Self { len, crc32: crc32fast::hash(bytes), blake3 }
+    }
+}
+
+/// CRC-32 (IEEE) of bytes that arrive in order, as bytes or as [`ChunkSums`].
+#[derive(Debug, Clone, Default)]
+pub struct Crc32(crc32fast::Hasher);
+
+impl Crc32 {
+    /// Of nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// Appends a chunk by its sums.
+    pub fn append(&mut self, sums: ChunkSums) {
+        self.0.combine(&crc32fast::Hasher::new_with_initial_len(sums.crc32, sums.len));
+    }
+
+    /// Appends what another one has seen.
+    pub fn append_crc(&mut self, other: &Self) {
+        self.0.combine(&other.0);
+    }
+
+    /// The checksum so far.
+    #[must_use]
+    pub fn value(&self) -> u32 {
+        self.0.clone().finalize()
+    }
+}
+
+/// The BLAKE3 digest of a tensor whose bytes arrive in order, as bytes or as [`ChunkSums`].
+///
+/// ```
+/// use apr_core::digest::{CHUNK, ChunkSums, TensorDigest};
+///
+/// let tensor = vec![7; 3 * CHUNK + 5];
+/// let mut digest = TensorDigest::new();
+/// for (i, chunk) in tensor.chunks(CHUNK).enumerate() {
+///     digest.append(ChunkSums::of(chunk, (i * CHUNK) as u64, tensor.len() as u64));
+/// }
+/// let mut whole = TensorDigest::new();
+/// whole.update(&tensor);
+/// assert_eq!(digest.value(), whole.value());
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct TensorDigest {
+    bytes: blake3::Hasher,
+    chunks: ChunkTree,
+}
+
+/// Chunks merged as far as their number allows; the last one waits, because only the end shows where the root is.
+#[derive(Debug, Clone, Default)]
+struct ChunkTree {
+    stack: Vec<Digest>,
+    merged: u64,
+    last: Option<Digest>,
+}
+
+impl TensorDigest {
+    /// Of nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends bytes. A tensor comes either as bytes or as chunks.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.bytes.update(bytes);
+    }
+
+    /// Appends a chunk by its sums.
+    pub fn append(&mut self, sums: ChunkSums) {
+        let tree = &mut self.chunks;
+        if let Some(mut subtree) = tree.last.replace(sums.blake3) {
+            tree.merged += 1;
+            for _ in 0..tree.merged.trailing_zeros() {
+                let left = tree.stack.pop().unwrap_or_else(|| unreachable!("a carry has a left sibling"));
+                subtree = merge_subtrees_non_root(&left, &subtree, Mode::Hash);
+            }
+            tree.stack.push(subtree);
+        }
+    }
+
+    /// The digest of everything appended.
+    #[must_use]
+    pub fn value(&self) -> Digest {
+        let Some(mut right) = self.chunks.last else { return *self.bytes.finalize().as_bytes() };
+        let Some((root_left, lefts)) = self.chunks.stack.split_first() else { return right };
+        for left in lefts.iter().rev() {
+            right = merge_subtrees_non_root(left, &right, Mode::Hash);
+        }
+        *merge_subtrees_root(root_left, &right, Mode::Hash).as_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    #[test]
+    fn chunked_sums_equal_those_of_the_whole() {
+        let bytes: Vec<u8> = (0..40_u32 * 1024 + 77).map(|i| ((i * i) >> 7).to_le_bytes()[0]).collect();
+        for chunk in [1024, 2048, 8192, 65536] {
+            for len in [0, 1, 1024, 1025, 2048, 4096, 5000, 8192, 16384, 24_577, 33_000, bytes.len()] {
+                let tensor = &bytes[..len];
+                let (mut digest, mut crc) = (TensorDigest::new(), Crc32::new());
+                for (i, part) in tensor.chunks(chunk).enumerate() {
+                    let sums = ChunkSums::of(part, (i * chunk) as u64, len as u64);
+                    digest.append(sums);
+                    crc.append(sums);
+                }
+                assert_eq!(digest.value(), *blake3::hash(tensor).as_bytes(), "{len} bytes by {chunk}");
+                assert_eq!(crc.value(), crc32fast::hash(tensor), "{len} bytes by {chunk}");
+            }
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Contracts of the `apr` workspace.
+//!
+//! Every model file is a *checkpoint*: metadata, an ordered list of tensor descriptors, and bytes on demand.
+//! A format is a [`CheckpointReader`] or a [`CheckpointWriter`] of one; a command is a pass from the first to the second.
+//! This crate holds what the two sides agree on and nothing that touches a file, a thread or a clock.
+//!
+//! ```
+//! use apr_core::{ByteSource, DType, Shape};
+//!
+//! let shape = Shape::from([2, 32]);
+//! assert_eq!(DType::Q8_0.stored_len(&shape), Some(2 * 34));
+//!
+//! let bytes: &[u8] = b"APR2";
+//! let mut magic = [0; 4];
+//! bytes.read_at(0, &mut magic)?;
+//! assert_eq!(&magic, b"APR2");
+//! # Ok::<(), apr_core::Error>(())
+//! ```
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod checkpoint;
+pub mod digest;
+mod dtype;
+mod error;
+mod escape;
+mod limits;
+mod metadata;
+mod pipeline;
+mod probe;
+mod shape;
+mod sink;
+mod source;
+
+pub use checkpoint::{
+    CheckpointReader, CheckpointWriter, Companion, Extent, ExtentKind, FileChecksum, FileInfo, Layout, Loss,
+    PlannedTensor, StoredRange, TensorInfo,
+};
+pub use dtype::{DType, DTypeKind};
+pub use error::{Code, Error, IoCause, Result};
+pub use escape::Escaped;
+pub use limits::Limits;
+pub use metadata::{Metadata, keys};
+pub use pipeline::{Pipeline, Serial};
+pub use probe::{FormatId, recognise};
+pub use shape::Shape;
+pub use sink::{MemoryFolder, Sink};
+pub use source::{ByteSource, SourceSet, read_vec};
