@@ -1,0 +1,24 @@
+//! What the workspace's tests share: files packed by hand, broken copies, sources and allocators that count, and where
+//! fixtures are.
+//!
+//! ```
+//! use apr_testkit::corrupt;
+//!
+//! assert_eq!(corrupt::truncations(b"abc").count(), 3);
+//! assert_eq!(corrupt::bit_flips(b"ab", 0..2).count(), 16);
+//! ```
+
+pub mod apr2;
+pub mod corrupt;
+mod counting;
+mod folder;
+pub mod locate;
+mod peak;
+mod read_all;
+mod sparse;
+
+pub use counting::CountingSource;
+pub use folder::FolderInMemory;
+pub use peak::{PeakAlloc, peak_memory};
+pub use read_all::read_everything;
+pub use sparse::SparseSource;
