@@ -1,0 +1,49 @@
+//! APR2 (seed 001 §3, `spec/apr2.md`). All integers are little-endian.
+//!
+//! ```text
+//!  0  header (32)        magic, version, flags, where the sections are
+//!     metadata           JSON, UTF-8
+//!     tensor index       names ascending: dtype, shape, offset, size
+//!     zero padding       to D, with slack for a longer front
+//!  D  tensors            in their source's order, each aligned to 64 (or 32) bytes
+//!  T  trailer blocks     64-aligned; DGST: a BLAKE3 digest a tensor
+//!     footer (16)        CRC-32 of all before it, "2RPA", file size
+//! ```
+//!
+//! Why so: the front alone answers "what is in it", alignment lets a mapped tensor be used where it lies, the digests
+//! let a reader check just the tensor it loads, and the CRC covers the rest. Tensors keep the order of their source, so
+//! that a file converted back is the same file.
+//!
+//! Limits: 8 dimensions, names of 65,535 bytes, metadata and index within the first 4 GiB; tensor offsets are 64 bits.
+//! Plain tensors only: compressed, sparse and encrypted ones are recognised and refused with E003.
+//!
+//! ```
+//! use apr_core::{CheckpointReader, CheckpointWriter, DType, Limits, Metadata, TensorInfo};
+//! use apr_format::apr2;
+//!
+//! let tensors = [TensorInfo { name: "bias".into(), dtype: DType::F32, shape: [2].into() }];
+//! let mut writer = apr2::plan(&tensors, &Metadata::new(), Vec::new(), &apr2::WriteOptions::default())?;
+//! let mut file = Vec::new();
+//! writer.begin(&mut file)?;
+//! writer.write_chunk(&mut file, &[0; 8], None)?;
+//! writer.finish(&mut file, &[])?;
+//!
+//! let reader = apr2::open(file, "model.apr", &Limits::default())?;
+//! assert_eq!(reader.tensors(), tensors);
+//! assert_eq!(reader.tensor_bytes("bias")?.as_ref(), [0; 8]);
+//! # Ok::<(), apr_core::Error>(())
+//! ```
+
+mod companion;
+mod header;
+mod index;
+mod layout;
+mod reader;
+mod trailer;
+mod writer;
+
+pub use companion::CompanionFile;
+pub use header::{Flags, Header, MAGIC};
+pub use reader::{Apr2Reader, open};
+pub use trailer::{FOOTER_LEN, Footer};
+pub use writer::{Apr2Writer, WriteOptions, plan};

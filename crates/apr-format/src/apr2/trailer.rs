@@ -1,0 +1,199 @@
+//! What follows the tensors: blocks, then the footer (`spec/apr2.md`, "Trailer blocks"; seed 001 §3.7).
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use apr_core::digest::Digest;
+use apr_core::{ByteSource, Error, Result, read_vec};
+use serde::Serialize;
+
+use super::header::{Flags, Header};
+use super::layout::{BLOCK_ALIGNMENT, align};
+
+/// Length of the footer in bytes.
+pub const FOOTER_LEN: u32 = 16;
+
+const FOOTER_MAGIC: [u8; 4] = *b"2RPA";
+const BLOCK_HEADER_LEN: u64 = 16;
+const BLOCK_VERSION: u32 = 1;
+const DGST: [u8; 4] = *b"DGST";
+const SIGN: [u8; 4] = *b"SIGN";
+const LICN: [u8; 4] = *b"LICN";
+/// More blocks than any version defines; a walk over more is a walk through garbage.
+const MAX_BLOCKS: usize = 64;
+const BLAKE3_256: u8 = 1;
+const DIGEST_HEADER_LEN: usize = 8;
+
+/// The last 16 bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Footer {
+    /// CRC-32 (IEEE) of all bytes before the footer.
+    pub crc32: u32,
+    /// Length of the file, footer included, in bytes.
+    pub file_size: u64,
+}
+
+impl Footer {
+    /// The footer's bytes.
+    #[must_use]
+    pub fn encode(self) -> [u8; FOOTER_LEN as usize] {
+        let mut bytes = [0; FOOTER_LEN as usize];
+        bytes[..4].copy_from_slice(&self.crc32.to_le_bytes());
+        bytes[4..8].copy_from_slice(&FOOTER_MAGIC);
+        bytes[8..].copy_from_slice(&self.file_size.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8; FOOTER_LEN as usize]) -> Option<Self> {
+        let [crc32 @ .., _, _, _, _, _, _, _, _, _, _, _, _] = *bytes;
+        let [_, _, _, _, _, _, _, _, file_size @ ..] = *bytes;
+        (bytes[4..8] == FOOTER_MAGIC)
+            .then(|| Self { crc32: u32::from_le_bytes(crc32), file_size: u64::from_le_bytes(file_size) })
+    }
+}
+
+/// What a walk over the trailer found.
+#[derive(Debug)]
+pub(super) struct Trailer {
+    /// In index order.
+    pub(super) digests: Option<Vec<Digest>>,
+    pub(super) footer: Footer,
+    /// Where the footer starts, in bytes.
+    pub(super) footer_offset: u64,
+    pub(super) warnings: Vec<String>,
+}
+
+/// Walks the blocks from `start` (T) to the footer.
+///
+/// # Errors
+/// E002 when the walk does not end at a footer, a block is there twice or does not fit, or a flag and its block disagree;
+/// E003 for a version or digest algorithm that this crate does not read.
+pub(super) fn read_trailer(source: &dyn ByteSource, header: &Header, start: u64, tensors: usize) -> Result<Trailer> {
+    let mut position = start;
+    let mut seen: Vec<[u8; 4]> = Vec::new();
+    let mut digests = None;
+    let mut warnings = Vec::new();
+    let footer = loop {
+        let head = read_head(source, position)?;
+        if let Some(footer) = Footer::decode(&head) {
+            break footer;
+        }
+        let block = decode_block_head(&head, position)?;
+        let end = block.end(position).filter(|&end| end <= source.len());
+        let end = end.ok_or_else(|| truncated("a trailer block ends past the file").at(position))?;
+        if seen.contains(&block.kind) {
+            let kind = block.kind.escape_ascii();
+            return Err(Error::corrupt(format!("the trailer block '{kind}' is there twice")).at(position));
+        }
+        if seen.len() == MAX_BLOCKS {
+            return Err(Error::corrupt(format!("more than {MAX_BLOCKS} trailer blocks")).at(position));
+        }
+        seen.push(block.kind);
+        match block.kind {
+            DGST => digests = Some(read_digests(source, position + BLOCK_HEADER_LEN, block.len, tensors)?),
+            SIGN => warnings.push("the file is signed; this version does not verify signatures".into()),
+            LICN => warnings.push("the file carries a licence block; this version does not check it".into()),
+            kind => warnings.push(format!("the trailer block '{}' is unknown and was skipped", kind.escape_ascii())),
+        }
+        position = end;
+    };
+    check_flags(header, &seen, position)?;
+    let end = position + u64::from(FOOTER_LEN);
+    if footer.file_size != end {
+        return Err(Error::corrupt(format!(
+            "the footer says the file has {} bytes, but the footer ends at byte {end}",
+            footer.file_size
+        ))
+        .at(position + 8));
+    }
+    if source.len() > end {
+        warnings.push(format!("{} bytes follow the footer; they are not part of the model", source.len() - end));
+    }
+    Ok(Trailer { digests, footer, footer_offset: position, warnings })
+}
+
+/// Length of the DGST block over `tensors` digests, padding included, in bytes.
+pub(super) fn digests_len(tensors: usize) -> u64 {
+    let body = DIGEST_HEADER_LEN as u64 + 32 * tensors as u64;
+    (BLOCK_HEADER_LEN + body).next_multiple_of(BLOCK_ALIGNMENT)
+}
+
+/// The DGST block, padded.
+pub(super) fn encode_digests(digests: &[Digest]) -> Vec<u8> {
+    let mut out = Vec::new();
+    out.extend_from_slice(&DGST);
+    out.extend_from_slice(&BLOCK_VERSION.to_le_bytes());
+    out.extend_from_slice(&((DIGEST_HEADER_LEN + 32 * digests.len()) as u64).to_le_bytes());
+    out.push(BLAKE3_256);
+    out.extend_from_slice(&[0; DIGEST_HEADER_LEN - 1]);
+    out.extend_from_slice(digests.as_flattened());
+    while !(out.len() as u64).is_multiple_of(BLOCK_ALIGNMENT) {
+        out.push(0);
+    }
+    out
+}
+
+fn truncated(what: &str) -> Error {
+    Error::corrupt(format!("the file is truncated: {what}"))
+}
+
+fn read_head(source: &dyn ByteSource, position: u64) -> Result<[u8; 16]> {
+    let mut head = [0; 16];
+    if position.checked_add(16).is_none_or(|end| end > source.len()) {
+        return Err(truncated("the footer is missing").at(position));
+    }
+    source.read_at(position, &mut head)?;
+    Ok(head)
+}
+
+struct BlockHead {
+    kind: [u8; 4],
+    len: u64,
+}
+
+impl BlockHead {
+    fn end(&self, position: u64) -> Option<u64> {
+        align(position.checked_add(BLOCK_HEADER_LEN)?.checked_add(self.len)?, BLOCK_ALIGNMENT)
+    }
+}
+
+fn decode_block_head(head: &[u8; 16], position: u64) -> Result<BlockHead> {
+    let [k0, k1, k2, k3, v0, v1, v2, v3, len @ ..] = *head;
+    let kind = [k0, k1, k2, k3];
+    let version = u32::from_le_bytes([v0, v1, v2, v3]);
+    if !kind.iter().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit()) {
+        return Err(Error::corrupt("neither a footer nor a trailer block is where the data ends").at(position));
+    }
+    if [DGST, SIGN, LICN].contains(&kind) && version != BLOCK_VERSION {
+        let kind = kind.escape_ascii();
+        return Err(
+            Error::version(format!("version {version} of the trailer block '{kind}' is not supported")).at(position)
+        );
+    }
+    Ok(BlockHead { kind, len: u64::from_le_bytes(len) })
+}
+
+fn read_digests(source: &dyn ByteSource, offset: u64, len: u64, tensors: usize) -> Result<Vec<Digest>> {
+    if len != DIGEST_HEADER_LEN as u64 + 32 * tensors as u64 {
+        return Err(Error::corrupt(format!("the digest block has {len} bytes, which does not fit {tensors} tensors"))
+            .at(offset));
+    }
+    let body = read_vec(source, offset, len)?;
+    let (head, digests) = body.split_at(DIGEST_HEADER_LEN);
+    if head[0] != BLAKE3_256 {
+        return Err(Error::version(format!("digest algorithm {} is not supported", head[0])).at(offset));
+    }
+    Ok(digests.as_chunks().0.to_vec())
+}
+
+fn check_flags(header: &Header, seen: &[[u8; 4]], position: u64) -> Result<()> {
+    for (flag, kind, name) in [(Flags::SIGNED, SIGN, "SIGN"), (Flags::LICENSED, LICN, "LICN")] {
+        let (flagged, present) = (header.flags.contains(flag), seen.contains(&kind));
+        if flagged != present {
+            let (is, is_not) = if flagged { ("flags", "is missing") } else { ("does not flag", "is there") };
+            return Err(Error::corrupt(format!("the header {is} a {name} block, which {is_not}")).at(position));
+        }
+    }
+    Ok(())
+}

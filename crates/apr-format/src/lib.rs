@@ -1,0 +1,9 @@
+//! The native containers of `apr`.
+//!
+//! [`apr2`] is the one this project writes: aligned, checksummed, readable tensor by tensor.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod apr2;
