@@ -1,0 +1,198 @@
+//! Planning: order, shards, headers and offsets from names, dtypes and shapes alone.
+
+use std::cmp::Reverse;
+
+use apr_core::{Error, FileInfo, Layout, Loss, Metadata, PlannedTensor, Result, TensorInfo, keys};
+
+use crate::dtype::rank;
+use crate::header::{Header, MAX_DIMS};
+use crate::index;
+use crate::names::{check_file_name, check_tensor_name, duplicate};
+use crate::text::Text;
+use crate::writer::{Plan, SafetensorsWriter};
+
+/// Order of the tensors within a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Order {
+    /// As handed to [`plan`]: a file that was read keeps its order.
+    #[default]
+    AsGiven,
+    /// As the reference library writes: by dtype, widest first, then by name.
+    Canonical,
+}
+
+/// How to write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WriteOptions {
+    /// Name of the file, `model.safetensors`; those of shards and index are made from it.
+    pub file_name: String,
+    /// Most bytes of tensors in a file; more than that are cut into shards. `None`: one file.
+    pub shard_size: Option<u64>,
+    /// Order of the tensors within a file.
+    pub order: Order,
+    /// Whether an only file is announced to [`Sink::next_file`](apr_core::Sink::next_file) too, as folders need it.
+    /// Shards always are.
+    pub named_files: bool,
+}
+
+impl Default for WriteOptions {
+    fn default() -> Self {
+        Self { file_name: "model.safetensors".into(), shard_size: None, order: Order::AsGiven, named_files: false }
+    }
+}
+
+/// Plans a checkpoint: one file, or shards and their index where `shard_size` asks for it.
+///
+/// Shards are cut as transformers cuts them: tensors in the given order while they fit, and one that exceeds the limit
+/// alone gets a shard of its own. `__metadata__` is what [`keys::SAFETENSORS`] holds; for checkpoints from other formats,
+/// which lack that key, it is `{"format": "pt"}`.
+///
+/// ```
+/// use apr_core::{CheckpointWriter, DType, MemoryFolder, Metadata, Shape, TensorInfo};
+/// use apr_safetensors::{WriteOptions, plan};
+///
+/// let tensor = |name: &str| TensorInfo { name: name.into(), dtype: DType::U8, shape: Shape::from([4]) };
+/// let options = WriteOptions { shard_size: Some(4), ..WriteOptions::default() };
+/// let mut writer = plan(&[tensor("a"), tensor("b")], &Metadata::new(), &options)?;
+///
+/// let mut folder = MemoryFolder::default();
+/// writer.begin(&mut folder)?;
+/// writer.write_chunk(&mut folder, b"aaaa", None)?;
+/// writer.write_chunk(&mut folder, b"bbbb", None)?;
+/// writer.finish(&mut folder, &[])?;
+/// let names: Vec<_> = folder.files().keys().collect();
+/// assert_eq!(names, [
+///     "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json",
+/// ]);
+/// # Ok::<(), apr_core::Error>(())
+/// ```
+///
+/// # Errors
+/// E001 for a dtype, name or shape that the format can't hold, `__metadata__` that is not text, or a `shard_size` of 0;
+/// E008 for a header over 100,000,000 bytes or tensors over 2^64 bytes.
+pub fn plan(tensors: &[TensorInfo], metadata: &Metadata, options: &WriteOptions) -> Result<SafetensorsWriter> {
+    let lens = tensors.iter().map(check_tensor).collect::<Result<Vec<_>>>()?;
+    if let Some(name) = duplicate(tensors.iter().map(|tensor| tensor.name.as_str())) {
+        return Err(Error::format("two tensors have this name").for_tensor(name));
+    }
+    let total = lens.iter().try_fold(0_u64, |total, &len| total.checked_add(len));
+    let total = total.ok_or_else(|| Error::memory("the tensors exceed 2^64 bytes"))?;
+    let text = Text::from_metadata(metadata)?;
+    let shards = split(&lens, options.shard_size)?;
+    let sharded = shards.len() > 1;
+    let named = sharded || options.named_files;
+    if named {
+        check_file_name(&options.file_name)?;
+    }
+
+    let mut layout = Layout { losses: losses(metadata), ..Layout::default() };
+    let mut headers = Vec::with_capacity(shards.len());
+    let stem = options.file_name.strip_suffix(".safetensors").unwrap_or(&options.file_name);
+    let count = shards.len();
+    for (file, mut members) in shards.into_iter().enumerate() {
+        if options.order == Order::Canonical {
+            members.sort_by_key(|&i| (Reverse(rank(tensors[i].dtype)), &tensors[i].name));
+        }
+        let entries: Vec<_> = members.iter().map(|&i| (&tensors[i], lens[i])).collect();
+        let header = Header::encode(text.as_ref(), &entries)?;
+        let mut offset = header.len() as u64;
+        for source in members {
+            layout.tensors.push(PlannedTensor { source, file, offset, len: lens[source] });
+            let end = offset.checked_add(lens[source]);
+            offset = end.ok_or_else(|| Error::memory("header and tensors exceed 2^64 bytes"))?;
+        }
+        let name = match sharded {
+            true => format!("{stem}-{:05}-of-{count:05}.safetensors", file + 1),
+            false => options.file_name.clone(),
+        };
+        layout.files.push(FileInfo { name, len: offset });
+        headers.push(header);
+    }
+    let index = sharded.then(|| {
+        let weight =
+            |planned: &PlannedTensor| (tensors[planned.source].name.as_str(), layout.files[planned.file].name.as_str());
+        index::encode(total, &layout.tensors.iter().map(weight).collect())
+    });
+    if let Some(index) = &index {
+        layout.files.push(FileInfo { name: format!("{stem}.safetensors.index.json"), len: index.len() as u64 });
+    }
+    let names = layout.tensors.iter().map(|planned| tensors[planned.source].name.clone()).collect();
+    Ok(SafetensorsWriter::new(Plan { layout, names, headers, index, named }))
+}
+
+/// Refuses what our own reader would refuse, and gives the tensor's length.
+fn check_tensor(tensor: &TensorInfo) -> Result<u64> {
+    check_tensor_name(&tensor.name)?;
+    let dims = tensor.shape.dims().len();
+    if dims > MAX_DIMS {
+        return Err(Error::format(format!("{dims} dimensions; {MAX_DIMS} is the limit")).for_tensor(&tensor.name));
+    }
+    tensor.byte_len()
+}
+
+/// Positions of the tensors of each shard.
+fn split(lens: &[u64], shard_size: Option<u64>) -> Result<Vec<Vec<usize>>> {
+    let limit = match shard_size {
+        Some(0) => return Err(Error::format("a shard size of 0 holds no tensor")),
+        Some(limit) => limit,
+        None => return Ok(vec![(0..lens.len()).collect()]),
+    };
+    let (mut shards, mut current, mut size) = (Vec::new(), Vec::new(), 0_u64);
+    for (tensor, &len) in lens.iter().enumerate() {
+        if len > limit {
+            // It takes its number at once; the shard being filled goes on after it.
+            shards.push(vec![tensor]);
+            continue;
+        }
+        if len > limit - size {
+            shards.push(std::mem::take(&mut current));
+            size = 0;
+        }
+        current.push(tensor);
+        size += len;
+    }
+    if !current.is_empty() || shards.is_empty() {
+        shards.push(current);
+    }
+    Ok(shards)
+}
+
+fn losses(metadata: &Metadata) -> Vec<Loss> {
+    // The first keys say what the format implies or what its header keeps; the others the caller stores elsewhere.
+    const CARED_FOR: [&str; 8] = [
+        keys::APR_VERSION,
+        keys::MODEL_TYPE,
+        keys::ARCHITECTURE,
+        keys::SOURCE,
+        keys::LOSS,
+        keys::SAFETENSORS,
+        keys::FILES,
+        keys::TIED,
+    ];
+    let lost = metadata.iter().map(|(key, _)| key).filter(|key| !CARED_FOR.contains(key));
+    let loss = |key: &str| Loss {
+        name: key.into(),
+        what: "the metadata under this key".into(),
+        why: "a safetensors header holds text in __metadata__ and nothing else".into(),
+    };
+    lost.map(loss).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_are_cut_as_transformers_cuts_them() {
+        let cut = |lens: &[u64], limit| split(lens, limit).expect("a limit above 0");
+        // The example of the library's documentation.
+        assert_eq!(cut(&[6, 6, 2, 6, 2, 2], Some(10)), [vec![0], vec![1, 2], vec![3, 4, 5]]);
+        assert_eq!(cut(&[1, 20, 1, 0], Some(10)), [vec![1], vec![0, 2, 3]]);
+        assert_eq!(cut(&[5, 5], Some(10)), [vec![0, 1]]);
+        assert_eq!(cut(&[u64::MAX, 1], Some(u64::MAX)), [vec![0], vec![1]]);
+        assert_eq!(cut(&[20], Some(10)), [vec![0]]);
+        assert_eq!(cut(&[], Some(10)), [Vec::<usize>::new()]);
+        assert_eq!(cut(&[5, 5], None), [vec![0, 1]]);
+        assert!(split(&[1], Some(0)).is_err());
+    }
+}
