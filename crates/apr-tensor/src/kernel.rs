@@ -1,0 +1,273 @@
+//! The loops that every byte of a tensor goes through.
+//!
+//! Each is written once, as a plain function that is always inlined, and compiled again for the instruction sets that
+//! `multiversion` is told of below. Sums are kept in a fixed number of lanes that are added up in a fixed order, and
+//! the compiler neither reorders nor fuses floating-point operations, so all versions return the same bits.
+#![allow(unsafe_code, reason = "multiversion calls the version for a processor's features after detecting them")]
+
+use crate::cast::{CastCounts, Narrow};
+use crate::stats::Scale;
+use crate::wire::{Real, Wire};
+
+/// Elements of a block: short enough for `f64` to stay in the first-level cache between the two passes over it.
+pub(crate) const BLOCK: usize = 4096;
+
+/// Independent sums, for four AVX2 registers of `f64`: enough to hide the latency of an addition.
+const LANES: usize = 16;
+
+macro_rules! for_several_targets {
+    ($($function:tt)*) => {
+        // AVX-512 gains a sixth over AVX2 in `block` and half in `widen`.
+        #[cfg_attr(feature = "std", multiversion::multiversion(targets(
+            "x86_64+avx2+avx512f+avx512bw+avx512dq+avx512vl",
+            "x86_64+avx2",
+        )))]
+        $($function)*
+    };
+}
+
+for_several_targets! {
+    /// Decodes `stored` into `values`, which must be as long.
+    pub(crate) fn widen<W: Wire<Value: Into<R>>, R: Real>(stored: &[W::Stored], values: &mut [R]) {
+        widen_anywhere::<W, R>(stored, values);
+    }
+}
+
+for_several_targets! {
+    /// Rounds `stored` into `rounded`, which must be as long. At most `u32::MAX` elements.
+    pub(crate) fn narrow<W: Wire, N: Narrow>(stored: &[W::Stored], rounded: &mut [N::Stored]) -> CastCounts {
+        narrow_anywhere::<W, N>(stored, rounded)
+    }
+}
+
+for_several_targets! {
+    /// Summarises at most [`BLOCK`] elements, at least one.
+    pub(crate) fn block<W: Wire>(stored: &[W::Stored]) -> Block {
+        block_anywhere::<W>(stored)
+    }
+}
+
+for_several_targets! {
+    /// The least and the greatest finite value; infinity and negative infinity if there are none.
+    pub(crate) fn finite_range(values: &[f64]) -> (f64, f64) {
+        finite_range_anywhere(values)
+    }
+}
+
+for_several_targets! {
+    /// Numbers of the bins of finite values, counted from `first`; `u32::MAX` for other values.
+    pub(crate) fn bin_offsets(values: &[f64], scale: &Scale, first: i64, offsets: &mut [u32]) {
+        bin_offsets_anywhere(values, scale, first, offsets);
+    }
+}
+
+/// Summary of a few elements.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Block {
+    pub(crate) zeros: u32,
+    pub(crate) min: f64,
+    pub(crate) max: f64,
+    /// Not finite if the sum exceeds `f64`, or if an element is not finite: then no other field is of use.
+    pub(crate) mean: f64,
+    /// Sum of the squared differences from the mean.
+    pub(crate) squares: f64,
+}
+
+#[inline(always)]
+fn widen_anywhere<W: Wire<Value: Into<R>>, R: Real>(stored: &[W::Stored], values: &mut [R]) {
+    for (value, &stored) in values.iter_mut().zip(stored) {
+        *value = W::load(stored).into();
+    }
+}
+
+#[inline(always)]
+fn narrow_anywhere<W: Wire, N: Narrow>(stored: &[W::Stored], rounded: &mut [N::Stored]) -> CastCounts {
+    let (mut overflowed, mut flushed, mut inexact) = (0_u32, 0_u32, 0_u32);
+    for (rounded, &stored) in rounded.iter_mut().zip(stored) {
+        let exact: f64 = W::load(stored).into();
+        let (bytes, value) = N::round(exact);
+        let value = f64::from(value);
+        *rounded = bytes;
+        overflowed += u32::from(value.is_infinite() & exact.is_finite());
+        flushed += u32::from((value == 0.0) & (exact != 0.0));
+        inexact += u32::from((value != exact) & !exact.is_nan());
+    }
+    CastCounts { overflowed: overflowed.into(), flushed: flushed.into(), inexact: inexact.into() }
+}
+
+#[inline(always)]
+fn block_anywhere<W: Wire>(stored: &[W::Stored]) -> Block {
+    // Loops of one width each: in a common loop, the compiler halves all registers to match the widest type.
+    let (groups, rest) = stored.as_chunks::<LANES>();
+    let mut min = [W::Value::INFINITY; LANES];
+    let mut max = [W::Value::NEG_INFINITY; LANES];
+    let mut zeros = [0; LANES];
+    for group in groups {
+        let values = group.map(W::load);
+        for lane in 0..LANES {
+            // NaN is never less or greater, hence ignored.
+            min[lane] = if values[lane] < min[lane] { values[lane] } else { min[lane] };
+        }
+        for lane in 0..LANES {
+            max[lane] = if values[lane] > max[lane] { values[lane] } else { max[lane] };
+        }
+        for lane in 0..LANES {
+            zeros[lane] += u32::from(values[lane] == W::Value::ZERO);
+        }
+    }
+    let mut sums = [0.0; LANES];
+    for group in groups {
+        for lane in 0..LANES {
+            sums[lane] += W::load(group[lane]).into();
+        }
+    }
+    for (lane, &stored) in rest.iter().enumerate() {
+        let value = W::load(stored);
+        min[lane] = if value < min[lane] { value } else { min[lane] };
+        max[lane] = if value > max[lane] { value } else { max[lane] };
+        zeros[lane] += u32::from(value == W::Value::ZERO);
+        sums[lane] += value.into();
+    }
+
+    // A NaN or an infinity cannot leave a sum again, so the sum tells whether all elements are finite.
+    let mut mean = total(sums) / stored.len() as f64;
+    // Adding zero turns a negative zero into a positive one: which of them came first must not show.
+    let min = min.iter().fold(f64::INFINITY, |min, &value| min.min(value.into())) + 0.0;
+    let max = max.iter().fold(f64::NEG_INFINITY, |max, &value| max.max(value.into())) + 0.0;
+    if min == max && mean.is_finite() {
+        // Equal elements deviate by nothing, not by the mean's rounding error.
+        mean = min;
+    }
+
+    let mut squares = [0.0; LANES];
+    for group in groups {
+        for lane in 0..LANES {
+            let difference = W::load(group[lane]).into() - mean;
+            squares[lane] += difference * difference;
+        }
+    }
+    for (lane, &stored) in rest.iter().enumerate() {
+        let difference = W::load(stored).into() - mean;
+        squares[lane] += difference * difference;
+    }
+    Block { zeros: zeros.iter().sum(), min, max, mean, squares: total(squares) }
+}
+
+#[inline(always)]
+fn finite_range_anywhere(values: &[f64]) -> (f64, f64) {
+    let (mut min, mut max) = ([f64::INFINITY; LANES], [f64::NEG_INFINITY; LANES]);
+    let (groups, rest) = values.as_chunks::<LANES>();
+    let mut last = [f64::NAN; LANES];
+    last[..rest.len()].copy_from_slice(rest);
+    for group in groups.iter().chain([&last]) {
+        for lane in 0..LANES {
+            let (value, finite) = (group[lane], group[lane].is_finite());
+            min[lane] = if finite & (value < min[lane]) { value } else { min[lane] };
+            max[lane] = if finite & (value > max[lane]) { value } else { max[lane] };
+        }
+    }
+    (min.into_iter().fold(f64::INFINITY, f64::min), max.into_iter().fold(f64::NEG_INFINITY, f64::max))
+}
+
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "a finite value's offset is below the number of bins")]
+fn bin_offsets_anywhere(values: &[f64], scale: &Scale, first: i64, offsets: &mut [u32]) {
+    for (offset, &value) in offsets.iter_mut().zip(values) {
+        // Differences of integers below 2^53 are exact. The detour through i32 has a vector instruction.
+        let bin = (scale.floor(value) - first as f64) as i32 as u32;
+        *offset = if value.is_finite() { bin } else { u32::MAX };
+    }
+}
+
+/// Adds the halves, then the quarters, and so on.
+#[inline(always)]
+fn total(mut lanes: [f64; LANES]) -> f64 {
+    let mut half = LANES / 2;
+    while half > 0 {
+        for lane in 0..half {
+            lanes[lane] += lanes[lane + half];
+        }
+        half /= 2;
+    }
+    lanes[0]
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+    use alloc::vec::Vec;
+
+    use super::*;
+    use crate::cast::{ToBf16, ToF16, ToF32};
+    use crate::wire;
+
+    /// Numbers of all magnitudes, from a linear congruential generator; without NaN, whose bits are not compared.
+    fn noise(len: usize) -> Vec<[u8; 8]> {
+        let mut state = 1_u64;
+        let next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state ^ state >> 29).to_le_bytes()
+        };
+        let without_nan = |bytes: &[u8; 8]| {
+            let (low, high) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>());
+            let nan = |half: Option<&[u8; 4]>| half.is_some_and(|&half| f32::from_le_bytes(half).is_nan());
+            let halves = bytes.as_chunks::<2>().0;
+            let nan16 = halves.iter().any(|&half| half::f16::from_le_bytes(half).is_nan());
+            !(f64::from_le_bytes(*bytes).is_nan() || nan(low) || nan(high) || nan16)
+        };
+        core::iter::repeat_with(next).filter(without_nan).take(len).collect()
+    }
+
+    fn assert_same<W: Wire<Value: Into<f64>>>(stored: &[W::Stored]) {
+        let mut values = [vec![0.0_f64; stored.len()], vec![0.0; stored.len()]];
+        widen::<W, f64>(stored, &mut values[0]);
+        widen_anywhere::<W, f64>(stored, &mut values[1]);
+        assert!(values[0].iter().zip(&values[1]).all(|(a, b)| a.to_bits() == b.to_bits()));
+
+        fn assert_same_rounding<W: Wire, const B: usize, N: Narrow<Stored = [u8; B]>>(stored: &[W::Stored]) {
+            let mut rounded = [vec![[0; B]; stored.len()], vec![[0; B]; stored.len()]];
+            let counts = [narrow::<W, N>(stored, &mut rounded[0]), narrow_anywhere::<W, N>(stored, &mut rounded[1])];
+            assert_eq!((&rounded[0], counts[0]), (&rounded[1], counts[1]));
+        }
+        assert_same_rounding::<W, 4, ToF32>(stored);
+        assert_same_rounding::<W, 2, ToF16>(stored);
+        assert_same_rounding::<W, 2, ToBf16>(stored);
+
+        for len in [1, 2, 15, 16, 17, 255, 1000, stored.len()] {
+            let blocks = [block::<W>(&stored[..len]), block_anywhere::<W>(&stored[..len])];
+            let bits = blocks.map(|b| (b.zeros, [b.min, b.max, b.mean, b.squares].map(f64::to_bits)));
+            assert!(bits[0] == bits[1] || !blocks[0].mean.is_finite() && !blocks[1].mean.is_finite());
+        }
+    }
+
+    #[test]
+    fn the_dispatched_binning_returns_the_same_as_the_plain_one() {
+        let values: Vec<f64> = noise(1000).into_iter().map(f64::from_le_bytes).chain([f64::NAN, 0.0, -0.0]).collect();
+        let (min, max) = finite_range(&values);
+        assert_eq!((min, max), finite_range_anywhere(&values));
+        for scale in [Scale::new(990), Scale::new(1014)] {
+            let first = -(1 << 34);
+            let mut offsets = [vec![0; values.len()], vec![0; values.len()]];
+            bin_offsets(&values, &scale, first, &mut offsets[0]);
+            bin_offsets_anywhere(&values, &scale, first, &mut offsets[1]);
+            assert_eq!(offsets[0], offsets[1]);
+        }
+    }
+
+    #[test]
+    fn the_dispatched_version_returns_the_same_bits_as_the_plain_one() {
+        let doubles = noise(BLOCK);
+        let bytes = doubles.as_flattened();
+        assert_same::<wire::F64>(&doubles);
+        assert_same::<wire::I64>(&doubles);
+        assert_same::<wire::U64>(&doubles);
+        assert_same::<wire::F32>(&bytes.as_chunks().0[..BLOCK]);
+        assert_same::<wire::I32>(&bytes.as_chunks().0[..BLOCK]);
+        assert_same::<wire::F16>(&bytes.as_chunks().0[..BLOCK]);
+        assert_same::<wire::Bf16>(&bytes.as_chunks().0[..BLOCK]);
+        assert_same::<wire::I16>(&bytes.as_chunks().0[..BLOCK]);
+        assert_same::<wire::I8>(&bytes.as_chunks().0[..BLOCK]);
+        let gaussian: Vec<f32> = doubles.iter().map(|d| f32::from(d[1]) + f32::from(d[3]) * 1e-3 - 127.0).collect();
+        assert_same::<wire::NativeF32>(&gaussian);
+    }
+}

@@ -1,0 +1,79 @@
+//! Floats of 4 to 8 bits, decoded by tables that are computed from the layouts at compile time.
+//!
+//! Sources: OCP 8-bit Floating Point Specification (OFP8) 1.0 for `f8_e4m3` and `f8_e5m2`; OCP Microscaling Formats
+//! (MX) 1.0 for `f8_e8m0`, `f6_*` and `f4_e2m1`; Noune et al. 2022, "8-bit Numerical Formats for Deep Neural Networks",
+//! for the `fnuz` variants. The names follow `ml_dtypes`.
+
+/// Codes that are not numbers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Special {
+    /// The largest exponent means infinity and NaN, as in IEEE 754.
+    Ieee,
+    /// Only all ones (either sign) means NaN; there is no infinity.
+    AllOnesNan,
+    /// The code of negative zero means NaN; there is neither infinity nor negative zero.
+    NegativeZeroNan,
+    /// Every code is a number.
+    None,
+}
+
+/// OFP8 E4M3, largest value 448.
+pub(crate) static F8_E4M3: [f32; 256] = table(4, 3, 7, Special::AllOnesNan);
+/// OFP8 E5M2, largest value 57344.
+pub(crate) static F8_E5M2: [f32; 256] = table(5, 2, 15, Special::Ieee);
+/// Largest value 240.
+pub(crate) static F8_E4M3FNUZ: [f32; 256] = table(4, 3, 8, Special::NegativeZeroNan);
+/// Largest value 57344.
+pub(crate) static F8_E5M2FNUZ: [f32; 256] = table(5, 2, 16, Special::NegativeZeroNan);
+/// MX FP6 E2M3, largest value 7.5.
+pub(crate) static F6_E2M3: [f32; 64] = table(2, 3, 1, Special::None);
+/// MX FP6 E3M2, largest value 28.
+pub(crate) static F6_E3M2: [f32; 64] = table(3, 2, 3, Special::None);
+/// MX FP4 E2M1, largest value 6.
+pub(crate) static F4_E2M1: [f32; 16] = table(2, 1, 1, Special::None);
+
+/// The values of all codes of a float with its sign in the highest bit, then the exponent, then the mantissa.
+#[expect(clippy::cast_possible_truncation, reason = "a code has 8 bits at most")]
+const fn table<const CODES: usize>(
+    exponent_bits: u32,
+    mantissa_bits: u32,
+    bias: i32,
+    special: Special,
+) -> [f32; CODES] {
+    let largest_exponent = (1 << exponent_bits) - 1;
+    let unit = -bias - mantissa_bits as i32;
+    let one = 1 << mantissa_bits;
+    let sign = 1 << (exponent_bits + mantissa_bits);
+    let mut values = [0.0; CODES];
+    let mut code = 0;
+    while code < CODES {
+        let mantissa = code % one;
+        let exponent = (code / one) as i32 % (largest_exponent + 1);
+        let magnitude = match special {
+            Special::NegativeZeroNan if code == sign => f32::NAN,
+            Special::AllOnesNan if exponent == largest_exponent && mantissa == one - 1 => f32::NAN,
+            Special::Ieee if exponent == largest_exponent && mantissa > 0 => f32::NAN,
+            Special::Ieee if exponent == largest_exponent => f32::INFINITY,
+            _ if exponent == 0 => scaled(mantissa, 1 + unit),
+            _ => scaled(one + mantissa, exponent + unit),
+        };
+        values[code] = if code >= sign && !magnitude.is_nan() { -magnitude } else { magnitude };
+        code += 1;
+    }
+    values
+}
+
+/// `significand * 2^exponent`, for powers of two that are normal in `f32`.
+const fn scaled(significand: usize, exponent: i32) -> f32 {
+    significand as f32 * f32::from_bits(((127 + exponent) as u32) << 23)
+}
+
+/// MX scale: `2^(code - 127)`, NaN for 255. The smallest is subnormal in `f32`.
+#[inline(always)]
+pub(crate) const fn e8m0_to_f32(code: u8) -> f32 {
+    match code {
+        0 => f32::from_bits(1 << 22),
+        255 => f32::NAN,
+        _ => f32::from_bits((code as u32) << 23),
+    }
+}
