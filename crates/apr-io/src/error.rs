@@ -1,0 +1,17 @@
+use std::io;
+use std::path::Path;
+
+use apr_core::{Error, IoCause};
+
+/// E007 for an operating system error on `path`.
+#[must_use]
+pub fn io_error(error: &io::Error, path: &Path) -> Error {
+    let cause = match error.kind() {
+        io::ErrorKind::NotFound => IoCause::NotFound,
+        io::ErrorKind::AlreadyExists => IoCause::AlreadyExists,
+        io::ErrorKind::BrokenPipe => IoCause::BrokenPipe,
+        io::ErrorKind::Interrupted => IoCause::Interrupted,
+        _ => IoCause::Other,
+    };
+    Error::io(cause, error.to_string()).in_file(path.display())
+}

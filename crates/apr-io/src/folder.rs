@@ -1,0 +1,77 @@
+use std::path::{Component, Path, PathBuf};
+
+use apr_core::{ByteSource, Error, Result, SourceSet};
+
+use crate::{FileSource, io_error};
+
+/// The folder of a model, as the source of its shards and companions.
+///
+/// Names must be plain and stay inside: no absolute path, no `..`, no link that leads out. One exception serves the
+/// Hugging Face cache, whose `snapshots/REVISION/` consists of links into `blobs/` of the same repository folder.
+#[derive(Debug)]
+pub struct ModelFolder {
+    folder: PathBuf,
+    /// Where files may really be.
+    root: PathBuf,
+}
+
+impl ModelFolder {
+    /// Uses an existing folder.
+    ///
+    /// # Errors
+    /// E007.
+    pub fn open(folder: impl AsRef<Path>) -> Result<Self> {
+        let given = folder.as_ref();
+        let given = if given.as_os_str().is_empty() { Path::new(".") } else { given };
+        let folder = given.canonicalize().map_err(|error| io_error(&error, given))?;
+        let root = hub_cache_root(&folder).unwrap_or_else(|| folder.clone());
+        Ok(Self { folder, root })
+    }
+
+    fn resolve(&self, name: &str) -> Result<PathBuf> {
+        let escapes = || Error::format("the name leads out of the model's folder").in_file(name);
+        let relative = Path::new(name);
+        let plain = relative.components().all(|part| matches!(part, Component::Normal(_)));
+        if name.is_empty() || !plain || name.contains(['\\', '\0']) {
+            return Err(escapes());
+        }
+        let path = self.folder.join(relative);
+        let real = path.canonicalize().map_err(|error| io_error(&error, relative))?;
+        if real.starts_with(&self.root) { Ok(real) } else { Err(escapes()) }
+    }
+}
+
+/// The repository folder of a Hugging Face cache entry, `models--ORG--NAME`.
+fn hub_cache_root(folder: &Path) -> Option<PathBuf> {
+    let snapshots = folder.parent().filter(|parent| parent.ends_with("snapshots"))?;
+    let repository = snapshots.parent()?;
+    repository.join("blobs").is_dir().then(|| repository.to_path_buf())
+}
+
+impl SourceSet for ModelFolder {
+    fn open(&self, name: &str) -> Result<Box<dyn ByteSource>> {
+        Ok(Box::new(FileSource::open(self.resolve(name)?)?))
+    }
+
+    fn list(&self) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        list_into(&self.folder, "", &mut names)?;
+        names.sort_unstable();
+        Ok(names)
+    }
+}
+
+/// Adds the regular files of a folder, and those of its subfolders when at the top.
+fn list_into(folder: &Path, prefix: &str, names: &mut Vec<String>) -> Result<()> {
+    for entry in folder.read_dir().map_err(|error| io_error(&error, folder))? {
+        let path = entry.map_err(|error| io_error(&error, folder))?.path();
+        let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+        let hidden = name.starts_with('.');
+        if path.is_file() {
+            names.push(format!("{prefix}{name}"));
+        } else if path.is_dir() && !path.is_symlink() && prefix.is_empty() && !hidden {
+            list_into(&path, &format!("{name}/"), names)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,21 @@
+//! Files and threads: what layers 0-2 leave out.
+//!
+//! - [`FileSource`] reads positioned ranges; its memory does not grow with the file.
+//! - [`MappedFile`] lends tensors where they lie in the page cache.
+//! - [`ModelFolder`] opens a model's other files and refuses names that lead out of its folder.
+//! - [`AtomicOutput`] writes beside the target and replaces it when everything is on disk.
+//! - [`Threads`] runs a pass on several threads, in order and within a memory budget.
+
+mod atomic;
+mod error;
+mod file;
+mod folder;
+mod mapped;
+mod threads;
+
+pub use atomic::{AtomicOutput, StdoutSink, Target};
+pub use error::io_error;
+pub use file::FileSource;
+pub use folder::ModelFolder;
+pub use mapped::MappedFile;
+pub use threads::{Interrupt, Threads};
