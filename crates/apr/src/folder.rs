@@ -1,0 +1,208 @@
+//! Hugging Face folders: weights, and the files that travel with them.
+
+use apr_core::digest::Digest;
+use apr_core::{
+    ByteSource, CheckpointReader, Companion, Error, FileChecksum, FileInfo, FormatId, Limits, Metadata, Result,
+    SourceSet, StoredRange, TensorInfo, keys, read_vec,
+};
+use serde_json::{Map, Value};
+
+use crate::open_in;
+
+/// The file whose content becomes `model_type` and `architecture`.
+const CONFIG: &str = "config.json";
+
+/// Weights of other frameworks and formats that folders carry beside the ones that were opened.
+const WEIGHTS: [&str; 12] =
+    ["safetensors", "bin", "pt", "pth", "ckpt", "gguf", "onnx", "h5", "msgpack", "tflite", "ot", "apr"];
+
+/// A checkpoint together with the companions of its folder.
+pub struct FolderCheckpoint {
+    inner: Box<dyn CheckpointReader>,
+    metadata: Metadata,
+    companions: Vec<Companion>,
+    sources: Vec<Box<dyn ByteSource>>,
+    limits: Limits,
+    warnings: Vec<String>,
+}
+
+/// Opens a model's folder: the weights (`model.safetensors`, an index of shards, or the only weights file) and its
+/// companions.
+///
+/// # Errors
+/// E001 when there are no weights or the choice is not clear, otherwise those of [`open_in`].
+pub fn open_folder(set: &dyn SourceSet, limits: &Limits) -> Result<FolderCheckpoint> {
+    let weights = find_weights(&set.list()?)?;
+    with_companions(open_in(set, &weights, limits)?, set, limits)
+}
+
+/// Adds the companions of its folder to a checkpoint.
+///
+/// # Errors
+/// E007 when the folder or one of the files can't be read.
+pub fn with_companions(
+    inner: Box<dyn CheckpointReader>,
+    set: &dyn SourceSet,
+    limits: &Limits,
+) -> Result<FolderCheckpoint> {
+    let mut checkpoint = FolderCheckpoint {
+        metadata: inner.metadata().clone(),
+        warnings: inner.warnings().to_vec(),
+        inner,
+        companions: Vec::new(),
+        sources: Vec::new(),
+        limits: *limits,
+    };
+    for name in set.list()? {
+        let own = checkpoint.inner.files().iter().any(|file| file.name == name);
+        if own || is_index(&name) {
+            continue;
+        }
+        if is_companion(&name) {
+            checkpoint.add(set, &name)?;
+        } else if !name.contains('/') {
+            checkpoint.warnings.push(format!("'{name}' is not carried along"));
+        }
+    }
+    checkpoint.describe()?;
+    Ok(checkpoint)
+}
+
+fn find_weights(names: &[String]) -> Result<String> {
+    let top = || names.iter().filter(|name| !name.contains('/'));
+    if let Some(name) = top().find(|name| *name == "model.safetensors") {
+        return Ok(name.clone());
+    }
+    let indexes: Vec<_> = top().filter(|name| name.ends_with(".safetensors.index.json")).collect();
+    let files: Vec<_> = top().filter(|name| name.ends_with(".safetensors") || name.ends_with(".apr")).collect();
+    match (indexes.as_slice(), files.as_slice()) {
+        ([index], _) => Ok((*index).clone()),
+        ([], [file]) => Ok((*file).clone()),
+        ([], []) => {
+            let others: Vec<_> = top().filter(|name| is_weights(name)).map(String::as_str).collect();
+            let found = if others.is_empty() { String::new() } else { format!("; it holds {}", others.join(", ")) };
+            Err(Error::format(format!("the folder holds no weights that apr reads{found}")))
+        }
+        (many, files) => {
+            let many: Vec<_> = many.iter().chain(files).map(|name| name.as_str()).collect();
+            Err(Error::format(format!("the folder holds several models; name one of {}", many.join(", "))))
+        }
+    }
+}
+
+fn is_index(name: &str) -> bool {
+    name.ends_with(".index.json")
+}
+
+fn is_weights(name: &str) -> bool {
+    name.rsplit_once('.').is_some_and(|(_, extension)| WEIGHTS.contains(&extension))
+}
+
+/// Configuration, tokenizer, chat template, model card and licence, by the names the hub uses.
+fn is_companion(name: &str) -> bool {
+    let (folder, file) = name.rsplit_once('/').map_or(("", name), |(folder, file)| (folder, file));
+    if !folder.is_empty() {
+        // Modules of sentence-transformers: `1_Pooling/config.json`.
+        return file == CONFIG;
+    }
+    let extension = file.rsplit_once('.').map_or("", |(_, extension)| extension);
+    ["json", "txt", "md", "model", "jinja", "tiktoken", "yaml", "yml"].contains(&extension)
+        || ["LICENSE", "LICENCE", "NOTICE", "USE_POLICY"].iter().any(|prefix| file.starts_with(prefix))
+}
+
+impl FolderCheckpoint {
+    fn add(&mut self, set: &dyn SourceSet, name: &str) -> Result<()> {
+        let source = set.open(name).map_err(|error| error.in_file(name))?;
+        if self.limits.check_companion(source.len()).is_err() {
+            let (len, limit) = (source.len(), self.limits.max_companion);
+            self.warnings.push(format!("'{name}' is not carried along: {len} bytes, more than {limit}"));
+            return Ok(());
+        }
+        self.companions.push(Companion { name: name.to_owned(), len: source.len() });
+        self.sources.push(source);
+        Ok(())
+    }
+
+    /// Takes family and hyperparameters from the configuration, where the weights don't know them.
+    fn describe(&mut self) -> Result<()> {
+        let Some(position) = self.companions.iter().position(|companion| companion.name == CONFIG) else {
+            return Ok(());
+        };
+        let config = match Metadata::parse(&self.read_companion(position)?) {
+            Ok(config) => config,
+            Err(error) => {
+                self.warnings.push(error.in_file(CONFIG).to_string());
+                return Ok(());
+            }
+        };
+        if let Some(family) = config.text(keys::MODEL_TYPE) {
+            self.metadata.set_default(keys::MODEL_TYPE, family);
+        }
+        let plain = config.iter().filter(|(_, value)| value.is_number() || value.is_boolean() || value.is_string());
+        let architecture: Map<String, Value> = plain
+            .filter(|(key, _)| *key != keys::MODEL_TYPE)
+            .map(|(key, value)| (key.to_owned(), value.clone()))
+            .collect();
+        self.metadata.set_default(keys::ARCHITECTURE, architecture);
+        Ok(())
+    }
+}
+
+impl CheckpointReader for FolderCheckpoint {
+    fn format(&self) -> FormatId {
+        self.inner.format()
+    }
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn tensors(&self) -> &[TensorInfo] {
+        self.inner.tensors()
+    }
+
+    fn stored(&self, tensor: usize) -> StoredRange {
+        self.inner.stored(tensor)
+    }
+
+    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.inner.read_tensor(tensor, offset, buf)
+    }
+
+    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
+        self.inner.tensor_slice(tensor)
+    }
+
+    fn digest(&self, tensor: usize) -> Option<Digest> {
+        self.inner.digest(tensor)
+    }
+
+    fn checksum(&self) -> Option<FileChecksum> {
+        self.inner.checksum()
+    }
+
+    fn read_raw(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.inner.read_raw(offset, buf)
+    }
+
+    fn files(&self) -> &[FileInfo] {
+        self.inner.files()
+    }
+
+    fn header_fields(&self) -> Value {
+        self.inner.header_fields()
+    }
+
+    fn companions(&self) -> &[Companion] {
+        &self.companions
+    }
+
+    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
+        let name = &self.companions[companion].name;
+        read_vec(&self.sources[companion], 0, self.companions[companion].len).map_err(|error| error.in_file(name))
+    }
+
+    fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+}

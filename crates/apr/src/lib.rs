@@ -1,0 +1,34 @@
+//! One way in and one way out for every model file.
+//!
+//! [`open`] looks at the bytes and picks the reader, [`open_folder`] does so for a Hugging Face folder with all that
+//! travels with the weights, and [`plan`] makes the writer for a target format. Everything in between is a
+//! [`CheckpointReader`] and a [`CheckpointWriter`].
+//!
+//! ```
+//! use apr::{CheckpointReader, Limits};
+//!
+//! let header = br#"{"bias":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
+//! let mut file = (header.len() as u64).to_le_bytes().to_vec();
+//! file.extend_from_slice(header);
+//! file.extend_from_slice(&[0; 8]);
+//!
+//! let model = apr::open(file, "model.safetensors", &Limits::default())?;
+//! assert_eq!(model.tensors()[0].name, "bias");
+//! # Ok::<(), apr::Error>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod folder;
+mod open;
+mod plan;
+
+pub use apr_core::{
+    ByteSource, CheckpointReader, CheckpointWriter, Code, DType, DTypeKind, Error, Escaped, FormatId, IoCause, Layout,
+    Limits, Loss, MemoryFolder, Metadata, Pipeline, Result, Serial, Shape, Sink, SourceSet, TensorInfo, digest, keys,
+    recognise,
+};
+pub use apr_format::apr2;
+pub use apr_safetensors as safetensors;
+pub use folder::{FolderCheckpoint, open_folder, with_companions};
+pub use open::{open, open_in};
+pub use plan::{PlanOptions, TargetFormat, plan};

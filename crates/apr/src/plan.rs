@@ -1,0 +1,120 @@
+//! Planning the output: the writer of the target format, and what happens to companions there.
+
+use apr_core::digest::ChunkSums;
+use apr_core::{CheckpointWriter, FileInfo, Layout, Loss, Metadata, Result, Sink, TensorInfo};
+use apr_format::apr2::{self, CompanionFile};
+use apr_safetensors::Order;
+
+/// Formats that can be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TargetFormat {
+    /// The native container.
+    Apr2,
+    /// A safetensors file, shards with an index, or a folder.
+    Safetensors,
+}
+
+/// How the output is laid out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlanOptions {
+    /// The format.
+    pub format: TargetFormat,
+    /// Name of the file, which shards and index are named after.
+    pub file_name: String,
+    /// Write a folder: named files, companions beside the weights.
+    pub folder: bool,
+    /// Most bytes of tensors in a shard.
+    pub shard_size: Option<u64>,
+    /// Align APR2 tensors to 32 bytes instead of 64.
+    pub align_32: bool,
+    /// Sort safetensors entries as its library does instead of keeping the source's order.
+    pub canonical: bool,
+}
+
+impl PlanOptions {
+    /// A single file with the format's defaults.
+    #[must_use]
+    pub fn new(format: TargetFormat, file_name: impl Into<String>) -> Self {
+        let file_name = file_name.into();
+        Self { format, file_name, folder: false, shard_size: None, align_32: false, canonical: false }
+    }
+}
+
+/// Plans the output for these tensors.
+///
+/// # Errors
+/// E001 when the target can't hold a tensor, E008 when metadata exceed what it can address.
+pub fn plan(
+    tensors: &[TensorInfo],
+    metadata: &Metadata,
+    companions: Vec<CompanionFile>,
+    options: &PlanOptions,
+) -> Result<Box<dyn CheckpointWriter>> {
+    match options.format {
+        TargetFormat::Apr2 => {
+            let options = apr2::WriteOptions { align_32: options.align_32, file_name: options.file_name.clone() };
+            Ok(Box::new(apr2::plan(tensors, metadata, companions, &options)?))
+        }
+        TargetFormat::Safetensors => {
+            let write_options = apr_safetensors::WriteOptions {
+                file_name: options.file_name.clone(),
+                shard_size: options.shard_size,
+                order: if options.canonical { Order::Canonical } else { Order::AsGiven },
+                named_files: options.folder,
+            };
+            let weights = apr_safetensors::plan(tensors, metadata, &write_options)?;
+            Ok(Box::new(WithCompanions::new(weights, companions, options.folder)))
+        }
+    }
+}
+
+/// Writes companions as files of their own after the weights, or reports them lost where there is no folder.
+struct WithCompanions<W> {
+    weights: W,
+    companions: Vec<CompanionFile>,
+    layout: Layout,
+}
+
+impl<W: CheckpointWriter> WithCompanions<W> {
+    fn new(weights: W, companions: Vec<CompanionFile>, folder: bool) -> Self {
+        let mut layout = weights.layout().clone();
+        if folder {
+            let files = companions.iter();
+            layout.files.extend(files.map(|file| FileInfo { name: file.name.clone(), len: file.bytes.len() as u64 }));
+            return Self { weights, companions, layout };
+        }
+        layout.losses.extend(companions.into_iter().map(|file| Loss {
+            name: file.name,
+            what: "companion file".into(),
+            why: "a single safetensors file holds tensors only; write to a folder to keep it".into(),
+        }));
+        Self { weights, companions: Vec::new(), layout }
+    }
+}
+
+impl<W: CheckpointWriter> CheckpointWriter for WithCompanions<W> {
+    fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    fn wants_sums(&self) -> bool {
+        self.weights.wants_sums()
+    }
+
+    fn begin(&mut self, sink: &mut dyn Sink) -> Result<()> {
+        self.weights.begin(sink)
+    }
+
+    fn write_chunk(&mut self, sink: &mut dyn Sink, bytes: &[u8], sums: Option<ChunkSums>) -> Result<()> {
+        self.weights.write_chunk(sink, bytes, sums)
+    }
+
+    fn finish(&mut self, sink: &mut dyn Sink, losses: &[Loss]) -> Result<()> {
+        self.weights.finish(sink, losses)?;
+        self.companions.iter().try_for_each(|file| {
+            sink.next_file(&file.name)?;
+            sink.write_all(&file.bytes)
+        })
+    }
+}
