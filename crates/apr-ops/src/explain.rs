@@ -1,0 +1,96 @@
+//! What the error codes mean (seed 001 §4.12, §7).
+
+use apr::Code;
+use serde::Serialize;
+
+/// An error code, explained.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ErrorExplanation {
+    /// `E001` to `E008`.
+    pub code: &'static str,
+    /// A few words.
+    pub title: &'static str,
+    /// One sentence.
+    pub meaning: &'static str,
+    /// What usually leads to it.
+    pub causes: &'static [&'static str],
+    /// What to do, in order.
+    pub steps: &'static [&'static str],
+}
+
+/// Explains an error code, in any case; `None` for one that does not exist.
+///
+/// ```
+/// assert_eq!(apr_ops::explain::error_code("e002").map(|code| code.title), Some("Corrupted Data"));
+/// assert_eq!(apr_ops::explain::error_code("E999"), None);
+/// ```
+#[must_use]
+pub fn error_code(id: &str) -> Option<ErrorExplanation> {
+    Code::ALL.into_iter().find(|code| code.id().eq_ignore_ascii_case(id)).and_then(explanation)
+}
+
+fn explanation(code: Code) -> Option<ErrorExplanation> {
+    let (title, meaning, causes, steps): (_, _, &[_], &[_]) = match code {
+        Code::Format => (
+            "Invalid Format",
+            "The bytes are not a valid file of the format, or of any format that apr knows.",
+            &["a wrong extension", "a web page saved in place of the model", "a writer that broke the format's rules"],
+            &[
+                "Look at the first bytes: `apr debug --hex FILE`.",
+                "Fetch the file again if it is a web page or a Git LFS pointer.",
+                "Ask the file's author which program wrote it.",
+            ],
+        ),
+        Code::Corrupt => (
+            "Corrupted Data",
+            "Parts of the file are missing, or contradict each other.",
+            &["an interrupted download", "a full disk while it was written", "bit rot, a disk error"],
+            &[
+                "Compare the file's size with its source's.",
+                "Run `apr validate --checksum` to see which tensors are whole.",
+                "Fetch the file again and compare its SHA-256.",
+            ],
+        ),
+        Code::Version => (
+            "Unsupported Version",
+            "The file was written by a newer version, or uses a feature that this one does not read.",
+            &["a newer apr wrote it", "compression, encryption or a dtype that this version lacks"],
+            &["Update apr.", "Have the file written again without the feature that the message names."],
+        ),
+        Code::Checksum => (
+            "Checksum Mismatch",
+            "The bytes do not match the checksum or digest that was stored with them.",
+            &["bit rot, a disk or memory error", "an edit by a program that does not know the format"],
+            &[
+                "Run `apr validate` to see which tensors are damaged.",
+                "Replace the file; damaged weights can't be repaired from a checksum.",
+            ],
+        ),
+        Code::Decrypt => (
+            "Decryption Failed",
+            "The key or password is wrong, or the encrypted bytes were changed.",
+            &["a mistyped password", "another recipient's key", "a file damaged or tampered with"],
+            &["Try the key again.", "Run `apr inspect --header` to see how the file is encrypted.", "Fetch it again."],
+        ),
+        Code::Signature => (
+            "Invalid Signature",
+            "A signature is missing where one is required, or was not made by a trusted key over these bytes.",
+            &["the model was changed after it was signed", "it was signed by someone else", "it was never signed"],
+            &["Get the model and the public key from their author.", "Do not use the model until they agree."],
+        ),
+        Code::Io => (
+            "Input/Output Error",
+            "The operating system refused to read or write.",
+            &["a missing file or folder", "missing permission", "a full disk", "a file that changed while it was read"],
+            &["Check the path and its permissions.", "Check the free space: `df -h`.", "Try again."],
+        ),
+        Code::Memory => (
+            "Out of Memory",
+            "The job would take more memory than the limit allows, or a file asks for more than it justifies.",
+            &["a low --max-memory or APR_RAM_LIMIT", "very large metadata", "a hostile file"],
+            &["Raise the limit that the message names.", "Be wary of files that claim sizes they don't have."],
+        ),
+        _ => return None,
+    };
+    Some(ErrorExplanation { code: code.id(), title, meaning, causes, steps })
+}

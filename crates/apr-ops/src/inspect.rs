@@ -1,0 +1,127 @@
+//! What a checkpoint is, from its header alone.
+
+use std::collections::BTreeMap;
+
+use apr::{CheckpointReader, DType, FormatId, Metadata, keys};
+use apr_core::{Companion, FileInfo};
+use serde::Serialize;
+use serde_json::Value;
+
+/// The report of `apr inspect`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct InspectReport {
+    /// What was opened.
+    pub file: String,
+    /// Its format.
+    pub format: FormatId,
+    /// Model family, where the file or its configuration names one.
+    pub model_type: Option<String>,
+    /// Container version, where the format has one.
+    pub version: Option<String>,
+    /// Bytes of all files.
+    pub size: u64,
+    /// Elements of all tensors.
+    pub parameters: u64,
+    /// Tokens in the vocabulary.
+    pub vocab_size: Option<u64>,
+    /// Number of tensors.
+    pub tensor_count: usize,
+    /// Bytes of all tensors, decoded.
+    pub tensor_bytes: u64,
+    /// Stored bits per element over all tensors.
+    pub bits_per_weight: Option<f64>,
+    /// Share of each dtype, largest first.
+    pub dtypes: Vec<DTypeShare>,
+    /// Header fields of the format.
+    pub header: Value,
+    /// Files the checkpoint consists of.
+    pub files: Vec<FileInfo>,
+    /// Files that travel with the weights.
+    pub companions: Vec<Companion>,
+    /// Metadata without the text of companions.
+    pub metadata: Metadata,
+    /// What is odd.
+    pub warnings: Vec<String>,
+}
+
+/// What one dtype takes.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DTypeShare {
+    /// The dtype.
+    pub dtype: DType,
+    /// Tensors of it.
+    pub tensors: usize,
+    /// Their elements.
+    pub elements: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bits per element, scales included.
+    pub bits_per_weight: Option<f64>,
+}
+
+/// Describes a checkpoint without reading tensor bytes.
+#[must_use]
+pub fn inspect(reader: &dyn CheckpointReader, file: &str) -> InspectReport {
+    let dtypes = dtype_shares(reader);
+    let elements = dtypes.iter().fold(0_u64, |sum, share| sum.saturating_add(share.elements));
+    let bytes = dtypes.iter().fold(0_u64, |sum, share| sum.saturating_add(share.bytes));
+    let header = reader.header_fields();
+    let metadata = reader.metadata();
+    InspectReport {
+        file: file.to_owned(),
+        format: reader.format(),
+        model_type: metadata.text(keys::MODEL_TYPE).map(str::to_owned),
+        version: header.get("version").and_then(Value::as_str).map(str::to_owned),
+        size: reader.files().iter().map(|file| file.len).sum(),
+        parameters: elements,
+        vocab_size: vocab_size(metadata),
+        tensor_count: reader.tensors().len(),
+        tensor_bytes: bytes,
+        bits_per_weight: bits_per_weight(bytes, elements),
+        dtypes,
+        header,
+        files: reader.files().to_vec(),
+        companions: reader.companions().to_vec(),
+        metadata: without_files(metadata),
+        warnings: reader.warnings().to_vec(),
+    }
+}
+
+fn dtype_shares(reader: &dyn CheckpointReader) -> Vec<DTypeShare> {
+    let mut shares: BTreeMap<DType, (usize, u64, u64)> = BTreeMap::new();
+    for info in reader.tensors() {
+        let (tensors, elements, bytes) = shares.entry(info.dtype).or_default();
+        *tensors += 1;
+        *elements = elements.saturating_add(info.shape.elements().unwrap_or_default());
+        *bytes = bytes.saturating_add(info.byte_len().unwrap_or_default());
+    }
+    let share = |(dtype, (tensors, elements, bytes))| DTypeShare {
+        dtype,
+        tensors,
+        elements,
+        bytes,
+        bits_per_weight: bits_per_weight(bytes, elements),
+    };
+    let mut shares: Vec<_> = shares.into_iter().map(share).collect();
+    shares.sort_by_key(|share| std::cmp::Reverse(share.bytes));
+    shares
+}
+
+fn bits_per_weight(bytes: u64, elements: u64) -> Option<f64> {
+    (elements > 0).then(|| bytes as f64 * 8.0 / elements as f64)
+}
+
+/// Vocabulary size by the names that configurations and seed 001 §3.4 and §5.2 use.
+fn vocab_size(metadata: &Metadata) -> Option<u64> {
+    let architecture = metadata.object(keys::ARCHITECTURE);
+    let named = ["vocab_size", "n_vocab"].iter().find_map(|key| architecture?.get(*key)?.as_u64());
+    named
+        .or_else(|| metadata.get("tokenizer.vocab_size").and_then(Value::as_u64))
+        .or_else(|| metadata.get("vocab").and_then(Value::as_array).map(|tokens| tokens.len() as u64))
+}
+
+fn without_files(metadata: &Metadata) -> Metadata {
+    let mut metadata = metadata.clone();
+    metadata.remove(keys::FILES);
+    metadata
+}

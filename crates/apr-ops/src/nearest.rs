@@ -1,0 +1,17 @@
+/// The candidates most like `name`, best first, at most `count`; none that are too far off to be meant.
+///
+/// ```
+/// let names = ["encoder.conv1.weight", "decoder.norm.bias"];
+/// assert_eq!(apr_ops::nearest("encoder.conv.weight", names, 3), ["encoder.conv1.weight"]);
+/// ```
+pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>, count: usize) -> Vec<&'a str> {
+    /// Similarity below which a name was not meant; 1 is equal.
+    const LEAST: f64 = 0.6;
+    let mut scored: Vec<_> = candidates
+        .into_iter()
+        .map(|candidate| (strsim::normalized_damerau_levenshtein(name, candidate), candidate))
+        .filter(|&(score, candidate)| score >= LEAST || (name.len() > 2 && candidate.contains(name)))
+        .collect();
+    scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
+    scored.into_iter().take(count).map(|(_, candidate)| candidate).collect()
+}

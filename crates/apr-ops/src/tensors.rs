@@ -1,0 +1,227 @@
+//! Lists of tensors, with statistics where asked for.
+
+use apr::{CheckpointReader, DType, Error, Pipeline, Result, Shape};
+use apr_tensor::element::is_decodable;
+use apr_tensor::stats::{Histogram, Moments, Scratch, Stats};
+use globset::{GlobBuilder, GlobMatcher};
+use serde::Serialize;
+
+use crate::chunks::{Chunk, chunks, take};
+use crate::{Progress, nearest};
+
+/// What orders the list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SortBy {
+    /// As stored.
+    #[default]
+    Offset,
+    /// By name, bytewise.
+    Name,
+    /// Largest first.
+    Size,
+    /// By dtype, then as stored.
+    DType,
+}
+
+/// Which tensors, in which order, and what of them.
+#[derive(Debug, Clone, Default)]
+pub struct TensorsOptions {
+    /// Only names that match; `*` also crosses dots.
+    pub filter: Option<GlobMatcher>,
+    /// Order of the list.
+    pub sort: SortBy,
+    /// Read the bytes and compute statistics.
+    pub stats: bool,
+}
+
+/// The report of `apr tensors`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TensorsReport {
+    /// What was opened.
+    pub file: String,
+    /// Tensors in the checkpoint.
+    pub total: usize,
+    /// Those that were asked for.
+    pub tensors: Vec<TensorRow>,
+}
+
+/// A tensor in the list.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TensorRow {
+    /// Name.
+    pub name: String,
+    /// Element type.
+    pub dtype: DType,
+    /// Dimensions.
+    pub shape: Shape,
+    /// Number of elements.
+    pub elements: u64,
+    /// Bytes, decoded.
+    pub bytes: u64,
+    /// File that holds it.
+    pub file: String,
+    /// Where it starts in that file, in bytes.
+    pub offset: u64,
+    /// Statistics, where asked for and the dtype is not quantized.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stats: Option<Stats>,
+}
+
+/// A tensor's distribution: the report of `apr tensors --hist`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct HistogramReport {
+    /// The tensor, with statistics.
+    pub tensor: TensorRow,
+    /// Lower edge of the first bin.
+    pub start: f64,
+    /// Width of a bin, a power of two.
+    pub width: f64,
+    /// Finite values in each bin.
+    pub counts: Vec<u64>,
+}
+
+/// Parses a `--filter` pattern.
+///
+/// # Errors
+/// E001 when the pattern is malformed.
+pub fn parse_filter(pattern: &str) -> Result<GlobMatcher> {
+    let glob = GlobBuilder::new(pattern).literal_separator(false).build();
+    glob.map(|glob| glob.compile_matcher()).map_err(|error| Error::format(format!("the filter is no pattern: {error}")))
+}
+
+/// Lists tensors; reads their bytes only for statistics.
+///
+/// # Errors
+/// E002 and E007 when bytes can't be read.
+pub fn list<P: Pipeline>(
+    reader: &dyn CheckpointReader,
+    file: &str,
+    options: &TensorsOptions,
+    pipeline: &P,
+    progress: &dyn Progress,
+) -> Result<TensorsReport> {
+    let wanted = |name: &str| options.filter.as_ref().is_none_or(|filter| filter.is_match(name));
+    let tensors = reader.tensors();
+    let chosen: Vec<usize> = (0..tensors.len()).filter(|&tensor| wanted(&tensors[tensor].name)).collect();
+    let mut rows = chosen.iter().map(|&tensor| row(reader, tensor)).collect::<Result<Vec<_>>>()?;
+    if options.stats {
+        let moments = moments(reader, &chosen, pipeline, progress)?;
+        for (row, moments) in rows.iter_mut().zip(moments) {
+            row.stats = moments.map(|moments| moments.finish());
+        }
+    }
+    match options.sort {
+        SortBy::Offset => {}
+        SortBy::Name => rows.sort_by(|a, b| a.name.cmp(&b.name)),
+        SortBy::Size => rows.sort_by_key(|row| std::cmp::Reverse(row.bytes)),
+        SortBy::DType => rows.sort_by_key(|row| row.dtype),
+    }
+    Ok(TensorsReport { file: file.to_owned(), total: tensors.len(), tensors: rows })
+}
+
+/// Position of the tensor called `name`, or the names most like it.
+///
+/// # Errors
+/// The nearest matches when there is none of this name.
+pub fn find<'a>(reader: &'a dyn CheckpointReader, name: &str) -> Result<usize, Vec<&'a str>> {
+    let tensors = reader.tensors();
+    let found = tensors.iter().position(|info| info.name == name);
+    found.ok_or_else(|| nearest(name, tensors.iter().map(|info| info.name.as_str()), 5))
+}
+
+/// The distribution of one tensor in at most `bins` bins, in one read.
+///
+/// # Errors
+/// E001 when the tensor is quantized, E002 and E007 when bytes can't be read.
+pub fn histogram<P: Pipeline>(
+    reader: &dyn CheckpointReader,
+    tensor: usize,
+    bins: usize,
+    pipeline: &P,
+    progress: &dyn Progress,
+) -> Result<HistogramReport> {
+    #[derive(Default)]
+    struct Slot {
+        bytes: Vec<u8>,
+        scratch: Scratch,
+        moments: Moments,
+        histogram: Histogram,
+    }
+    let info = &reader.tensors()[tensor];
+    if !is_decodable(info.dtype) {
+        let message = format!("{} tensors have no histogram; dequantize first", info.dtype);
+        return Err(Error::format(message).for_tensor(&info.name));
+    }
+    let pieces: Vec<Chunk> = chunks(info, info.byte_len()?).collect();
+    let (mut moments, mut histogram) = (Moments::default(), Histogram::default());
+    let produce = |at: usize, slot: &mut Slot| {
+        let bytes = take(&mut slot.bytes, pieces[at].len);
+        reader.read_tensor(tensor, pieces[at].offset, bytes)?;
+        slot.moments = Moments::of(info.dtype, bytes, &mut slot.scratch);
+        slot.histogram = Histogram::default();
+        slot.histogram.add(info.dtype, bytes, &mut slot.scratch);
+        Ok(())
+    };
+    pipeline.run(pieces.len(), produce, |at, slot: &mut Slot| {
+        moments.merge(&slot.moments);
+        histogram.merge(&slot.histogram);
+        progress.advance(pieces[at].len as u64);
+        Ok(())
+    })?;
+    let bins = histogram.bins(bins);
+    let tensor = TensorRow { stats: Some(moments.finish()), ..row(reader, tensor)? };
+    Ok(HistogramReport { tensor, start: bins.start, width: bins.width, counts: bins.counts })
+}
+
+fn row(reader: &dyn CheckpointReader, tensor: usize) -> Result<TensorRow> {
+    let info = &reader.tensors()[tensor];
+    let stored = reader.stored(tensor);
+    Ok(TensorRow {
+        name: info.name.clone(),
+        dtype: info.dtype,
+        shape: info.shape.clone(),
+        elements: info.shape.elements().unwrap_or_default(),
+        bytes: info.byte_len()?,
+        file: reader.files().get(stored.file).map(|file| file.name.clone()).unwrap_or_default(),
+        offset: stored.offset,
+        stats: None,
+    })
+}
+
+/// Moments of each chosen tensor; `None` for quantized ones, which are not read.
+fn moments<P: Pipeline>(
+    reader: &dyn CheckpointReader,
+    chosen: &[usize],
+    pipeline: &P,
+    progress: &dyn Progress,
+) -> Result<Vec<Option<Moments>>> {
+    #[derive(Default)]
+    struct Slot {
+        bytes: Vec<u8>,
+        scratch: Scratch,
+        moments: Moments,
+    }
+    let tensors = reader.tensors();
+    let mut result: Vec<Option<Moments>> =
+        chosen.iter().map(|&tensor| is_decodable(tensors[tensor].dtype).then(Moments::default)).collect();
+    let mut jobs = Vec::new();
+    for (place, &tensor) in chosen.iter().enumerate().filter(|&(place, _)| result[place].is_some()) {
+        jobs.extend(chunks(&tensors[tensor], tensors[tensor].byte_len()?).map(|chunk| (place, tensor, chunk)));
+    }
+    let produce = |at: usize, slot: &mut Slot| {
+        let (_, tensor, chunk) = jobs[at];
+        let bytes = take(&mut slot.bytes, chunk.len);
+        reader.read_tensor(tensor, chunk.offset, bytes)?;
+        slot.moments = Moments::of(tensors[tensor].dtype, bytes, &mut slot.scratch);
+        Ok(())
+    };
+    pipeline.run(jobs.len(), produce, |at, slot: &mut Slot| {
+        let (place, _, chunk) = jobs[at];
+        if let Some(moments) = &mut result[place] {
+            moments.merge(&slot.moments);
+        }
+        progress.advance(chunk.len as u64);
+        Ok(())
+    })?;
+    Ok(result)
+}

@@ -1,0 +1,403 @@
+//! Whether a checkpoint is healthy: one read for CRC, digests, NaN, infinity and zero tensors.
+
+use apr::digest::{ChunkSums, Crc32, TensorDigest};
+use apr::{CheckpointReader, Code, FormatId, Pipeline, Result};
+use apr_core::{Extent, ExtentKind, FileChecksum};
+use apr_tensor::element::is_decodable;
+use apr_tensor::stats::{Moments, Scratch};
+use serde::Serialize;
+
+use crate::Progress;
+use crate::chunks::{Chunk, chunks, pieces, take};
+
+/// What to check beside the structure, which opening the file has proven.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ValidateOptions {
+    /// The file's checksum and the tensors' digests.
+    pub checksum: bool,
+    /// NaN and infinite values are errors.
+    pub nan: bool,
+    /// Tensors without a nonzero value are suspicious.
+    pub zero: bool,
+    /// Warnings count as errors.
+    pub strict: bool,
+    /// A file without a verified signature fails.
+    pub require_signature: bool,
+}
+
+impl Default for ValidateOptions {
+    fn default() -> Self {
+        Self { checksum: true, nan: true, zero: true, strict: false, require_signature: false }
+    }
+}
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// The model should not be used.
+    Error,
+    /// Odd, worth a look.
+    Warning,
+}
+
+/// Something that is wrong or odd.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// How bad it is.
+    pub level: Level,
+    /// Name of the check.
+    pub check: Check,
+    /// Error code, where one applies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<&'static str>,
+    /// The tensor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tensor: Option<String>,
+    /// Byte in the file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub offset: Option<u64>,
+    /// What is wrong.
+    pub message: String,
+}
+
+/// The checks, in the order they are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Check {
+    /// Header, metadata, index, ranges.
+    Structure,
+    /// CRC-32 of the file.
+    Checksum,
+    /// BLAKE3 of each tensor.
+    Digests,
+    /// NaN and infinity.
+    Finite,
+    /// Tensors of zeros.
+    Zeros,
+    /// A signature by a trusted key.
+    Signature,
+}
+
+/// What a check came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// Nothing found.
+    Pass,
+    /// Warnings only.
+    Warn,
+    /// Errors.
+    Fail,
+    /// Not asked for, or the file has nothing to check.
+    Skipped,
+}
+
+/// A check and its outcome.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CheckOutcome {
+    /// The check.
+    pub check: Check,
+    /// Its outcome.
+    pub status: Status,
+    /// What was looked at, or why not.
+    pub detail: String,
+}
+
+/// The report of `apr validate`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ValidateReport {
+    /// What was opened.
+    pub file: String,
+    /// Its format.
+    pub format: FormatId,
+    /// Whether no error was found, and with `strict` no warning either.
+    pub valid: bool,
+    /// The checks.
+    pub checks: Vec<CheckOutcome>,
+    /// Everything found.
+    pub findings: Vec<Finding>,
+    /// Bytes read.
+    pub bytes_read: u64,
+}
+
+/// A piece of the file and what to do with it.
+#[derive(Debug, Clone, Copy)]
+struct Job {
+    kind: ExtentKind,
+    /// Start of the extent in the file.
+    base: u64,
+    len: u64,
+    chunk: Chunk,
+}
+
+#[derive(Default)]
+struct Slot {
+    bytes: Vec<u8>,
+    scratch: Scratch,
+    sums: Option<ChunkSums>,
+    moments: Option<Moments>,
+    nonzero: bool,
+}
+
+/// Checks an opened checkpoint in one read.
+///
+/// # Errors
+/// E002 and E007 when bytes can't be read; what is wrong with bytes that can is in the report.
+pub fn validate<P: Pipeline>(
+    reader: &dyn CheckpointReader,
+    file: &str,
+    options: ValidateOptions,
+    pipeline: &P,
+    progress: &dyn Progress,
+) -> Result<ValidateReport> {
+    let mut pass = Pass::new(reader, options);
+    let jobs = pass.jobs()?;
+    let produce = |at: usize, slot: &mut Slot| produce(reader, options, jobs[at], slot);
+    let mut bytes_read = 0;
+    pipeline.run(jobs.len(), produce, |at, slot| {
+        pass.consume(jobs[at], slot);
+        bytes_read += jobs[at].chunk.len as u64;
+        progress.advance(jobs[at].chunk.len as u64);
+        Ok(())
+    })?;
+    Ok(pass.report(file, bytes_read))
+}
+
+/// Bytes that [`validate`] will read, for a progress bar.
+#[must_use]
+pub fn bytes_to_read(reader: &dyn CheckpointReader) -> u64 {
+    reader.files().iter().map(|file| file.len).sum()
+}
+
+fn produce(reader: &dyn CheckpointReader, options: ValidateOptions, job: Job, slot: &mut Slot) -> Result<()> {
+    let bytes = take(&mut slot.bytes, job.chunk.len);
+    (slot.sums, slot.moments, slot.nonzero) = (None, None, false);
+    match job.kind {
+        ExtentKind::Tensor(tensor) => {
+            reader.read_tensor(tensor, job.chunk.offset, bytes)?;
+            if options.checksum && job.chunk.summable {
+                slot.sums = Some(ChunkSums::of(bytes, job.chunk.offset, job.len));
+            }
+            let dtype = reader.tensors()[tensor].dtype;
+            if (options.nan || options.zero) && is_decodable(dtype) {
+                slot.moments = Some(Moments::of(dtype, bytes, &mut slot.scratch));
+            } else if options.zero {
+                slot.nonzero = bytes.iter().any(|&byte| byte != 0);
+            }
+        }
+        ExtentKind::Padding | ExtentKind::Structure | ExtentKind::Companion(_) => {
+            reader.read_raw(job.base + job.chunk.offset, bytes)?;
+            slot.nonzero = job.kind == ExtentKind::Padding && bytes.iter().any(|&byte| byte != 0);
+        }
+    }
+    Ok(())
+}
+
+/// What has been seen so far; pieces arrive in the order of the file.
+struct Pass<'a> {
+    reader: &'a dyn CheckpointReader,
+    options: ValidateOptions,
+    checksum: Option<FileChecksum>,
+    crc: Crc32,
+    digest: TensorDigest,
+    moments: Moments,
+    nonzero: bool,
+    findings: Vec<Finding>,
+}
+
+impl<'a> Pass<'a> {
+    fn new(reader: &'a dyn CheckpointReader, options: ValidateOptions) -> Self {
+        let mut pass = Self {
+            reader,
+            options,
+            checksum: reader.checksum().filter(|_| options.checksum),
+            crc: Crc32::new(),
+            digest: TensorDigest::new(),
+            moments: Moments::default(),
+            nonzero: false,
+            findings: Vec::new(),
+        };
+        for warning in reader.warnings() {
+            pass.find(Level::Warning, Check::Structure, None, warning.clone());
+        }
+        pass
+    }
+
+    /// The whole file where it has a checksum, otherwise the tensors; nothing where no check reads bytes.
+    fn jobs(&self) -> Result<Vec<Job>> {
+        let tensors = self.reader.tensors();
+        let extents = match &self.checksum {
+            Some(checksum) => checksum.extents.clone(),
+            None if self.options.nan || self.options.zero || self.has_digests() => (0..tensors.len())
+                .map(|tensor| {
+                    let len = tensors[tensor].byte_len()?;
+                    Ok(Extent { kind: ExtentKind::Tensor(tensor), offset: self.reader.stored(tensor).offset, len })
+                })
+                .collect::<Result<_>>()?,
+            None => Vec::new(),
+        };
+        let mut jobs = Vec::new();
+        for Extent { kind, offset: base, len } in extents {
+            let job = |chunk| Job { kind, base, len, chunk };
+            match kind {
+                ExtentKind::Tensor(tensor) => jobs.extend(chunks(&tensors[tensor], len).map(job)),
+                _ => jobs.extend(pieces(len, 1 << 20).map(job)),
+            }
+        }
+        Ok(jobs)
+    }
+
+    fn has_digests(&self) -> bool {
+        self.options.checksum && (0..self.reader.tensors().len()).any(|tensor| self.reader.digest(tensor).is_some())
+    }
+
+    fn consume(&mut self, job: Job, slot: &Slot) {
+        let bytes = &slot.bytes[..job.chunk.len];
+        if self.checksum.is_some() {
+            match slot.sums {
+                Some(sums) => self.crc.append(sums),
+                None => self.crc.update(bytes),
+            }
+        }
+        match job.kind {
+            ExtentKind::Tensor(tensor) => {
+                if self.options.checksum {
+                    match slot.sums {
+                        Some(sums) => self.digest.append(sums),
+                        None => self.digest.update(bytes),
+                    }
+                }
+                if let Some(moments) = &slot.moments {
+                    self.moments.merge(moments);
+                }
+                self.nonzero |= slot.nonzero;
+                if job.chunk.last {
+                    self.finish_tensor(tensor, job.base);
+                }
+            }
+            ExtentKind::Padding if slot.nonzero => {
+                let message = "the padding is not zero".to_owned();
+                self.find(Level::Warning, Check::Structure, None, message).offset = Some(job.base + job.chunk.offset);
+            }
+            _ => {}
+        }
+    }
+
+    fn finish_tensor(&mut self, tensor: usize, offset: u64) {
+        let digest = std::mem::take(&mut self.digest).value();
+        let stats = std::mem::take(&mut self.moments).finish();
+        let nonzero = std::mem::take(&mut self.nonzero);
+        let info = &self.reader.tensors()[tensor];
+        if self.options.checksum && self.reader.digest(tensor).is_some_and(|expected| expected != digest) {
+            let finding =
+                self.find(Level::Error, Check::Digests, Some(tensor), "its bytes do not match its digest".into());
+            (finding.code, finding.offset) = (Some(Code::Checksum.id()), Some(offset));
+        }
+        if self.options.nan && stats.nan > 0 {
+            let message = format!("{} of {} values are NaN", stats.nan, stats.count);
+            self.find(Level::Error, Check::Finite, Some(tensor), message).offset = Some(offset);
+        }
+        if self.options.nan && stats.inf > 0 {
+            let message = format!("{} of {} values are infinite", stats.inf, stats.count);
+            self.find(Level::Error, Check::Finite, Some(tensor), message).offset = Some(offset);
+        }
+        let elements = info.shape.elements().unwrap_or_default();
+        let zero = if is_decodable(info.dtype) { stats.zeros == elements } else { !nonzero };
+        // A single zero is a value, and a bias starts at zero and may stay there; other tensors were never filled.
+        if self.options.zero && zero && elements > 1 && !info.name.ends_with("bias") {
+            self.find(Level::Warning, Check::Zeros, Some(tensor), "every value is zero".into()).offset = Some(offset);
+        }
+    }
+
+    fn find(&mut self, level: Level, check: Check, tensor: Option<usize>, message: String) -> &mut Finding {
+        let tensor = tensor.map(|tensor| self.reader.tensors()[tensor].name.clone());
+        self.findings.push(Finding { level, check, code: None, tensor, offset: None, message });
+        self.findings.last_mut().unwrap_or_else(|| unreachable!("one was just pushed"))
+    }
+
+    fn check_crc(&mut self) {
+        let Some(checksum) = &self.checksum else { return };
+        let (stated, found) = (checksum.crc32, self.crc.value());
+        if stated == found {
+            return;
+        }
+        let blamed = self.findings.iter().any(|finding| finding.check == Check::Digests);
+        let place = match (blamed, self.has_digests()) {
+            (true, _) => "",
+            (false, true) => {
+                "; all tensors match their digests, so the damage is in header, metadata, index or padding"
+            }
+            (false, false) => "; the file has no digests that would tell where",
+        };
+        let message = format!("the file's CRC-32 is {found:#010x}, its footer says {stated:#010x}{place}");
+        self.find(Level::Error, Check::Checksum, None, message).code = Some(Code::Checksum.id());
+    }
+
+    fn check_signature(&mut self) {
+        if self.options.require_signature {
+            let message = "a signature is required, and none was verified".to_owned();
+            self.find(Level::Error, Check::Signature, None, message).code = Some(Code::Signature.id());
+        }
+    }
+
+    fn report(mut self, file: &str, bytes_read: u64) -> ValidateReport {
+        self.check_crc();
+        self.check_signature();
+        let has = |level: Level| self.findings.iter().any(|finding| finding.level == level);
+        let worst = if self.options.strict { Level::Warning } else { Level::Error };
+        let valid = !has(Level::Error) && !has(worst);
+        ValidateReport {
+            file: file.to_owned(),
+            format: self.reader.format(),
+            valid,
+            checks: self.outcomes(),
+            findings: self.findings,
+            bytes_read,
+        }
+    }
+
+    fn outcomes(&self) -> Vec<CheckOutcome> {
+        let ValidateOptions { checksum, nan, zero, require_signature, .. } = self.options;
+        let tensors = self.reader.tensors();
+        let decodable = tensors.iter().filter(|info| is_decodable(info.dtype)).count();
+        let digests = (0..tensors.len()).filter(|&tensor| self.reader.digest(tensor).is_some()).count();
+        let asked = |asked: bool, detail: String| if asked { Ok(detail) } else { Err("not asked for") };
+        let checks = [
+            (Check::Structure, Ok(format!("{} tensors, {} files", tensors.len(), self.reader.files().len()))),
+            (
+                Check::Checksum,
+                match &self.checksum {
+                    Some(checksum) => Ok(format!("CRC-32 {:#010x}", checksum.crc32)),
+                    None => asked(checksum, String::new()).and(Err("the format has none")),
+                },
+            ),
+            (
+                Check::Digests,
+                match digests {
+                    0 => asked(checksum, String::new()).and(Err("the file has none")),
+                    _ => asked(checksum, format!("BLAKE3 of {digests} tensors")),
+                },
+            ),
+            (Check::Finite, asked(nan, format!("no NaN, no infinity in {decodable} tensors"))),
+            (Check::Zeros, asked(zero, format!("{} tensors", tensors.len()))),
+            (Check::Signature, asked(require_signature, "required".to_owned())),
+        ];
+        checks.into_iter().map(|(check, detail)| self.outcome(check, detail)).collect()
+    }
+
+    fn outcome(&self, check: Check, detail: Result<String, &str>) -> CheckOutcome {
+        let found = |level: Level| {
+            self.findings.iter().filter(|finding| finding.check == check && finding.level == level).count()
+        };
+        let (errors, warnings) = (found(Level::Error), found(Level::Warning));
+        match detail {
+            Err(why) => CheckOutcome { check, status: Status::Skipped, detail: why.to_owned() },
+            Ok(_) if errors > 0 => CheckOutcome { check, status: Status::Fail, detail: format!("{errors} errors") },
+            Ok(_) if warnings > 0 => {
+                CheckOutcome { check, status: Status::Warn, detail: format!("{warnings} warnings") }
+            }
+            Ok(detail) => CheckOutcome { check, status: Status::Pass, detail },
+        }
+    }
+}
