@@ -1,0 +1,119 @@
+use std::path::PathBuf;
+
+use apr::{DType, FormatId, TargetFormat};
+use clap::{Args, ValueEnum};
+
+use crate::human::parse_size;
+
+/// Arguments of every command that writes a model.
+#[derive(Debug, Args)]
+pub(crate) struct WriteArgs {
+    /// Where to write; - is standard output
+    #[arg(short, long, value_name = "PATH", required_unless_present = "dry_run")]
+    pub(crate) output: Option<PathBuf>,
+    /// Replace what is there
+    #[arg(short, long)]
+    pub(crate) force: bool,
+    /// Cast floating-point tensors of 16 to 64 bits
+    #[arg(long, value_enum, value_name = "DTYPE")]
+    pub(crate) precision: Option<Precision>,
+    /// Show the size of every tensor and write nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// Arguments of `import`.
+#[derive(Debug, Args)]
+pub(crate) struct ImportArgs {
+    /// Weights file (its neighbours are packed too), Hugging Face folder, shard index, or - for standard input
+    pub(crate) source: PathBuf,
+    #[command(flatten)]
+    pub(crate) write: WriteArgs,
+    /// Refuse a source of another format
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub(crate) from: Option<ModelFormat>,
+    /// Align tensors to 32 bytes, as GGUF does, or 64
+    #[arg(long, value_name = "BYTES", default_value = "64", value_parser = ["32", "64"])]
+    pub(crate) align: String,
+}
+
+/// Arguments of `convert`.
+#[derive(Debug, Args)]
+pub(crate) struct ConvertArgs {
+    /// File, folder, shard index, or - for standard input
+    pub(crate) model: PathBuf,
+    #[command(flatten)]
+    pub(crate) write: WriteArgs,
+    /// Target format [default: by the output's extension]
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub(crate) format: Option<ModelFormat>,
+    /// Cut safetensors output into files of at most this many bytes of tensors, such as 5GB
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) shard_size: Option<u64>,
+    /// Align tensors of .apr output to 32 bytes, as GGUF does, or 64
+    #[arg(long, value_name = "BYTES", default_value = "64", value_parser = ["32", "64"])]
+    pub(crate) align: String,
+}
+
+/// Arguments of `export`.
+#[derive(Debug, Args)]
+pub(crate) struct ExportArgs {
+    /// File, folder, shard index, or - for standard input
+    pub(crate) model: PathBuf,
+    #[command(flatten)]
+    pub(crate) write: WriteArgs,
+    /// Target format [default: safetensors; a path without extension becomes a folder]
+    #[arg(long, value_enum, value_name = "FORMAT", default_value = "safetensors", hide_default_value = true)]
+    pub(crate) format: ModelFormat,
+    /// Cut the output into files of at most this many bytes of tensors, such as 5GB
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) shard_size: Option<u64>,
+}
+
+/// Precision of a cast.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Precision {
+    /// 32 bits
+    #[value(alias = "f32")]
+    Fp32,
+    /// 16 bits, 5 of exponent
+    #[value(alias = "f16")]
+    Fp16,
+    /// 16 bits, 8 of exponent
+    Bf16,
+}
+
+impl Precision {
+    pub(crate) fn dtype(self) -> DType {
+        match self {
+            Self::Fp32 => DType::F32,
+            Self::Fp16 => DType::F16,
+            Self::Bf16 => DType::BF16,
+        }
+    }
+}
+
+/// Formats that can be read and written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ModelFormat {
+    /// The native container
+    Apr,
+    /// Hugging Face safetensors
+    Safetensors,
+}
+
+impl ModelFormat {
+    pub(crate) fn id(self) -> FormatId {
+        match self {
+            Self::Apr => FormatId::Apr2,
+            Self::Safetensors => FormatId::Safetensors,
+        }
+    }
+
+    pub(crate) fn target(self) -> TargetFormat {
+        match self {
+            Self::Apr => TargetFormat::Apr2,
+            Self::Safetensors => TargetFormat::Safetensors,
+        }
+    }
+}

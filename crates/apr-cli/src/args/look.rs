@@ -1,0 +1,102 @@
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+/// Arguments of `inspect`.
+#[derive(Debug, Args)]
+pub(crate) struct InspectArgs {
+    /// File, folder, shard index, or - for standard input
+    pub(crate) model: PathBuf,
+    /// Show the first tokens of the vocabulary
+    #[arg(long)]
+    pub(crate) vocab: bool,
+    /// Show the fields of the format's header
+    #[arg(long)]
+    pub(crate) header: bool,
+    /// Show everything: header, vocabulary, all metadata, all files
+    #[arg(long)]
+    pub(crate) full: bool,
+}
+
+/// Arguments of `tensors`.
+#[derive(Debug, Args)]
+pub(crate) struct TensorsArgs {
+    /// File, folder, shard index, or - for standard input
+    pub(crate) model: PathBuf,
+    /// Read the tensors and show min, max, mean, std, L2, NaN, infinities and zeros
+    #[arg(long)]
+    pub(crate) stats: bool,
+    /// Show the distribution of one tensor
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["stats", "filter", "sort"])]
+    pub(crate) hist: Option<String>,
+    /// Only tensors whose name matches, such as '*.weight'
+    #[arg(long, value_name = "GLOB")]
+    pub(crate) filter: Option<String>,
+    /// Order of the list
+    #[arg(long, value_enum, value_name = "BY", default_value = "offset")]
+    pub(crate) sort: Sort,
+    /// Show where the tensors lie in the file
+    #[arg(long)]
+    pub(crate) offset: bool,
+}
+
+/// Order of a list of tensors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Sort {
+    /// As stored
+    Offset,
+    /// By name
+    Name,
+    /// Largest first
+    Size,
+    /// By dtype
+    Dtype,
+}
+
+/// Arguments of `validate`. Without one of the check options, all checks are made.
+#[derive(Debug, Args)]
+pub(crate) struct ValidateArgs {
+    /// File, folder, shard index, or - for standard input
+    pub(crate) model: PathBuf,
+    /// Check the file's checksum and the tensors' digests
+    #[arg(long)]
+    pub(crate) checksum: bool,
+    /// Look for NaN and infinite values
+    #[arg(long)]
+    pub(crate) nan_check: bool,
+    /// Look for tensors of zeros
+    #[arg(long)]
+    pub(crate) zero_check: bool,
+    /// Fail on warnings too
+    #[arg(long)]
+    pub(crate) strict: bool,
+}
+
+/// Arguments of `debug`.
+#[derive(Debug, Args)]
+pub(crate) struct DebugArgs {
+    /// The file, or - for standard input
+    pub(crate) file: PathBuf,
+    /// Tell it as a drama
+    #[arg(long)]
+    pub(crate) drama: bool,
+    /// Show bytes in hexadecimal
+    #[arg(long, conflicts_with = "drama")]
+    pub(crate) hex: bool,
+    /// Show printable strings
+    #[arg(long, conflicts_with_all = ["drama", "hex"])]
+    pub(crate) strings: bool,
+    /// Most bytes or strings to show [default: 256 bytes, 100 strings]
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<usize>,
+    /// Show the bytes of this tensor
+    #[arg(long, value_name = "NAME", requires = "hex")]
+    pub(crate) tensor: Option<String>,
+}
+
+/// Arguments of `explain`.
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// E001 to E008
+    pub(crate) code: String,
+}

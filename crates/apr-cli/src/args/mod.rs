@@ -1,0 +1,110 @@
+//! What can be typed.
+
+mod convert;
+mod look;
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+pub(crate) use convert::{ConvertArgs, ExportArgs, ImportArgs, ModelFormat, Precision, WriteArgs};
+pub(crate) use look::{DebugArgs, ExplainArgs, InspectArgs, Sort, TensorsArgs, ValidateArgs};
+
+use crate::human::parse_size;
+
+/// One binary for every model file: look inside, check, convert.
+#[derive(Debug, Parser)]
+#[command(name = "apr", version, propagate_version = true, max_term_width = 100)]
+#[command(after_help = "Exit codes: 0 ok, 1 general, 2 arguments, 3 not found, 4 format, 5 validation failed.")]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: GlobalArgs,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Options of every command.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Options of every command")]
+pub(crate) struct GlobalArgs {
+    /// Print the report as one JSON document
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Print errors only
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+    /// Print more detail
+    #[arg(short, long, global = true)]
+    pub(crate) verbose: bool,
+    /// When to colour the output [default: auto]
+    #[arg(long, global = true, value_name = "WHEN", env = "APR_COLOR", hide_env = true)]
+    pub(crate) color: Option<ColorWhen>,
+    /// Threads to work with [default: all cores]
+    #[arg(long, global = true, value_name = "N", env = "APR_THREADS")]
+    pub(crate) threads: Option<NonZeroUsize>,
+    /// Memory to stay within, such as 512M [default: 1GiB]
+    #[arg(long, global = true, value_name = "SIZE", env = "APR_RAM_LIMIT", value_parser = parse_size)]
+    pub(crate) max_memory: Option<u64>,
+    /// Largest metadata or header to accept [default: 100MiB]
+    #[arg(long, global = true, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) max_metadata: Option<u64>,
+}
+
+/// When to colour the output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ColorWhen {
+    /// On a terminal, unless NO_COLOR is set
+    Auto,
+    /// Always
+    Always,
+    /// Never
+    Never,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Show what a model is: family, size, dtypes, metadata; reads no tensor bytes
+    #[command(visible_alias = "info")]
+    Inspect(InspectArgs),
+    /// List the tensors, with statistics or a histogram
+    Tensors(TensorsArgs),
+    /// Check structure, checksums, NaN, infinity and zero tensors in one read
+    Validate(ValidateArgs),
+    /// Show raw bytes, strings, or the drama of a file, even if it does not open
+    Debug(DebugArgs),
+    /// Explain an error code
+    Explain(ExplainArgs),
+    /// Pack a model with its configuration and tokenizer into one .apr file
+    Import(ImportArgs),
+    /// Convert between formats and precisions
+    Convert(ConvertArgs),
+    /// Write a model in another format, as a file or as a folder with its configuration
+    Export(ExportArgs),
+    /// Show or clear the cache folder
+    Cache {
+        #[command(subcommand)]
+        action: CacheAction,
+    },
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Write the manual pages into a folder
+    Man {
+        /// The folder; made if need be
+        dir: PathBuf,
+    },
+}
+
+/// What to do with the cache.
+#[derive(Debug, Subcommand)]
+pub(crate) enum CacheAction {
+    /// Show where it is and what it holds
+    Info,
+    /// Remove what it holds
+    Clear,
+}

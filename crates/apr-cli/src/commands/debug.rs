@@ -1,0 +1,206 @@
+//! `apr debug` (seed 001 §4.3): for files that may not open.
+
+use std::io::{self, Write};
+
+use apr::{ByteSource, CheckpointReader, Error, Escaped, recognise};
+use apr_ops::debug::{FoundString, HEX_ROW, HexRow, hex, strings};
+use apr_ops::tensors::find;
+use apr_ops::validate::{ValidateOptions, ValidateReport, bytes_to_read, validate};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::tensors::unknown_tensor;
+use crate::args::DebugArgs;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::printer::BOLD;
+use crate::progress::Bar;
+use crate::{Outcome, human, model};
+
+/// Shortest run of printable characters that counts as a string.
+const SHORTEST_STRING: usize = 4;
+/// Strings shown unless told otherwise.
+const STRING_LIMIT: usize = 100;
+
+/// Shows a file from below.
+pub(super) fn run(args: &DebugArgs, context: &Context) -> Outcome {
+    if args.hex {
+        return show_hex(args, context);
+    }
+    if args.strings {
+        let (source, _spool) = model::open_bytes(&args.file, context)?;
+        let found = strings(&source, SHORTEST_STRING, args.limit.unwrap_or(STRING_LIMIT))?;
+        return context.printer.report(&found, |out, found| render_strings(out, found));
+    }
+    let play = Play::stage(args, context)?;
+    let drama = args.drama || context.config.debug.drama_mode;
+    context.printer.report(&play, if drama { render_drama } else { render_plain })?;
+    match play.failure {
+        Some(error) => Err(Failure::Model(error)),
+        None if play.validation.as_ref().is_some_and(|report| !report.valid) => Err(Failure::Validation),
+        None => Ok(()),
+    }
+}
+
+fn show_hex(args: &DebugArgs, context: &Context) -> Outcome {
+    let limit = args.limit.unwrap_or(context.config.debug.hex_limit);
+    let rows = match &args.tensor {
+        None => {
+            let (source, _spool) = model::open_bytes(&args.file, context)?;
+            hex(&source, 0, limit)?
+        }
+        Some(name) => {
+            let model = model::open(&args.file, context)?;
+            let tensor = find(&*model.reader, name).map_err(|similar| unknown_tensor(name, &similar))?;
+            hex(&TensorBytes::new(&*model.reader, tensor)?, 0, limit)?
+        }
+    };
+    context.printer.report(&rows, |out, rows| render_hex(out, rows))
+}
+
+/// One tensor as a source; offsets count from its first byte.
+struct TensorBytes<'a> {
+    reader: &'a dyn CheckpointReader,
+    tensor: usize,
+    len: u64,
+}
+
+impl<'a> TensorBytes<'a> {
+    fn new(reader: &'a dyn CheckpointReader, tensor: usize) -> apr::Result<Self> {
+        Ok(Self { reader, tensor, len: reader.tensors()[tensor].byte_len()? })
+    }
+}
+
+impl ByteSource for TensorBytes<'_> {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> apr::Result<()> {
+        self.reader.read_tensor(self.tensor, offset, buf)
+    }
+}
+
+/// What there is to tell about a file.
+#[derive(Serialize)]
+struct Play {
+    file: String,
+    size: u64,
+    magic: String,
+    format: Option<&'static str>,
+    header: Value,
+    parameters: Option<u64>,
+    tensors: Option<usize>,
+    validation: Option<ValidateReport>,
+    #[serde(serialize_with = "as_text")]
+    failure: Option<Error>,
+}
+
+fn as_text<S: serde::Serializer>(error: &Option<Error>, serializer: S) -> Result<S::Ok, S::Error> {
+    error.as_ref().map(ToString::to_string).serialize(serializer)
+}
+
+impl Play {
+    fn stage(args: &DebugArgs, context: &Context) -> Outcome<Self> {
+        let (source, _spool) = model::open_bytes(&args.file, context)?;
+        let head = apr_ops::debug::hex(&source, 0, HEX_ROW)?;
+        let mut bytes = vec![0; usize::try_from(source.len().min(64)).unwrap_or_default()];
+        source.read_at(0, &mut bytes)?;
+        let file = args.file.display().to_string();
+        let mut play = Self {
+            size: source.len(),
+            magic: head.first().map(|row| row.ascii.chars().take(4).collect()).unwrap_or_default(),
+            format: recognise(&bytes).map(apr::FormatId::name),
+            header: Value::Null,
+            parameters: None,
+            tensors: None,
+            validation: None,
+            failure: None,
+            file,
+        };
+        match apr::open(source, &play.file, &context.limits) {
+            Ok(reader) => play.tell(&*reader, context)?,
+            Err(error) => play.failure = Some(error),
+        }
+        Ok(play)
+    }
+
+    fn tell(&mut self, reader: &dyn CheckpointReader, context: &Context) -> Outcome {
+        self.header = reader.header_fields();
+        self.tensors = Some(reader.tensors().len());
+        let elements = reader.tensors().iter().map(|info| info.shape.elements().unwrap_or_default());
+        self.parameters = Some(elements.fold(0, u64::saturating_add));
+        let bar = Bar::new(&context.printer, bytes_to_read(reader));
+        match validate(reader, &self.file, ValidateOptions::default(), &context.pipeline()?, &bar) {
+            Ok(report) => self.validation = Some(report),
+            Err(error) => self.failure = Some(error),
+        }
+        Ok(())
+    }
+
+    fn version(&self) -> &str {
+        self.header.get("version").and_then(Value::as_str).unwrap_or("unversioned")
+    }
+}
+
+fn render_plain(out: &mut dyn Write, play: &Play) -> io::Result<()> {
+    writeln!(out, "{BOLD}=== {} ==={BOLD:#}", Escaped(&play.file))?;
+    writeln!(out, "Size:        {} ({} bytes)", human::bytes(play.size), human::count(play.size))?;
+    writeln!(out, "Magic:       {}", play.magic)?;
+    writeln!(out, "Format:      {}", play.format.unwrap_or("unknown"))?;
+    if let (Some(tensors), Some(parameters)) = (play.tensors, play.parameters) {
+        writeln!(out, "Tensors:     {}", human::count(tensors as u64))?;
+        writeln!(out, "Parameters:  {}", human::count(parameters))?;
+    }
+    for (key, value) in play.header.as_object().into_iter().flatten() {
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        writeln!(out, "{:<12} {}", format!("{key}:"), Escaped(&value))?;
+    }
+    match &play.validation {
+        Some(report) => {
+            let verdict = if report.valid { "valid" } else { "INVALID" };
+            writeln!(out, "Health:      {verdict}, {} findings", report.findings.len())
+        }
+        None => writeln!(out, "Health:      it does not open"),
+    }
+}
+
+fn render_drama(out: &mut dyn Write, play: &Play) -> io::Result<()> {
+    writeln!(out, "{BOLD}====[ DRAMA: {} ]===={BOLD:#}", Escaped(&play.file))?;
+    writeln!(out, "\nACT I: THE HEADER")?;
+    let known = if play.format.is_some() { "applause!" } else { "gasps from the gallery..." };
+    writeln!(out, "  Scene 1: Magic bytes... {} ({known})", play.magic)?;
+    if play.tensors.is_some() {
+        writeln!(out, "  Scene 2: Version check... {} (standing ovation!)", play.version())?;
+        writeln!(out, "\nACT II: THE METADATA")?;
+        let parameters = human::count(play.parameters.unwrap_or_default());
+        writeln!(out, "  Scene 1: Parameters... {parameters} (a cast of millions!)").and_then(|()| {
+            writeln!(out, "  Scene 2: Tensors... {}", human::count(play.tensors.unwrap_or_default() as u64))
+        })?;
+    }
+    writeln!(out, "\nACT III: THE VERDICT")?;
+    match (&play.validation, &play.failure) {
+        (Some(report), _) if report.valid && report.findings.is_empty() => {
+            writeln!(out, "  CURTAIN CALL: Model is PRODUCTION READY!")
+        }
+        (Some(report), _) if report.valid => {
+            writeln!(out, "  CURTAIN CALL: Model plays on, under a cloud: {} warnings", report.findings.len())
+        }
+        (Some(report), _) => {
+            let finding = &report.findings[0];
+            let tensor = finding.tensor.as_deref().unwrap_or("the model");
+            writeln!(out, "  TRAGEDY: {} falls: {}", Escaped::short(tensor), Escaped(&finding.message))
+        }
+        (None, Some(error)) => writeln!(out, "  TRAGEDY: {error}"),
+        (None, None) => Ok(()),
+    }
+}
+
+fn render_hex(out: &mut dyn Write, rows: &[HexRow]) -> io::Result<()> {
+    let width = HEX_ROW * 3 - 1;
+    rows.iter().try_for_each(|row| writeln!(out, "{:08x}  {:<width$}  {}", row.offset, row.hex.join(" "), row.ascii))
+}
+
+fn render_strings(out: &mut dyn Write, found: &[FoundString]) -> io::Result<()> {
+    found.iter().try_for_each(|string| writeln!(out, "{:08x}  {}", string.offset, string.text))
+}

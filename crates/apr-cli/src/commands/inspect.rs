@@ -1,0 +1,186 @@
+//! `apr inspect` (seed 001 §4.2).
+
+use std::io::{self, Write};
+
+use apr::{CheckpointReader, Escaped};
+use apr_ops::inspect::{InspectReport, inspect};
+use apr_ops::vocabulary::{Vocabulary, vocabulary};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::args::InspectArgs;
+use crate::context::Context;
+use crate::printer::{BOLD, DIM, ODD};
+use crate::{Outcome, human, model};
+
+/// Companions and metadata keys shown without `--full`.
+const BRIEF: usize = 12;
+/// Characters of a metadata value shown without `--full`.
+const BRIEF_VALUE: usize = 60;
+
+#[derive(Serialize)]
+struct Report {
+    #[serde(flatten)]
+    inspect: InspectReport,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    vocabulary: Option<Vocabulary>,
+}
+
+/// Describes a model.
+pub(super) fn run(args: &InspectArgs, context: &Context) -> Outcome {
+    let model = model::open(&args.model, context)?;
+    let reader: &dyn CheckpointReader = &*model.reader;
+    let settings = &context.config.inspect;
+    let vocabulary = if args.vocab || args.full || settings.show_vocab {
+        vocabulary(reader, settings.max_tokens_display)?
+    } else {
+        None
+    };
+    let report = Report { inspect: inspect(reader, &model.name), vocabulary };
+    context.printer.report(&report, |out, report| {
+        render(out, &report.inspect, args)?;
+        match &report.vocabulary {
+            Some(vocabulary) => render_vocabulary(out, vocabulary),
+            None if args.vocab => writeln!(out, "\nThe model carries no vocabulary."),
+            None => Ok(()),
+        }
+    })
+}
+
+fn render(out: &mut dyn Write, report: &InspectReport, args: &InspectArgs) -> io::Result<()> {
+    writeln!(out, "{BOLD}=== {} ==={BOLD:#}", Escaped(&report.file))?;
+    let unknown = || "unknown".to_owned();
+    let line = |out: &mut dyn Write, label: &str, value: String| writeln!(out, "{label:<12} {value}");
+    line(out, "Type:", report.model_type.as_deref().map_or_else(unknown, |family| Escaped(family).to_string()))?;
+    line(out, "Format:", report.format.name().to_owned())?;
+    if let Some(version) = &report.version {
+        line(out, "Version:", version.clone())?;
+    }
+    line(out, "Size:", format!("{} ({} of tensors)", human::bytes(report.size), human::bytes(report.tensor_bytes)))?;
+    line(out, "Parameters:", human::count(report.parameters))?;
+    line(out, "Tensors:", human::count(report.tensor_count as u64))?;
+    if let Some(size) = report.vocab_size {
+        line(out, "Vocab Size:", human::count(size))?;
+    }
+    render_header_summary(out, &report.header)?;
+    render_dtypes(out, report)?;
+    if args.header || args.full {
+        writeln!(out, "\n{BOLD}Header{BOLD:#}")?;
+        render_object(out, &report.header, usize::MAX, usize::MAX)?;
+    }
+    let (rows, width) = if args.full { (usize::MAX, usize::MAX) } else { (BRIEF, BRIEF_VALUE) };
+    render_metadata(out, report, rows, width)?;
+    if report.files.len() > 1 {
+        writeln!(out, "\n{BOLD}Shards{BOLD:#}")?;
+        let shards = report.files.iter().map(|file| (file.name.as_str(), file.len));
+        render_files(out, shards, report.files.len(), rows)?;
+    }
+    if !report.companions.is_empty() {
+        writeln!(out, "\n{BOLD}Files carried along{BOLD:#}")?;
+        let files = report.companions.iter().map(|file| (file.name.as_str(), file.len));
+        render_files(out, files, report.companions.len(), rows)?;
+    }
+    if !report.warnings.is_empty() {
+        writeln!(out)?;
+    }
+    report.warnings.iter().try_for_each(|warning| writeln!(out, "{ODD}warning{ODD:#}: {}", Escaped(warning)))
+}
+
+/// What seed 003 §4.2 adds for the native container.
+fn render_header_summary(out: &mut dyn Write, header: &Value) -> io::Result<()> {
+    if let Some(flags) = header.get("flags").and_then(Value::as_array) {
+        let flags: Vec<_> = flags.iter().filter_map(Value::as_str).collect();
+        writeln!(out, "{:<12} {}", "Flags:", if flags.is_empty() { "none".to_owned() } else { flags.join(" | ") })?;
+    }
+    if let Some(crc32) = header.get("crc32").and_then(Value::as_str) {
+        writeln!(out, "{:<12} {crc32} (`apr validate` checks it)", "Checksum:")?;
+    }
+    Ok(())
+}
+
+fn render_dtypes(out: &mut dyn Write, report: &InspectReport) -> io::Result<()> {
+    if report.dtypes.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "\n{BOLD}{:<12} {:>8} {:>16} {:>10} {:>12}{BOLD:#}",
+        "Dtype", "Tensors", "Elements", "Size", "Bits/weight"
+    )?;
+    let bits = |bits: Option<f64>| bits.map_or_else(|| "-".to_owned(), |bits| format!("{bits:.2}"));
+    for share in &report.dtypes {
+        let (elements, size) = (human::count(share.elements), human::bytes(share.bytes));
+        let (dtype, tensors) = (share.dtype, human::count(share.tensors as u64));
+        writeln!(out, "{dtype:<12} {tensors:>8} {elements:>16} {size:>10} {:>12}", bits(share.bits_per_weight))?;
+    }
+    if report.dtypes.len() > 1 {
+        let (elements, size) = (human::count(report.parameters), human::bytes(report.tensor_bytes));
+        let tensors = human::count(report.tensor_count as u64);
+        writeln!(out, "{:<12} {tensors:>8} {elements:>16} {size:>10} {:>12}", "total", bits(report.bits_per_weight))?;
+    }
+    Ok(())
+}
+
+fn render_metadata(out: &mut dyn Write, report: &InspectReport, rows: usize, width: usize) -> io::Result<()> {
+    let architecture =
+        report.metadata.get("architecture").filter(|value| value.as_object().is_some_and(|o| !o.is_empty()));
+    if let Some(architecture) = architecture {
+        writeln!(out, "\n{BOLD}Architecture{BOLD:#}")?;
+        render_object(out, architecture, rows.max(2 * BRIEF), width)?;
+    }
+    let rest: serde_json::Map<String, Value> = report
+        .metadata
+        .iter()
+        .filter(|(key, _)| !["architecture", "model_type", "apr_version"].contains(key))
+        .map(|(key, value)| (key.to_owned(), value.clone()))
+        .filter(|(_, value)| value.as_object().is_none_or(|object| !object.is_empty()))
+        .collect();
+    if !rest.is_empty() {
+        writeln!(out, "\n{BOLD}Metadata{BOLD:#}")?;
+        render_object(out, &Value::Object(rest), rows, width)?;
+    }
+    Ok(())
+}
+
+fn render_object(out: &mut dyn Write, object: &Value, rows: usize, width: usize) -> io::Result<()> {
+    let Some(object) = object.as_object() else { return writeln!(out, "  none") };
+    let label_width = object.keys().map(|key| key.chars().count()).max().unwrap_or_default().min(32);
+    for (key, value) in object.iter().take(rows) {
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let mut shown: String = text.chars().take(width).collect();
+        if shown.len() < text.len() {
+            shown.push('…');
+        }
+        writeln!(out, "  {:<label_width$}  {}", Escaped(key).to_string(), Escaped(&shown))?;
+    }
+    render_more(out, object.len(), rows)
+}
+
+fn render_files<'a>(
+    out: &mut dyn Write,
+    files: impl Iterator<Item = (&'a str, u64)>,
+    total: usize,
+    rows: usize,
+) -> io::Result<()> {
+    for (name, len) in files.take(rows) {
+        writeln!(out, "  {:>10}  {}", human::bytes(len), Escaped(name))?;
+    }
+    render_more(out, total, rows)
+}
+
+fn render_more(out: &mut dyn Write, total: usize, rows: usize) -> io::Result<()> {
+    if total > rows {
+        writeln!(out, "  {DIM}and {} more; --full shows them{DIM:#}", total - rows)?;
+    }
+    Ok(())
+}
+
+fn render_vocabulary(out: &mut dyn Write, vocabulary: &Vocabulary) -> io::Result<()> {
+    let (size, source) = (human::count(vocabulary.size as u64), &vocabulary.source);
+    writeln!(out, "\n{BOLD}Vocabulary{BOLD:#} ({size} tokens, from {source})")?;
+    vocabulary.tokens.iter().try_for_each(|token| writeln!(out, "  {:>6}  {}", token.id, Escaped(&token.text)))?;
+    match vocabulary.size - vocabulary.tokens.len() {
+        0 => Ok(()),
+        more => writeln!(out, "  {DIM}and {} more{DIM:#}", human::count(more as u64)),
+    }
+}

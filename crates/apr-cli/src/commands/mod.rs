@@ -1,0 +1,31 @@
+//! One file a command: parse, call, render.
+
+mod cache;
+mod convert;
+mod debug;
+mod explain;
+mod inspect;
+mod manual;
+mod tensors;
+mod validate;
+
+use crate::Outcome;
+use crate::args::Command;
+use crate::context::Context;
+
+/// Runs a command.
+pub(crate) fn run(command: Command, context: &Context) -> Outcome {
+    match command {
+        Command::Inspect(args) => inspect::run(&args, context),
+        Command::Tensors(args) => tensors::run(&args, context),
+        Command::Validate(args) => validate::run(&args, context),
+        Command::Debug(args) => debug::run(&args, context),
+        Command::Explain(args) => explain::run(&args, context),
+        Command::Import(args) => convert::import(&args, context),
+        Command::Convert(args) => convert::convert(&args, context),
+        Command::Export(args) => convert::export(&args, context),
+        Command::Cache { action } => cache::run(&action, context),
+        Command::Completions { shell } => manual::completions(shell),
+        Command::Man { dir } => manual::write_pages(&dir),
+    }
+}

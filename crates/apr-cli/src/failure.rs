@@ -1,0 +1,106 @@
+//! Why a command ended without success, how that is told, and the exit code it has (seed 001, appendix A).
+
+use std::process::ExitCode;
+
+use anstyle::{AnsiColor, Style};
+use apr::{Code, Error, IoCause};
+use serde_json::json;
+
+const GENERAL: u8 = 1;
+const ARGUMENTS: u8 = 2;
+const NOT_FOUND: u8 = 3;
+const FORMAT: u8 = 4;
+const VALIDATION: u8 = 5;
+/// What shells report for a process that Ctrl-C ended.
+const INTERRUPTED: u8 = 130;
+
+/// Why a command failed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// A library error.
+    Model(Error),
+    /// A library error that is about this machine or these arguments rather than the file.
+    General(String),
+    /// The arguments contradict each other or the file.
+    Usage(String),
+    /// A check failed; its report has been printed.
+    Validation,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Model(error)
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::Model(apr_io::io_error(&error, std::path::Path::new("output")))
+    }
+}
+
+impl Failure {
+    /// Tells the user and returns the exit code.
+    pub(crate) fn report(&self, json: bool) -> ExitCode {
+        let code = self.exit_code();
+        // Whoever closed our output, as `head` does, does not want to hear more.
+        if code == 0 || matches!(self, Self::Validation) {
+            return ExitCode::from(code);
+        }
+        let style = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
+        anstream::eprintln!("{style}error{style:#}: {}", self.message());
+        if let Some(advice) = self.advice() {
+            anstream::eprintln!("  {advice}");
+        }
+        if json {
+            println!("{}", self.to_json());
+        }
+        ExitCode::from(code)
+    }
+
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::General(_) => GENERAL,
+            Self::Usage(_) => ARGUMENTS,
+            Self::Validation => VALIDATION,
+            Self::Model(error) => match (error.code(), error.cause()) {
+                (_, Some(IoCause::NotFound)) => NOT_FOUND,
+                (_, Some(IoCause::Interrupted)) => INTERRUPTED,
+                (_, Some(IoCause::BrokenPipe)) => 0,
+                (Code::Io, _) => GENERAL,
+                (Code::Checksum | Code::Signature, _) => VALIDATION,
+                _ => FORMAT,
+            },
+        }
+    }
+
+    fn message(&self) -> String {
+        match self {
+            Self::Model(error) => error.to_string(),
+            Self::General(message) | Self::Usage(message) => message.clone(),
+            Self::Validation => "validation failed".to_owned(),
+        }
+    }
+
+    fn advice(&self) -> Option<String> {
+        let Self::Model(error) = self else { return None };
+        match (error.code(), error.cause()) {
+            (_, Some(IoCause::AlreadyExists)) => Some("use --force to replace it".to_owned()),
+            (_, Some(IoCause::NotFound | IoCause::Interrupted)) => None,
+            (code, _) => Some(format!("`apr explain {code}` tells more")),
+        }
+    }
+
+    fn to_json(&self) -> serde_json::Value {
+        match self {
+            Self::Model(error) => json!({ "error": {
+                "code": error.code().id(),
+                "message": error.message(),
+                "file": error.file(),
+                "tensor": error.tensor(),
+                "offset": error.offset(),
+            }}),
+            _ => json!({ "error": { "code": null, "message": self.message() } }),
+        }
+    }
+}

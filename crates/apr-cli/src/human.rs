@@ -1,0 +1,96 @@
+//! Numbers for people, and sizes as people write them.
+
+/// `1234567` as `1,234,567`.
+pub(crate) fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+/// Bytes in decimal units: `1.5 GB`.
+pub(crate) fn bytes(number: u64) -> String {
+    const UNITS: [&str; 6] = ["KB", "MB", "GB", "TB", "PB", "EB"];
+    if number < 1000 {
+        return format!("{number} B");
+    }
+    let mut value = number as f64 / 1000.0;
+    let mut unit = 0;
+    // 999.95 would be shown as 1000.0.
+    while value >= 999.95 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+/// A statistic: four significant digits, in exponents when small or large.
+pub(crate) fn number(value: f64) -> String {
+    let magnitude = value.abs();
+    if value == 0.0 || (1e-3..1e5).contains(&magnitude) {
+        let decimals = if magnitude >= 1000.0 { 1 } else { 4 };
+        format!("{value:.decimals$}")
+    } else {
+        format!("{value:.3e}")
+    }
+}
+
+/// Parses a size: bytes, or a number with `KB MB GB TB` (powers of 1000) or `K M G T KiB MiB GiB TiB` (powers of 1024).
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "kb" => 1000,
+        "mb" => 1000_u64.pow(2),
+        "gb" => 1000_u64.pow(3),
+        "tb" => 1000_u64.pow(4),
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        "t" | "tib" => 1 << 40,
+        _ => return Err(format!("'{unit}' is no unit of size; try 512M, 2GB or 1073741824")),
+    };
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole.checked_mul(factor).ok_or_else(|| format!("'{text}' is too large"));
+    }
+    let fraction: f64 = number.parse().map_err(|_| format!("'{text}' is no size; try 512M, 2GB or 1073741824"))?;
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "parsed digits are not negative; `as` saturates"
+    )]
+    Ok((fraction * factor as f64) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped_and_sizes_rounded() {
+        assert_eq!(count(0), "0");
+        assert_eq!(count(999), "999");
+        assert_eq!(count(39_000_000), "39,000,000");
+        assert_eq!(bytes(999), "999 B");
+        assert_eq!(bytes(999_999), "1.0 MB");
+        assert_eq!(bytes(1_500_000_000), "1.5 GB");
+    }
+
+    #[test]
+    fn sizes_have_decimal_and_binary_units() {
+        assert_eq!(parse_size("1073741824"), Ok(1 << 30));
+        assert_eq!(parse_size("2GB"), Ok(2_000_000_000));
+        assert_eq!(parse_size("1.5 GiB"), Ok(3 << 29));
+        assert_eq!(parse_size("64m"), Ok(64 << 20));
+        assert!(parse_size("lots").is_err());
+        assert!(parse_size("5 parsecs").is_err());
+        assert!(parse_size("99999999999G").is_err());
+    }
+}

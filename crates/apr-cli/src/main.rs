@@ -1,0 +1,36 @@
+//! `apr`: opens, checks, explains and converts model files.
+
+mod args;
+mod commands;
+mod config;
+mod context;
+mod failure;
+mod human;
+mod model;
+mod output;
+mod printer;
+mod progress;
+mod signals;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::Cli;
+use crate::context::Context;
+use crate::failure::Failure;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let context = match Context::new(&cli.global) {
+        Ok(context) => context,
+        Err(failure) => return failure.report(false),
+    };
+    let json = context.json;
+    match commands::run(cli.command, &context) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(json),
+    }
+}
+
+type Outcome<T = ()> = Result<T, Failure>;

@@ -1,0 +1,115 @@
+//! Opening what MODEL names.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use apr::{CheckpointReader, Error, IoCause, SourceSet};
+use apr_io::{FileSource, ModelFolder, io_error};
+use tempfile::NamedTempFile;
+
+use crate::Outcome;
+use crate::config::cache_folder;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::signals;
+
+/// Name of standard input on the command line.
+const STDIN: &str = "-";
+
+/// An opened model.
+pub(crate) struct Model {
+    pub(crate) reader: Box<dyn CheckpointReader>,
+    /// As the user wrote it.
+    pub(crate) name: String,
+    /// What standard input was copied to; gone when dropped.
+    _spool: Option<NamedTempFile>,
+}
+
+/// Opens a file, a folder, a shard index, or standard input.
+pub(crate) fn open(path: &Path, context: &Context) -> Outcome<Model> {
+    let name = path.display().to_string();
+    if let Some(remote) = ["hf://", "https://", "http://"].into_iter().find(|scheme| name.starts_with(scheme)) {
+        return Err(Failure::Usage(format!("{remote} models are not read by this version; download the model first")));
+    }
+    let limits = &context.limits;
+    let mut spool = None;
+    let reader = if name == STDIN {
+        let (source, spooled) = open_stdin(context)?;
+        spool = spooled;
+        apr::open(source, "standard input", limits)?
+    } else if path.is_dir() {
+        let folder = ModelFolder::open(path)?;
+        Box::new(apr::open_folder(&folder, limits).map_err(|error| error.in_file(&name))?)
+    } else if path.extension().is_some_and(|extension| extension == "json") {
+        let (folder, file) = neighbourhood(path)?;
+        apr::open_in(&folder, &file, limits)?
+    } else {
+        apr::open(FileSource::open(path)?, &name, limits)?
+    };
+    Ok(Model { reader, name, _spool: spool })
+}
+
+/// Opens a model together with the configuration and tokenizer files beside it.
+pub(crate) fn open_with_companions(path: &Path, context: &Context) -> Outcome<Model> {
+    let mut model = open(path, context)?;
+    if model.name == STDIN || path.is_dir() {
+        return Ok(model);
+    }
+    let (folder, _) = neighbourhood(path)?;
+    // Without a configuration the neighbours are just other files that happen to be in the same folder.
+    if model.reader.companions().is_empty() && folder.open("config.json").is_ok() {
+        model.reader = Box::new(apr::with_companions(model.reader, &folder, &context.limits)?);
+    }
+    Ok(model)
+}
+
+/// Opens the bytes of one file, whatever they are.
+pub(crate) fn open_bytes(path: &Path, context: &Context) -> Outcome<(FileSource, Option<NamedTempFile>)> {
+    if path.as_os_str() == STDIN { open_stdin(context) } else { Ok((FileSource::open(path)?, None)) }
+}
+
+fn neighbourhood(path: &Path) -> Outcome<(ModelFolder, String)> {
+    // A file that is not there is reported by its own name, not by its folder's.
+    path.metadata().map_err(|error| io_error(&error, path))?;
+    let folder = ModelFolder::open(path.parent().unwrap_or(Path::new(".")))?;
+    let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    Ok((folder, file))
+}
+
+/// A redirected file is read in place; a pipe is copied to the cache folder first, since readers go back and forth.
+fn open_stdin(context: &Context) -> Outcome<(FileSource, Option<NamedTempFile>)> {
+    let path = PathBuf::from("standard input");
+    let file: File = std::io::stdin().as_fd().try_clone_to_owned()?.into();
+    if file.metadata()?.is_file() {
+        return Ok((FileSource::from_file(file, &path)?, None));
+    }
+    signals::stop_cleanly(&context.interrupt)?;
+    let folder = cache_folder()?.join("spool");
+    let create = || {
+        std::fs::create_dir_all(&folder)?;
+        NamedTempFile::new_in(&folder)
+    };
+    let mut spool = create().map_err(|error| io_error(&error, &folder))?;
+    copy(file, &mut spool, context).map_err(|error| error.in_file("standard input"))?;
+    let source = FileSource::from_file(spool.reopen()?, &path)?;
+    Ok((source, Some(spool)))
+}
+
+fn copy(mut from: File, to: &mut NamedTempFile, context: &Context) -> apr::Result<()> {
+    /// Bytes copied between two looks at the interrupt flag.
+    const PIECE: u64 = 1 << 20;
+    loop {
+        if context.interrupt.0.load(Ordering::Relaxed) {
+            return Err(Error::io(IoCause::Interrupted, "interrupted"));
+        }
+        let spool_path = to.path().to_path_buf();
+        match std::io::copy(&mut (&mut from).take(PIECE), to) {
+            Ok(0) => return Ok(()),
+            Ok(_) => {}
+            Err(error) => return Err(io_error(&error, &spool_path)),
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Where a command writes: a file, a folder, standard output.
+
+use std::io::IsTerminal;
+use std::path::Path;
+
+use apr::{Layout, PlanOptions, Sink, TargetFormat};
+use apr_io::{AtomicOutput, StdoutSink, Target};
+
+use crate::Outcome;
+use crate::failure::Failure;
+
+/// An output that is being written.
+pub(crate) enum Output {
+    Files(AtomicOutput),
+    Stdout(StdoutSink),
+}
+
+impl Output {
+    /// Whether this path means standard output.
+    pub(crate) fn is_stdout(path: &Path) -> bool {
+        path.as_os_str() == "-"
+    }
+
+    /// Layout options for a path: a safetensors path without the extension is a folder.
+    pub(crate) fn plan_options(format: TargetFormat, path: Option<&Path>) -> PlanOptions {
+        let default = match format {
+            TargetFormat::Safetensors => "model.safetensors",
+            _ => "model.apr",
+        };
+        let Some(path) = path.filter(|path| !Self::is_stdout(path)) else { return PlanOptions::new(format, default) };
+        let is_file = path.extension().is_some_and(|extension| extension == "safetensors") && !path.is_dir();
+        if format == TargetFormat::Safetensors && !is_file {
+            return PlanOptions { folder: true, ..PlanOptions::new(format, default) };
+        }
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        PlanOptions::new(format, name)
+    }
+
+    /// Prepares to write; refuses files that exist unless `force`.
+    pub(crate) fn create(path: &Path, options: &PlanOptions, layout: &Layout, force: bool) -> Outcome<Self> {
+        if Self::is_stdout(path) {
+            if std::io::stdout().is_terminal() {
+                return Err(Failure::Usage("a model would garble the terminal; redirect standard output".to_owned()));
+            }
+            return Ok(Self::Stdout(StdoutSink::new()));
+        }
+        let target = if options.folder { Target::Folder(path.into()) } else { Target::File(path.into()) };
+        let names = layout.files.iter().map(|file| file.name.as_str());
+        Ok(Self::Files(AtomicOutput::create(target, force, names)?))
+    }
+
+    pub(crate) fn sink(&mut self) -> &mut dyn Sink {
+        match self {
+            Self::Files(files) => files,
+            Self::Stdout(stdout) => stdout,
+        }
+    }
+
+    /// Puts everything in place.
+    pub(crate) fn commit(self) -> Outcome {
+        match self {
+            Self::Files(files) => files.commit()?,
+            Self::Stdout(mut stdout) => stdout.flush()?,
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,50 @@
+//! A bar for jobs that take a while.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use apr_ops::Progress;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::printer::Printer;
+
+/// How long a job may take before it shows a bar.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// A bar on standard error that appears when a job outlasts [`PATIENCE`]; it never does where that is no terminal.
+pub(crate) struct Bar {
+    bar: ProgressBar,
+    started: Instant,
+    shown: AtomicBool,
+}
+
+impl Bar {
+    pub(crate) fn new(printer: &Printer, total: u64) -> Self {
+        let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
+        let template = "{bar:30} {percent:>3}%  {bytes}/{total_bytes}  {bytes_per_sec}  {eta} left";
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        Self { bar, started: Instant::now(), shown: AtomicBool::new(!printer.shows_progress()) }
+    }
+
+    /// How long the job has taken.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+}
+
+impl Progress for Bar {
+    fn advance(&self, bytes: u64) {
+        self.bar.inc(bytes);
+        if self.started.elapsed() > PATIENCE && !self.shown.swap(true, Ordering::Relaxed) {
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
