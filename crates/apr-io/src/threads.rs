@@ -42,7 +42,8 @@ impl Threads {
                 Self::SLOT_BYTES
             )));
         }
-        let slots = affordable.min(2 * threads.get() + 1);
+        // Enough that neither side waits for the other; with few slots every chunk costs a thread switch.
+        let slots = affordable.min(8 * threads.get());
         // More threads than slots would only wait.
         let threads = NonZeroUsize::new(slots).unwrap_or(NonZeroUsize::MIN).min(threads);
         Ok(Self { threads, slots, interrupt })
