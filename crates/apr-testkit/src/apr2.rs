@@ -46,6 +46,8 @@ pub struct Apr2Builder {
     pub index_tail: Vec<u8>,
     /// Zeros between index and data section, beside those that align it.
     pub slack: usize,
+    /// What fills the gaps between tensors; 0 unless changed.
+    pub padding: u8,
     /// Whether a DGST block with the tensors' digests comes first.
     pub digests: bool,
     /// Further trailer blocks.
@@ -163,6 +165,7 @@ impl Default for Apr2Builder {
             entries: Vec::new(),
             index_tail: Vec::new(),
             slack: 0,
+            padding: 0,
             digests: true,
             blocks: Vec::new(),
             footer: Apr2Footer { present: true, crc32: None, magic: *b"2RPA", file_size: None },
@@ -255,9 +258,9 @@ impl Apr2Builder {
         let alignment = if self.flags & 0b110 == 0b100 { 32 } else { 64 };
         let (mut data, mut offsets) = (Vec::new(), Vec::new());
         for entry in &self.entries {
-            pad(&mut data, alignment);
+            data.resize(data.len().next_multiple_of(alignment), self.padding);
             if offsets.last() == Some(&data.len()) {
-                data.resize(data.len() + alignment, 0);
+                data.resize(data.len() + alignment, self.padding);
             }
             offsets.push(data.len());
             data.extend(&entry.bytes);
