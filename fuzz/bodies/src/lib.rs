@@ -1,0 +1,84 @@
+//! What the fuzz targets do with their input.
+//!
+//! An input is read as a file, or as instructions to make one. A body returns when everything is as it should be, and
+//! panics when it is not; errors are as good an answer as any other.
+
+mod generated;
+
+use apr::{CheckpointReader, Limits, PlanOptions, Serial, TargetFormat, apr2};
+use apr_ops::convert::{ConvertOptions, plan};
+use apr_ops::validate::{ValidateOptions, validate};
+
+pub use generated::roundtrip_apr2;
+
+/// Name of the input in error messages.
+const NAME: &str = "input";
+
+/// Limits that keep a run short: an input is small, so nothing it holds may be large.
+fn limits() -> Limits {
+    let mut limits = Limits::default();
+    limits.max_metadata = 1 << 20;
+    limits.max_index = 1 << 20;
+    limits.max_companion = 1 << 20;
+    limits
+}
+
+/// Reads the input as an APR2 file.
+pub fn read_apr2(data: &[u8]) {
+    if let Ok(reader) = apr2::open(data.to_vec(), NAME, &limits()) {
+        use_reader(&reader);
+    }
+}
+
+/// Reads the input as a safetensors file.
+pub fn read_safetensors(data: &[u8]) {
+    if let Ok(reader) = apr::safetensors::open(data.to_vec(), NAME, &limits()) {
+        use_reader(&reader);
+    }
+}
+
+/// Reads the input as whatever it is.
+pub fn probe_any(data: &[u8]) {
+    if let Ok(reader) = apr::open(data.to_vec(), NAME, &limits()) {
+        use_reader(&*reader);
+    }
+}
+
+/// Does with an opened checkpoint what commands do, and checks that it survives a conversion.
+fn use_reader(reader: &dyn CheckpointReader) {
+    std::hint::black_box(apr_ops::inspect::inspect(reader, NAME));
+    let read = apr_testkit::read_everything(reader);
+    let validated = validate(reader, NAME, ValidateOptions::default(), &Serial, &());
+    assert_eq!(read.is_ok(), validated.is_ok(), "what can be read can be validated");
+    if read.is_err() {
+        return;
+    }
+    for format in [TargetFormat::Apr2, TargetFormat::Safetensors] {
+        let target = PlanOptions::new(format, NAME);
+        let Ok(conversion) = plan(reader, &ConvertOptions::default(), &target) else { continue };
+        let mut file = Vec::new();
+        // A digest of the input may be wrong; then nothing is converted.
+        if conversion.run(reader, &mut file, &Serial, &()).is_ok() {
+            // Metadata is written anew and may exceed what the input was allowed.
+            let reopened = apr::open(file, NAME, &Limits::default());
+            assert_same(reader, &*reopened.expect("what was written can be read"));
+        }
+    }
+}
+
+/// Checks that two checkpoints hold the same tensors with the same bytes.
+fn assert_same(left: &dyn CheckpointReader, right: &dyn CheckpointReader) {
+    assert_eq!(left.tensors().len(), right.tensors().len(), "no tensor is lost or made up");
+    for (at, info) in left.tensors().iter().enumerate() {
+        let other = right.tensors().iter().position(|other| other == info);
+        let other = other.unwrap_or_else(|| panic!("{} keeps its name, dtype and shape", info.name));
+        assert_eq!(bytes(left, at), bytes(right, other), "{} keeps its bytes", info.name);
+    }
+}
+
+fn bytes(reader: &dyn CheckpointReader, tensor: usize) -> Vec<u8> {
+    let len = reader.tensors()[tensor].byte_len().expect("the reader has checked the shape");
+    let mut bytes = vec![0; usize::try_from(len).expect("inputs are small")];
+    reader.read_tensor(tensor, 0, &mut bytes).expect("it was read before");
+    bytes
+}
