@@ -1,0 +1,201 @@
+"""Measures apr against its peers and prints the figures as a Markdown table.
+
+Run by `cargo xtask bench`. Every comparison alternates between the two sides in the same run and quotes medians, because
+machines are noisy. Wall time is the outcome, user plus system time the cost, and peak memory is the largest resident set,
+all as the operating system accounts for the finished process.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import struct
+import subprocess
+import sys
+import time
+import zlib
+from pathlib import Path
+
+GB = 1_000_000_000
+
+
+class Run:
+    """Wall seconds, CPU seconds and peak memory in MiB of a process."""
+
+    def __init__(self, wall, cpu, peak):
+        self.wall, self.cpu, self.peak = wall, cpu, peak
+
+
+def run(*command):
+    start = time.perf_counter()
+    process = subprocess.Popen([str(word) for word in command], stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    wall = time.perf_counter() - start
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise SystemExit(f"{' '.join(map(str, command))} ended with {process.returncode}")
+    return Run(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+
+
+def copy(source, target):
+    """`cp`, then what makes it as durable as apr's output is."""
+    result = run("cp", source, target)
+    start = time.perf_counter()
+    with open(target, "rb") as file:
+        os.fsync(file.fileno())
+    result.wall += time.perf_counter() - start
+    return result
+
+
+def median(runs, field):
+    return statistics.median(getattr(run, field) for run in runs)
+
+
+def alternate(count, *sides):
+    """Runs the sides in turn, `count` times after a warm-up; each side is a function that returns a Run."""
+    for side in sides:
+        side()
+    results = [[] for _ in sides]
+    for _ in range(count):
+        for side, result in zip(sides, results):
+            result.append(side())
+    return results
+
+
+def ratio(peer, ours):
+    """How many times faster ours is, pair by pair."""
+    return statistics.median(a.wall / b.wall for a, b in zip(peer, ours))
+
+
+def make_model(path, size):
+    """A safetensors file of f32 tensors, 64 MiB each, of Gaussian values."""
+    import numpy as np  # Only here: a process is accounted the peak memory of the one it was forked from.
+
+    rows, columns = 4096, 4096
+    count = max(1, size // (rows * columns * 4))
+    header = {"__metadata__": {"format": "pt"}}
+    for i in range(count):
+        begin = i * rows * columns * 4
+        offsets = [begin, begin + rows * columns * 4]
+        header[f"layers.{i:04}.weight"] = {"dtype": "F32", "shape": [rows, columns], "data_offsets": offsets}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    generator = np.random.default_rng(0)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for _ in range(count):
+            file.write(generator.standard_normal(rows * columns, dtype=np.float32).tobytes())
+
+
+def make_sparse_safetensors(path, size):
+    header = json.dumps({"weight": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        file.truncate(8 + len(header) + size)
+
+
+def make_sparse_apr(path, size):
+    """APR2 with one tensor of zeros that takes no space on disk; `size` is a multiple of 64."""
+    metadata = json.dumps({"apr_version": "2.0.0", "model_type": "none", "architecture": {}}).encode()
+    index = struct.pack("<IIH", 1, 0, 6) + b"weight" + struct.pack("<BBQQQQI", 7, 1, size, 0, size, 0, 0)
+    front = 32 + len(metadata) + len(index)
+    data = -(-front // 64) * 64
+    header = struct.pack("<4sHHIIIIII", b"APR2", 2, 0, 2, 32, len(metadata), 32 + len(metadata), len(index), data)
+    with open(path, "wb") as file:
+        file.write(header + metadata + index)
+        file.seek(data + size)
+        file.write(struct.pack("<I4sQ", zlib.crc32(b""), b"2RPA", data + size + 16))
+
+
+def bench_convert(apr, folder, size, runs, rows):
+    source, packed, back, copied = (folder / name for name in ("m.safetensors", "m.apr", "b.safetensors", "c"))
+    subprocess.run([sys.executable, __file__, "--make", source, str(size)], check=True)
+    label = f"{size / GB:.0f} GB"
+    peer, forth, return_ = alternate(
+        runs,
+        lambda: copy(source, copied),
+        lambda: run(apr, "convert", source, "-o", packed, "-f", "-q"),
+        lambda: run(apr, "convert", packed, "-o", back, "-f", "-q"),
+    )
+    subprocess.run(["cmp", source, back], check=True)
+    for name, ours in (("safetensors -> apr", forth), ("apr -> safetensors", return_)):
+        rows.append((f"{name}, {label}", f"{ratio(peer, ours):.2f} of `cp`'s speed",
+                     f"{median(ours, 'wall'):.2f} s against {median(peer, 'wall'):.2f} s; "
+                     f"CPU {median(ours, 'cpu'):.2f} s against {median(peer, 'cpu'):.2f} s; "
+                     f"peak {median(ours, 'peak'):.0f} MiB"))
+    one, two = alternate(runs, lambda: run(apr, "validate", packed, "-q", "--threads", 1),
+                         lambda: run(apr, "validate", packed, "-q", "--threads", 2))
+    length = packed.stat().st_size / GB
+    rows.append((f"`validate` (CRC, digests, statistics), {label}, 1 thread",
+                 f"{length / median(one, 'wall'):.2f} GB/s, {length / median(one, 'cpu'):.2f} GB a CPU second",
+                 f"peak {median(one, 'peak'):.0f} MiB"))
+    rows.append((f"the same, 2 threads", f"{length / median(two, 'wall'):.2f} GB/s, "
+                 f"{ratio(one, two):.2f} times one thread", f"peak {median(two, 'peak'):.0f} MiB"))
+    for path in (packed, back, copied):
+        path.unlink()
+    return source
+
+
+PYTHON_READ_ALL = """
+import sys, time
+from safetensors import safe_open
+start = time.perf_counter()
+bytes = 0
+with safe_open(sys.argv[1], "numpy") as file:
+    for name in file.keys():
+        bytes += file.get_tensor(name).nbytes
+print(time.perf_counter() - start, bytes)
+"""
+
+
+def bench_read(read_all, python, source, runs, rows):
+    def seconds(*command):
+        out = subprocess.run([str(word) for word in command], check=True, capture_output=True, text=True).stdout
+        return Run(float(out.split()[0]), 0, 0)
+
+    peer, ours = alternate(runs, lambda: seconds(python, "-c", PYTHON_READ_ALL, source),
+                           lambda: seconds(read_all, source))
+    length = source.stat().st_size / GB
+    rows.append((f"open and read all tensors, {length:.0f} GB, 1 thread",
+                 f"{ratio(peer, ours):.2f} times Python safetensors' speed",
+                 f"{length / median(ours, 'wall'):.2f} GB/s against {length / median(peer, 'wall'):.2f} GB/s"))
+
+
+def bench_inspect(apr, folder, runs, rows):
+    for name, make in (("s.safetensors", make_sparse_safetensors), ("s.apr", make_sparse_apr)):
+        path = folder / name
+        make(path, 100 * GB // 64 * 64)
+        (ours,) = alternate(3 * runs, lambda: run(apr, "inspect", path, "-q"))
+        rows.append((f"`inspect`, sparse 100 GB {name[2:]}", f"{1000 * median(ours, 'wall'):.1f} ms",
+                     f"peak {median(ours, 'peak'):.1f} MiB"))
+        path.unlink()
+
+
+def main():
+    if sys.argv[1:2] == ["--make"]:
+        make_model(sys.argv[2], int(sys.argv[3]))
+        return
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--apr", required=True, type=Path)
+    parser.add_argument("--read-all", required=True, type=Path)
+    parser.add_argument("--python", required=True, type=Path)
+    parser.add_argument("--dir", required=True, type=Path, help="an empty folder with room for three times the largest size")
+    parser.add_argument("--gb", type=float, nargs="*", default=[1, 4])
+    parser.add_argument("--runs", type=int, default=5)
+    args = parser.parse_args()
+
+    rows = []
+    for number, size in enumerate(args.gb):
+        source = bench_convert(args.apr, args.dir, int(size * GB), args.runs, rows)
+        if number == 0:
+            bench_read(args.read_all, args.python, source, args.runs, rows)
+        source.unlink()
+    bench_inspect(args.apr, args.dir, args.runs, rows)
+
+    print("| job | result | detail |\n|---|---|---|")
+    for row in rows:
+        print("| " + " | ".join(row) + " |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+//! Figures as ratios to a peer's, measured in the same run.
+
+use std::fs;
+use std::path::PathBuf;
+
+use crate::process::{cargo, program, run as run_program, target_dir, workspace};
+use crate::reference;
+use crate::steps::{Steps, Stop};
+
+/// Runs `bench/bench.py`; `arguments` are passed on to it.
+pub(crate) fn run(steps: &mut Steps, arguments: &[&str]) {
+    steps.run("the Python reference environment", reference::set_up_python);
+    steps.run("release build", || {
+        let what = ["--release", "-p", "apr-cli", "-p", "apr-io", "--bins", "--examples"];
+        run_program(&mut cargo("build", what))
+    });
+    steps.run("figures", || {
+        let folder = folder();
+        fs::create_dir_all(&folder).map_err(Stop::failed)?;
+        let release = target_dir().join("release");
+        let mut command = program(reference::python());
+        command.arg(workspace().join("xtask/bench/bench.py"));
+        command.arg("--apr").arg(release.join("apr"));
+        command.arg("--read-all").arg(release.join("examples/read_all"));
+        command.arg("--python").arg(reference::python());
+        command.arg("--dir").arg(&folder).args(arguments);
+        let result = run_program(&mut command);
+        fs::remove_dir_all(&folder).map_err(Stop::failed)?;
+        result
+    });
+}
+
+/// In memory where that is possible, so that the programs are measured and not the disk.
+fn folder() -> PathBuf {
+    let memory = PathBuf::from("/dev/shm");
+    let parent = if memory.is_dir() { memory } else { target_dir() };
+    parent.join(format!("apr-bench-{}", std::process::id()))
+}

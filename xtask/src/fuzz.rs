@@ -1,0 +1,43 @@
+//! Fuzz targets, each for a while.
+
+use std::fs;
+use std::path::Path;
+
+use crate::process::{find_program, output, program, run as run_program, workspace};
+use crate::steps::{Outcome, Steps, Stop};
+
+const TARGETS: [&str; 4] = ["read_apr2", "read_safetensors", "roundtrip_apr2", "probe_any"];
+
+/// Runs every target for `seconds`, starting from valid files. What it finds is in `fuzz/artifacts/`.
+pub(crate) fn run(steps: &mut Steps, seconds: &str) {
+    for target in TARGETS {
+        steps.run(&format!("fuzz target {target}, {seconds} s"), || fuzz(target, seconds));
+    }
+}
+
+fn fuzz(target: &str, seconds: &str) -> Outcome {
+    if find_program(|name| name == "cargo-fuzz").is_none() {
+        return Err(Stop::skipped("cargo-fuzz is not installed", "run `cargo install --locked cargo-fuzz`"));
+    }
+    if output(program("cargo").args(["+nightly", "--version"])).is_none() {
+        return Err(Stop::skipped("there is no nightly toolchain", "run `rustup toolchain install nightly`"));
+    }
+    let corpus = workspace().join("fuzz/corpus").join(target);
+    seed(&corpus)?;
+    let limits = [format!("-max_total_time={seconds}"), "-rss_limit_mb=1024".into(), "-timeout=10".into()];
+    let mut command = program("cargo");
+    command.args(["+nightly", "fuzz", "run", target, "--"]).args(limits);
+    run_program(&mut command)
+}
+
+/// Valid files and former findings to start from.
+fn seed(corpus: &Path) -> Outcome {
+    fs::create_dir_all(corpus).map_err(Stop::failed)?;
+    for folder in ["fixtures/valid/apr2", "fixtures/valid/safetensors"] {
+        let Ok(files) = fs::read_dir(workspace().join(folder)) else { continue };
+        for file in files.flatten() {
+            fs::copy(file.path(), corpus.join(file.file_name())).map_err(Stop::failed)?;
+        }
+    }
+    Ok(())
+}

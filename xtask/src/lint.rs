@@ -1,0 +1,73 @@
+//! What can be said about the code without running it.
+
+use std::path::PathBuf;
+
+use crate::process::{cargo, find_program, program, run as run_program, target_dir};
+use crate::steps::{Outcome, Steps, Stop, in_ci};
+use crate::targets::{NO_STD, PORTABLE};
+
+/// The version CI installs.
+const CARGO_DENY: &str = "0.20.2";
+
+pub(crate) fn run(steps: &mut Steps) {
+    steps.run("formatting", || run_program(program("cargo").args(["fmt", "--all", "--check"])));
+    steps.run("clippy", || {
+        let everything = ["--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"];
+        run_program(&mut cargo("clippy", everything))
+    });
+    steps.run("clippy: layers 0-2 use no files, threads, clocks or processes", || {
+        // About the libraries alone: their tests may read files.
+        let bans = ["--", "-D", "warnings", "-D", "clippy::disallowed_methods", "-D", "clippy::disallowed_types"];
+        let libraries = packages(&PORTABLE).chain(["--lib", "--all-features"]);
+        run_program(cargo("clippy", libraries.chain(bans)).env("CLIPPY_CONF_DIR", "xtask/portable"))
+    });
+    steps.run("clippy: no_std crates without features", || {
+        let libraries = packages(&NO_STD).chain(["--lib", "--no-default-features"]);
+        run_program(&mut cargo("clippy", libraries.chain(["--", "-D", "warnings"])))
+    });
+    steps.run("dependencies: bans, licences, sources", || cargo_deny(&["bans", "licenses", "sources"]));
+    steps.run("documentation", || {
+        let mut doc = cargo("doc", ["--workspace", "--all-features", "--no-deps"]);
+        run_program(doc.env("RUSTDOCFLAGS", "-D warnings"))
+    });
+}
+
+/// Apart from `run`: its verdict changes when an advisory appears, without a change here.
+pub(crate) fn advisories(steps: &mut Steps) {
+    steps.run("dependencies: bans, licences, sources, advisories", || cargo_deny(&["all"]));
+}
+
+fn packages<'a>(names: &'a [&'a str]) -> impl Iterator<Item = &'a str> {
+    names.iter().flat_map(|name| ["--package", name])
+}
+
+fn cargo_deny(checks: &[&str]) -> Outcome {
+    let cargo_deny = match installed_cargo_deny() {
+        Some(path) => path,
+        None if in_ci() => install_cargo_deny()?,
+        None => {
+            let how = format!("run `cargo install --locked --version {CARGO_DENY} cargo-deny`");
+            return Err(Stop::skipped("cargo-deny is not installed", how));
+        }
+    };
+    run_program(program(cargo_deny).args(["--log-level", "error", "check"]).args(checks))
+}
+
+fn installed_cargo_deny() -> Option<PathBuf> {
+    find_program(|name| name == "cargo-deny").or_else(|| Some(own_cargo_deny()).filter(|path| path.exists()))
+}
+
+fn install_cargo_deny() -> Outcome<PathBuf> {
+    let mut install = cargo("install", ["--quiet", "--debug", "--version", CARGO_DENY, "cargo-deny"]);
+    // Without optimisation it builds in a third of the time, and its work here takes a second either way.
+    run_program(install.arg("--root").arg(tools()))?;
+    Ok(own_cargo_deny())
+}
+
+fn own_cargo_deny() -> PathBuf {
+    tools().join("bin/cargo-deny").with_extension(std::env::consts::EXE_EXTENSION)
+}
+
+fn tools() -> PathBuf {
+    target_dir().join("tools")
+}

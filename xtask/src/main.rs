@@ -1,0 +1,59 @@
+//! Development tasks, run as `cargo xtask TASK`.
+
+mod bench;
+mod fuzz;
+mod lint;
+mod process;
+mod reference;
+mod steps;
+mod system;
+mod targets;
+mod test;
+
+use std::process::ExitCode;
+
+use steps::Steps;
+
+const HELP: &str = "\
+Usage: cargo xtask TASK
+
+  test   set up what the tests compare with, then run every test: workspace, no_std, wasm32, Node, fixtures
+  lint   formatting, clippy, the limits of layers 0-2, dependencies, documentation
+  ci     lint, then test
+  wasm   only the wasm32 build and its test under Node
+  bench  figures against cp and Python's safetensors; --gb 1 4, --runs 5
+  fuzz   every fuzz target for 60 seconds, or the seconds given; takes a nightly toolchain
+  deny   dependencies including security advisories, which takes the network
+
+A task goes on after a failed step and sums up at the end. What can't be had is skipped and says so; with CI set in the
+environment, a skip is a failure.
+
+CARGO_TARGET_DIR moves what is built, APR_REFERENCE the Python environment and the model (target/reference).
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut steps = Steps::new();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["test"] => test::run(&mut steps),
+        ["lint"] => lint::run(&mut steps),
+        ["ci"] => {
+            lint::run(&mut steps);
+            test::run(&mut steps);
+        }
+        ["wasm"] => targets::wasm(&mut steps),
+        ["bench", ref arguments @ ..] => bench::run(&mut steps, arguments),
+        ["fuzz"] => fuzz::run(&mut steps, "60"),
+        ["fuzz", seconds] => fuzz::run(&mut steps, seconds),
+        ["deny"] => lint::advisories(&mut steps),
+        ["help" | "--help" | "-h"] => {
+            print!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            eprint!("{HELP}");
+            return ExitCode::from(2);
+        }
+    }
+    steps.finish()
+}

@@ -1,0 +1,75 @@
+//! Running programs, and where things are.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::steps::{Outcome, Stop, in_ci};
+
+/// The root of the workspace that `cargo xtask` was called in; asked at run time, as checkouts may share what is built.
+pub(crate) fn workspace() -> PathBuf {
+    let xtask = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    Path::new(&xtask).parent().map_or_else(|| ".".into(), Path::to_path_buf)
+}
+
+pub(crate) fn target_dir() -> PathBuf {
+    workspace().join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
+}
+
+/// A program that runs in the workspace's root and is asked nothing.
+pub(crate) fn program(name: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(name);
+    command.current_dir(workspace()).stdin(Stdio::null());
+    command
+}
+
+/// The cargo that runs this program. In CI the lock file must be up to date.
+pub(crate) fn cargo<'a>(subcommand: &str, arguments: impl IntoIterator<Item = &'a str>) -> Command {
+    let mut command = program(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.arg(subcommand);
+    if in_ci() {
+        command.arg("--locked");
+    }
+    command.args(arguments);
+    command
+}
+
+/// Runs a program to its end, showing what it prints.
+pub(crate) fn run(command: &mut Command) -> Outcome {
+    println!("    {}", shown(command));
+    let name = Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy().into_owned();
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(Stop::failed(format!("{name}: {status}"))),
+        Err(error) => Err(Stop::failed(format!("{name}: {error}"))),
+    }
+}
+
+/// What a program prints, or nothing if it fails.
+pub(crate) fn output(command: &mut Command) -> Option<String> {
+    let output = command.stderr(Stdio::null()).output().ok().filter(|output| output.status.success())?;
+    Some(String::from_utf8_lossy(&output.stdout).trim().to_string())
+}
+
+/// The first file in the search path whose name fits.
+pub(crate) fn find_program(fits: impl Fn(&str) -> bool) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let files = std::env::split_paths(&path).filter_map(|folder| folder.read_dir().ok()).flatten().flatten();
+    files.map(|file| file.path()).find(|file| {
+        let name = file.file_name().and_then(OsStr::to_str);
+        name.is_some_and(|name| fits(name.strip_suffix(std::env::consts::EXE_SUFFIX).unwrap_or(name)))
+    })
+}
+
+/// The command with the environment it adds, as a shell would take it.
+fn shown(command: &Command) -> String {
+    let variables = command
+        .get_envs()
+        .filter_map(|(name, value)| Some(format!("{}={}", name.to_string_lossy(), quoted(&value?.to_string_lossy()))));
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    variables.chain(words.map(|word| quoted(&word.to_string_lossy()))).collect::<Vec<_>>().join(" ")
+}
+
+fn quoted(word: &str) -> String {
+    if word.contains([' ', '"', '$']) { format!("'{word}'") } else { word.to_string() }
+}

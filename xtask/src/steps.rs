@@ -1,0 +1,82 @@
+//! The steps of a task: announced, timed, counted.
+
+use std::fmt::Display;
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// Why a step ended early.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    Failed(String),
+    Skipped { why: String, how_to_get_it: String },
+}
+
+impl Stop {
+    pub(crate) fn failed(what: impl Display) -> Self {
+        Self::Failed(what.to_string())
+    }
+
+    pub(crate) fn skipped(why: impl Display, how_to_get_it: impl Display) -> Self {
+        Self::Skipped { why: why.to_string(), how_to_get_it: how_to_get_it.to_string() }
+    }
+}
+
+pub(crate) type Outcome<T = ()> = Result<T, Stop>;
+
+/// Whether a skip is a failure.
+pub(crate) fn in_ci() -> bool {
+    std::env::var_os("CI").is_some_and(|value| !value.is_empty() && value != "false")
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Steps {
+    passed: usize,
+    failed: Vec<String>,
+    skipped: Vec<String>,
+}
+
+impl Steps {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    /// Runs a step; what it returns is there only if it passed.
+    pub(crate) fn run<T>(&mut self, what: &str, step: impl FnOnce() -> Outcome<T>) -> Option<T> {
+        println!("\n==> {what}");
+        let start = Instant::now();
+        let outcome = step();
+        let seconds = start.elapsed().as_secs_f32();
+        match outcome {
+            Ok(value) => {
+                self.passed += 1;
+                println!("passed: {what} ({seconds:.1} s)");
+                Some(value)
+            }
+            Err(Stop::Failed(why)) => {
+                self.failed.push(format!("failed: {what}: {why}"));
+                println!("failed: {what}: {why} ({seconds:.1} s)");
+                None
+            }
+            Err(Stop::Skipped { why, how_to_get_it }) => {
+                let line = format!("skipped: {what}: {why}, {how_to_get_it}");
+                println!("{line}");
+                self.skipped.push(line);
+                None
+            }
+        }
+    }
+
+    /// Prints the sums.
+    pub(crate) fn finish(self) -> ExitCode {
+        println!();
+        for line in self.skipped.iter().chain(&self.failed) {
+            println!("{line}");
+        }
+        let forbidden = in_ci() && !self.skipped.is_empty();
+        if forbidden {
+            println!("CI is set: nothing may be skipped");
+        }
+        println!("{} steps passed, {} failed, {} skipped", self.passed, self.failed.len(), self.skipped.len());
+        if self.failed.is_empty() && !forbidden { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+}

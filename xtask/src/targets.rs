@@ -1,0 +1,106 @@
+//! Builds for targets without an operating system.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::process::{cargo, find_program, output, program, run, target_dir, workspace};
+use crate::steps::{Outcome, Steps, Stop};
+use crate::system::install_packages;
+
+/// Layers 0 to 2, which build for wasm32 and use no files, threads, clocks or processes.
+pub(crate) const PORTABLE: [&str; 6] = ["apr-core", "apr-tensor", "apr-format", "apr-safetensors", "apr", "apr-ops"];
+
+/// The part of them that needs no standard library.
+pub(crate) const NO_STD: [&str; 3] = ["apr-core", "apr-tensor", "apr-format"];
+
+/// Calls the portable crates from JavaScript.
+const SMOKE: &str = "apr-wasm-smoke";
+
+const WASM: Target = Target { triple: "wasm32-unknown-unknown", std: "std,panic_abort" };
+const BARE: Target = Target { triple: "thumbv7em-none-eabihf", std: "core,alloc" };
+
+struct Target {
+    triple: &'static str,
+    /// The parts of the standard library to build where rustup has none for the target.
+    std: &'static str,
+}
+
+pub(crate) fn no_std(steps: &mut Steps) {
+    steps.run(&format!("no_std: {} for {}", NO_STD.join(", "), BARE.triple), || build(&BARE, &NO_STD));
+}
+
+pub(crate) fn wasm(steps: &mut Steps) {
+    let what = format!("wasm: {} for {}", PORTABLE.join(", "), WASM.triple);
+    let built = steps.run(&what, || {
+        let crates: Vec<_> = PORTABLE.iter().copied().chain([SMOKE]).collect();
+        build(&WASM, &crates)
+    });
+    if built.is_some() {
+        steps.run("wasm: model files opened, checked and converted under Node", smoke);
+    }
+}
+
+fn build(target: &Target, crates: &[&str]) -> Outcome {
+    let mut command = cargo("build", ["--release", "--target", target.triple]);
+    if !has_std(target) {
+        build_std(&mut command, target)?;
+    }
+    // Apart from the rest: where the compiler is another one, each would throw away what the other built.
+    command.arg("--target-dir").arg(cross_target_dir());
+    command.args(crates.iter().flat_map(|name| ["--package", name]));
+    run(&mut command)
+}
+
+fn cross_target_dir() -> PathBuf {
+    target_dir().join("cross")
+}
+
+fn has_std(target: &Target) -> bool {
+    let libraries = output(program("rustc").args(["--print", "target-libdir", "--target", target.triple]));
+    libraries.is_some_and(|folder| Path::new(&folder).is_dir())
+}
+
+/// Lets cargo build the standard library too, with Debian's current compiler: it comes with the library's source, and
+/// from where this machine gets its packages anyway.
+fn build_std(command: &mut Command, target: &Target) -> Outcome {
+    const COMPILER: &str = "/usr/bin/rustc";
+    let is_linker = |name: &str| name == "wasm-ld" || name.starts_with("wasm-ld-");
+    let is_ready = || is_recent(COMPILER) && has_source(COMPILER) && find_program(is_linker).is_some();
+    if !is_ready() {
+        let advice = format!("run `rustup target add {}`", target.triple);
+        println!("    the toolchain has no standard library for {}, so it is built", target.triple);
+        install_packages(&["rustc-web", "rust-web-src", "lld-19"], &advice)?;
+        if !is_ready() {
+            return Err(Stop::skipped("the installed packages can't build the standard library", advice));
+        }
+    }
+    // `-Z` is for nightly compilers; this makes a stable one take it.
+    command.env("RUSTC", COMPILER).env("RUSTC_BOOTSTRAP", "1").arg(format!("-Zbuild-std={}", target.std));
+    if let Some(linker) = find_program(is_linker) {
+        command.env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", linker);
+    }
+    Ok(())
+}
+
+fn has_source(compiler: &str) -> bool {
+    let sysroot = output(program(compiler).args(["--print", "sysroot"]));
+    sysroot.is_some_and(|sysroot| Path::new(&sysroot).join("lib/rustlib/src/rust/library/Cargo.toml").exists())
+}
+
+/// Whether the compiler is new enough for this workspace.
+fn is_recent(compiler: &str) -> bool {
+    let minor = |version: &str| version.split('.').nth(1)?.parse::<u32>().ok();
+    let Some(text) = output(program(compiler).arg("--version")) else { return false };
+    let found = text.split(' ').nth(1).and_then(minor);
+    found.is_some() && found >= minor(env!("CARGO_PKG_RUST_VERSION"))
+}
+
+fn smoke() -> Outcome {
+    let is_node = |name: &str| name == "node";
+    if find_program(is_node).is_none() {
+        install_packages(&["nodejs"], "install Node 18 or later")?;
+    }
+    let module = cross_target_dir().join(WASM.triple).join("release").join(SMOKE.replace('-', "_") + ".wasm");
+    let script = workspace().join("crates").join(SMOKE).join("smoke.mjs");
+    run(program("node").arg(script).arg(module).arg("fixtures/tiny-llama/model.safetensors"))
+}
