@@ -16,8 +16,10 @@ pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> 
         "safetensors" => Some(FormatId::Safetensors),
         _ => None,
     };
+    if let Some(mistake) = mistaken_for_a_model(&head) {
+        return Err(Error::format(mistake).in_file(name).at(0));
+    }
     match recognise(&head).or_else(hint) {
-        _ if head.is_empty() => Err(Error::format("the file is empty").in_file(name)),
         Some(FormatId::Apr2) => Ok(Box::new(apr_format::apr2::open(source, name, limits)?)),
         Some(FormatId::Safetensors) => Ok(Box::new(apr_safetensors::open(source, name, limits)?)),
         Some(other) => {
@@ -42,6 +44,42 @@ pub fn open_in(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<Box<d
     Ok(Box::new(apr_safetensors::open_index(&json, name, set, limits)?))
 }
 
+/// What downloads leave behind in place of a model.
+fn mistaken_for_a_model(head: &[u8]) -> Option<&'static str> {
+    let text = head.trim_ascii_start();
+    let starts_with =
+        |start: &str| text.get(..start.len()).is_some_and(|text| text.eq_ignore_ascii_case(start.as_bytes()));
+    if head.is_empty() {
+        Some("the file is empty")
+    } else if starts_with("version https://git-lfs") {
+        Some("this is a Git LFS pointer, not the model itself; `git lfs pull` fetches it")
+    } else if starts_with("<!doctype html") || starts_with("<html") {
+        Some("this is a web page, not a model; it was saved in place of the download")
+    } else {
+        None
+    }
+}
+
 fn extension(name: &str) -> &str {
     name.rsplit_once('.').map_or("", |(_, extension)| extension)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_downloads_leave_behind_is_named() {
+        let cases = [
+            ("", "empty"),
+            ("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n", "Git LFS pointer"),
+            ("\n<!DOCTYPE HTML><title>404</title>", "web page"),
+            ("some text", "no model format"),
+        ];
+        for (content, expected) in cases {
+            let error =
+                open(content.as_bytes().to_vec(), "model.bin", &Limits::default()).map(drop).expect_err(content);
+            assert!(error.message().contains(expected), "{error}");
+        }
+    }
 }

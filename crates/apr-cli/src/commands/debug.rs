@@ -145,23 +145,21 @@ impl Play {
 
 fn render_plain(out: &mut dyn Write, play: &Play) -> io::Result<()> {
     writeln!(out, "{BOLD}=== {} ==={BOLD:#}", Escaped(&play.file))?;
-    writeln!(out, "Size:        {} ({} bytes)", human::bytes(play.size), human::count(play.size))?;
-    writeln!(out, "Magic:       {}", play.magic)?;
-    writeln!(out, "Format:      {}", play.format.unwrap_or("unknown"))?;
+    let mut line = |label: &str, value: &str| writeln!(out, "{:<16} {}", format!("{label}:"), Escaped(value));
+    line("Size", &format!("{} ({} bytes)", human::bytes(play.size), human::count(play.size)))?;
+    line("Magic", &play.magic)?;
+    line("Format", play.format.unwrap_or("unknown"))?;
     if let (Some(tensors), Some(parameters)) = (play.tensors, play.parameters) {
-        writeln!(out, "Tensors:     {}", human::count(tensors as u64))?;
-        writeln!(out, "Parameters:  {}", human::count(parameters))?;
+        line("Tensors", &human::count(tensors as u64))?;
+        line("Parameters", &human::count(parameters))?;
     }
     for (key, value) in play.header.as_object().into_iter().flatten() {
-        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        writeln!(out, "{:<12} {}", format!("{key}:"), Escaped(&value))?;
+        line(key, &value.as_str().map_or_else(|| value.to_string(), str::to_owned))?;
     }
     match &play.validation {
-        Some(report) => {
-            let verdict = if report.valid { "valid" } else { "INVALID" };
-            writeln!(out, "Health:      {verdict}, {} findings", report.findings.len())
-        }
-        None => writeln!(out, "Health:      it does not open"),
+        Some(report) if report.valid => line("Health", &format!("valid, {} findings", report.findings.len())),
+        Some(report) => line("Health", &format!("INVALID, {} findings", report.findings.len())),
+        None => line("Health", "it does not open"),
     }
 }
 
