@@ -38,7 +38,8 @@ def run(*command):
 
 
 def copy(source, target):
-    """`cp`, then what makes it as durable as apr's output is."""
+    """`cp` to a new file, then what makes it as durable as apr's output is."""
+    target.unlink(missing_ok=True)
     result = run("cp", source, target)
     start = time.perf_counter()
     with open(target, "rb") as file:
@@ -47,12 +48,21 @@ def copy(source, target):
     return result
 
 
+def convert(apr, source, target):
+    """To a new file, as `cp` does."""
+    target.unlink(missing_ok=True)
+    return run(apr, "convert", source, "-o", target, "-q")
+
+
 def median(runs, field):
     return statistics.median(getattr(run, field) for run in runs)
 
 
 def alternate(count, *sides):
-    """Runs the sides in turn, `count` times after a warm-up; each side is a function that returns a Run."""
+    """Runs the sides in turn, `count` times after a warm-up; each side is a function that returns a Run.
+
+    A side's own output is there until its next turn, so the folder holds every side's at once.
+    """
     for side in sides:
         side()
     results = [[] for _ in sides]
@@ -114,8 +124,8 @@ def bench_convert(apr, folder, size, runs, rows):
     peer, forth, return_ = alternate(
         runs,
         lambda: copy(source, copied),
-        lambda: run(apr, "convert", source, "-o", packed, "-f", "-q"),
-        lambda: run(apr, "convert", packed, "-o", back, "-f", "-q"),
+        lambda: convert(apr, source, packed),
+        lambda: convert(apr, packed, back),
     )
     subprocess.run(["cmp", source, back], check=True)
     for name, ours in (("safetensors -> apr", forth), ("apr -> safetensors", return_)):

@@ -1,5 +1,6 @@
 //! Why a command ended without success, how that is told, and the exit code it has (seed 001, appendix A).
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
@@ -19,6 +20,8 @@ const INTERRUPTED: u8 = 130;
 pub(crate) enum Failure {
     /// A library error.
     Model(Error),
+    /// A library error that the report on standard output tells already.
+    Reported(Error),
     /// A library error that is about this machine or these arguments rather than the file.
     General(String),
     /// The arguments contradict each other or the file.
@@ -52,8 +55,9 @@ impl Failure {
         if let Some(advice) = self.advice() {
             anstream::eprintln!("  {advice}");
         }
-        if json {
-            println!("{}", self.to_json());
+        if json && !matches!(self, Self::Reported(_)) {
+            // Nobody is left to be told that standard output is closed.
+            let _ = writeln!(std::io::stdout(), "{}", self.to_json());
         }
         ExitCode::from(code)
     }
@@ -63,7 +67,7 @@ impl Failure {
             Self::General(_) => GENERAL,
             Self::Usage(_) => ARGUMENTS,
             Self::Validation => VALIDATION,
-            Self::Model(error) => match (error.code(), error.cause()) {
+            Self::Model(error) | Self::Reported(error) => match (error.code(), error.cause()) {
                 (_, Some(IoCause::NotFound)) => NOT_FOUND,
                 (_, Some(IoCause::Interrupted)) => INTERRUPTED,
                 (_, Some(IoCause::BrokenPipe)) => 0,
@@ -76,14 +80,14 @@ impl Failure {
 
     fn message(&self) -> String {
         match self {
-            Self::Model(error) => error.to_string(),
+            Self::Model(error) | Self::Reported(error) => error.to_string(),
             Self::General(message) | Self::Usage(message) => message.clone(),
             Self::Validation => "validation failed".to_owned(),
         }
     }
 
     fn advice(&self) -> Option<String> {
-        let Self::Model(error) = self else { return None };
+        let (Self::Model(error) | Self::Reported(error)) = self else { return None };
         match (error.code(), error.cause()) {
             (_, Some(IoCause::AlreadyExists)) => Some("use --force to replace it".to_owned()),
             (_, Some(IoCause::NotFound | IoCause::Interrupted)) => None,

@@ -29,14 +29,15 @@ pub(crate) fn bytes(number: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// A statistic: four significant digits, in exponents when small or large.
+/// A statistic in at most nine characters: four digits, in exponents when small or large.
 pub(crate) fn number(value: f64) -> String {
     let magnitude = value.abs();
-    if value == 0.0 || (1e-3..1e5).contains(&magnitude) {
-        let decimals = if magnitude >= 1000.0 { 1 } else { 4 };
-        format!("{value:.decimals$}")
-    } else {
-        format!("{value:.3e}")
+    match magnitude {
+        0.0 => "0".to_owned(),
+        1e-3..10.0 => format!("{value:.4}"),
+        10.0..100.0 => format!("{value:.3}"),
+        100.0..1e5 => format!("{value:.1}"),
+        _ => format!("{value:.2e}"),
     }
 }
 
@@ -81,6 +82,23 @@ mod tests {
         assert_eq!(bytes(999), "999 B");
         assert_eq!(bytes(999_999), "1.0 MB");
         assert_eq!(bytes(1_500_000_000), "1.5 GB");
+    }
+
+    #[test]
+    fn statistics_fit_nine_characters() {
+        let cases = [
+            (0.0, "0"),
+            (-5.97896, "-5.9790"),
+            (11.21, "11.210"),
+            (4095.61, "4095.6"),
+            (-0.0000267, "-2.67e-5"),
+            (-1.7e308, "-1.70e308"),
+            (99_999.96, "100000.0"),
+        ];
+        for (value, expected) in cases {
+            assert_eq!(number(value), expected);
+            assert!(number(value).len() <= 9);
+        }
     }
 
     #[test]

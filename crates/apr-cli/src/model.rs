@@ -1,10 +1,13 @@
 //! Opening what MODEL names.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
 
 use apr::{CheckpointReader, Error, IoCause, SourceSet};
 use apr_io::{FileSource, ModelFolder, io_error};
@@ -99,17 +102,42 @@ fn open_stdin(context: &Context) -> Outcome<(FileSource, Option<NamedTempFile>)>
 }
 
 fn copy(mut from: File, to: &mut NamedTempFile, context: &Context) -> apr::Result<()> {
-    /// Bytes copied between two looks at the interrupt flag.
-    const PIECE: u64 = 1 << 20;
+    /// Bytes read at once: what a pipe holds.
+    const PIECE: usize = 1 << 16;
+    /// Pieces read ahead.
+    const AHEAD: usize = 16;
+    /// How long a silent pipe keeps the interrupt flag from being looked at.
+    const PATIENCE: Duration = Duration::from_millis(50);
+    // A read that waits goes on waiting after a signal: another thread does the waiting, and ends with the process.
+    let (sender, pieces) = mpsc::sync_channel(AHEAD);
+    thread::spawn(move || {
+        loop {
+            let mut piece = vec![0; PIECE];
+            let read = match from.read(&mut piece) {
+                Ok(0) => return,
+                Ok(len) => {
+                    piece.truncate(len);
+                    Ok(piece)
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(error) => Err(error),
+            };
+            let failed = read.is_err();
+            if sender.send(read).is_err() || failed {
+                return;
+            }
+        }
+    });
+    let spool_path = to.path().to_path_buf();
     loop {
         if context.interrupt.0.load(Ordering::Relaxed) {
             return Err(Error::io(IoCause::Interrupted, "interrupted"));
         }
-        let spool_path = to.path().to_path_buf();
-        match std::io::copy(&mut (&mut from).take(PIECE), to) {
-            Ok(0) => return Ok(()),
-            Ok(_) => {}
-            Err(error) => return Err(io_error(&error, &spool_path)),
+        match pieces.recv_timeout(PATIENCE) {
+            Ok(Ok(piece)) => to.write_all(&piece).map_err(|error| io_error(&error, &spool_path))?,
+            Ok(Err(error)) => return Err(io_error(&error, Path::new("standard input"))),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
         }
     }
 }

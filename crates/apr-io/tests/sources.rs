@@ -11,8 +11,8 @@ fn a_mapped_tensor_is_lent_where_it_lies_and_aligned() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("model.apr");
     let tensors = [TensorInfo { name: "weight".into(), dtype: DType::U8, shape: [200].into() }];
-    let mut writer = apr::apr2::plan(&tensors, &Metadata::new(), Vec::new(), &apr::apr2::WriteOptions::default())
-        .expect("it fits");
+    let mut writer =
+        apr::apr2::plan(&tensors, &Metadata::new(), Vec::new(), &apr::apr2::WriteOptions::default()).expect("it fits");
     let mut file = Vec::new();
     writer.begin(&mut file).expect("memory takes it");
     writer.write_chunk(&mut file, &[7; 200], None).expect("as planned");

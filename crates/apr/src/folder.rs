@@ -54,8 +54,9 @@ pub fn with_companions(
         limits: *limits,
     };
     for name in set.list()? {
-        let own = checkpoint.inner.files().iter().any(|file| file.name == name);
-        if own || is_index(&name) {
+        // A file that was opened by itself has the path it was opened by.
+        let is_own = |file: &FileInfo| file.name == name || file.name.ends_with(&format!("/{name}"));
+        if checkpoint.inner.files().iter().any(is_own) || is_index(&name) {
             continue;
         }
         if is_companion(&name) {

@@ -89,7 +89,8 @@ fn write(model: &Model, args: &WriteArgs, target: &PlanOptions, context: &Contex
         report.bytes_out as f64 / seconds / 1e9
     ));
     let summary = |out: &mut dyn Write, report: &ConvertReport| {
-        writeln!(out, "{BOLD}{}{BOLD:#} -> {BOLD}{}{BOLD:#}", Escaped(&model.name), path.display())?;
+        let target = path.display().to_string();
+        writeln!(out, "{BOLD}{}{BOLD:#} -> {BOLD}{}{BOLD:#}", Escaped(&model.name), Escaped(&target))?;
         render(out, report)
     };
     if Output::is_stdout(path) {

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use apr::{ByteSource, CheckpointReader, Error, Escaped, recognise};
 use apr_ops::debug::{FoundString, HEX_ROW, HexRow, hex, strings};
 use apr_ops::tensors::find;
-use apr_ops::validate::{ValidateOptions, ValidateReport, bytes_to_read, validate};
+use apr_ops::validate::{Level, ValidateOptions, ValidateReport, bytes_to_read, validate};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -36,7 +36,7 @@ pub(super) fn run(args: &DebugArgs, context: &Context) -> Outcome {
     let drama = args.drama || context.config.debug.drama_mode;
     context.printer.report(&play, if drama { render_drama } else { render_plain })?;
     match play.failure {
-        Some(error) => Err(Failure::Model(error)),
+        Some(error) => Err(Failure::Reported(error)),
         None if play.validation.as_ref().is_some_and(|report| !report.valid) => Err(Failure::Validation),
         None => Ok(()),
     }
@@ -185,7 +185,8 @@ fn render_drama(out: &mut dyn Write, play: &Play) -> io::Result<()> {
             writeln!(out, "  CURTAIN CALL: Model plays on, under a cloud: {} warnings", report.findings.len())
         }
         (Some(report), _) => {
-            let finding = &report.findings[0];
+            let error = report.findings.iter().find(|finding| finding.level == Level::Error);
+            let finding = error.unwrap_or(&report.findings[0]);
             let tensor = finding.tensor.as_deref().unwrap_or("the model");
             writeln!(out, "  TRAGEDY: {} falls: {}", Escaped::short(tensor), Escaped(&finding.message))
         }

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use apr::Code;
+use apr::{Code, Escaped};
 use apr_ops::explain::{ErrorExplanation, error_code};
 use apr_ops::nearest;
 
@@ -19,7 +19,11 @@ pub(super) fn run(args: &ExplainArgs, context: &Context) -> Outcome {
         let upper = args.code.to_ascii_uppercase();
         let similar = nearest(&upper, codes.iter().copied(), 3);
         let known = if similar.is_empty() { codes } else { similar };
-        return Err(Failure::General(format!("Unknown Error Code '{}'; try {}", args.code, known.join(", "))));
+        return Err(Failure::General(format!(
+            "Unknown Error Code '{}'; try {}",
+            Escaped(&args.code),
+            known.join(", ")
+        )));
     };
     context.printer.report(&explanation, render)
 }

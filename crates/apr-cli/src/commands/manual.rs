@@ -1,5 +1,6 @@
 //! `apr completions` and `apr man`.
 
+use std::io::Write;
 use std::path::Path;
 
 use apr_io::io_error;
@@ -11,8 +12,10 @@ use crate::args::Cli;
 
 /// Prints a completion script.
 pub(super) fn completions(shell: Shell) -> Outcome {
-    clap_complete::generate(shell, &mut Cli::command(), "apr", &mut std::io::stdout().lock());
-    Ok(())
+    // It panics where writing fails, as it does when the reader has gone.
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "apr", &mut script);
+    Ok(std::io::stdout().lock().write_all(&script)?)
 }
 
 /// Writes a page for `apr` and one for each command.

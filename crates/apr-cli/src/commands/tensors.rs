@@ -73,18 +73,22 @@ fn render(out: &mut dyn Write, report: &TensorsReport, args: &TensorsArgs) -> io
     let width = |texts: &[String], label: &str| {
         texts.iter().map(|text| text.chars().count()).chain([label.len()]).max().unwrap_or_default()
     };
-    let (name_width, shape_width) = (width(&names, "Name"), width(&shapes, "Shape"));
-    write!(out, "{BOLD}{:<name_width$}  {:<8}  {:<shape_width$}  {:>10}", "Name", "Dtype", "Shape", "Size")?;
+    let dtypes: Vec<String> = report.tensors.iter().map(|row| row.dtype.to_string()).collect();
+    let (name_width, dtype_width, shape_width) =
+        (width(&names, "Name"), width(&dtypes, "Dtype"), width(&shapes, "Shape"));
+    write!(out, "{BOLD}{:<name_width$}  {:<dtype_width$}  {:<shape_width$}  {:>8}", "Name", "Dtype", "Shape", "Size")?;
     if args.offset {
         write!(out, "  {:>14}", "Offset")?;
     }
     if args.stats {
-        write!(out, "  {:>10}  {:>10}  {:>10}  {:>10}  {:>10}  {:>10}", "Min", "Max", "Mean", "Std", "L2", "Zeros")?;
+        for label in ["Min", "Max", "Mean", "Std", "L2", "Zeros"] {
+            write!(out, " {label:>9}")?;
+        }
     }
     writeln!(out, "{BOLD:#}")?;
     for ((row, name), shape) in report.tensors.iter().zip(&names).zip(&shapes) {
         let size = human::bytes(row.bytes);
-        write!(out, "{name:<name_width$}  {:<8}  {shape:<shape_width$}  {size:>10}", row.dtype)?;
+        write!(out, "{name:<name_width$}  {:<dtype_width$}  {shape:<shape_width$}  {size:>8}", row.dtype)?;
         if args.offset {
             write!(out, "  {:>14}", row.offset)?;
         }
@@ -103,9 +107,9 @@ fn render_stats(out: &mut dyn Write, row: &TensorRow) -> io::Result<()> {
     let Some(stats) = &row.stats else { return write!(out, "  {DIM}(quantized){DIM:#}") };
     let cell = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), number);
     for value in [stats.min, stats.max, stats.mean, stats.std, Some(stats.l2)] {
-        write!(out, "  {:>10}", cell(value))?;
+        write!(out, " {:>9}", cell(value))?;
     }
-    write!(out, "  {:>10}", human::count(stats.zeros))?;
+    write!(out, " {:>9}", human::count(stats.zeros))?;
     for (count, what) in [(stats.nan, "NaN"), (stats.inf, "Inf")] {
         if count > 0 {
             write!(out, "  {BAD}{} {what}{BAD:#}", human::count(count))?;

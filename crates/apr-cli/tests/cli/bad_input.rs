@@ -1,0 +1,216 @@
+//! What is no model, or not an honest one.
+
+use crate::support::{Sandbox, f32s, safetensors, safetensors_header, small_safetensors, sound};
+use apr_testkit::apr2::Apr2Builder;
+use serde_json::json;
+
+/// Every way to open a model.
+const OPENERS: [&str; 8] = [
+    "inspect MODEL",
+    "tensors MODEL",
+    "tensors MODEL --stats",
+    "validate MODEL",
+    "debug MODEL",
+    "import MODEL -o t.apr",
+    "convert MODEL -o t.apr",
+    "export MODEL -o t",
+];
+
+/// Every command refuses the model with this code and text, and writes nothing.
+#[track_caller]
+fn refused(sandbox: &Sandbox, model: &str, code: i32, parts: &[&str]) {
+    let before = sandbox.files();
+    for opener in OPENERS {
+        sandbox.apr(&opener.replace("MODEL", model)).fails(code, parts);
+    }
+    assert_eq!(sandbox.files(), before);
+    assert!(!sandbox.path("t").exists());
+}
+
+#[test]
+fn a_pipe_on_disk_is_refused_and_not_waited_for() {
+    let sandbox = Sandbox::new();
+    sandbox.shell("mkfifo m.safetensors m.apr && mkdir folder && mkfifo folder/model.safetensors").clean();
+    for model in ["m.safetensors", "m.apr"] {
+        refused(&sandbox, model, 1, &["E007", model, "a pipe or a device"]);
+    }
+    sandbox.apr("debug --hex m.apr").fails(1, &["E007"]);
+    sandbox.apr("debug --strings m.apr").fails(1, &["E007"]);
+    sandbox.apr("inspect folder").fails(4, &["E001", "folder", "no weights"]);
+    sandbox.apr("inspect /dev/null").fails(1, &["E007", "a pipe or a device"]);
+}
+
+#[test]
+fn a_folder_without_weights_says_what_it_holds() {
+    let sandbox = Sandbox::new().with("folder/config.json", "{}").with("folder/pytorch_model.bin", "PK");
+    let run = sandbox.apr("inspect folder");
+    run.fails(4, &["E001", "folder", "no weights that apr reads", "it holds pytorch_model.bin"]);
+    sandbox.write("two/a.safetensors", small_safetensors());
+    sandbox.write("two/b.safetensors", small_safetensors());
+    sandbox.apr("inspect two").fails(4, &["E001", "name one of a.safetensors, b.safetensors"]);
+    sandbox.apr("inspect two/b.safetensors").clean();
+}
+
+#[test]
+fn an_empty_file_is_refused_as_such() {
+    let sandbox = Sandbox::new().with("m.safetensors", "").with("m.apr", "").with("m", "");
+    for model in ["m.safetensors", "m.apr", "m"] {
+        refused(&sandbox, model, 4, &["E001", model, "the file is empty"]);
+    }
+    sandbox.piped("inspect -", b"").fails(4, &["E001", "standard input", "the file is empty"]);
+    sandbox.apr("debug --hex m").clean();
+    sandbox.apr("debug --strings m").clean();
+}
+
+#[test]
+fn files_of_other_formats_are_named() {
+    let cases: [(&[u8], &str); 3] = [
+        (b"GGUF\x03\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", "GGUF"),
+        (b"PK\x03\x04\x14\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", "which this version of apr does not read"),
+        (b"\x89HDF\r\n\x1a\n\0\0\0\0\0\0\0\0", "HDF5"),
+    ];
+    for (bytes, what) in cases {
+        // The extension is a hint, and bytes decide.
+        let sandbox = Sandbox::new().with("m.safetensors", bytes).with("m.bin", bytes);
+        refused(&sandbox, "m.safetensors", 4, &["E001", "m.safetensors", what]);
+        refused(&sandbox, "m.bin", 4, &["E001", "m.bin", what]);
+    }
+}
+
+#[test]
+fn a_model_that_is_not_there_is_exit_3() {
+    let sandbox = Sandbox::new();
+    for model in ["absent.safetensors", "absent.apr", "absent", "absent/absent.apr", "absent.index.json"] {
+        refused(&sandbox, model, 3, &["E007", model, "No such file"]);
+    }
+}
+
+#[test]
+fn a_cut_safetensors_file_is_corrupt_wherever_it_is_cut() {
+    let file = small_safetensors();
+    for len in [1, 7, 8, 9, 100, file.len() / 2, file.len() - 1] {
+        let sandbox = Sandbox::new().with("m.safetensors", &file[..len]);
+        sandbox.apr("validate m.safetensors").fails(4, &["E00", "m.safetensors"]);
+        sandbox.apr("convert m.safetensors -o t.apr").fails(4, &["E00", "m.safetensors"]);
+        assert_eq!(sandbox.files(), ["m.safetensors"]);
+    }
+}
+
+#[test]
+fn an_index_cannot_name_files_outside_its_folder() {
+    let sandbox = Sandbox::new().with("secret.safetensors", small_safetensors());
+    let absolute = sandbox.path("secret.safetensors");
+    let absolute = absolute.to_str().expect("a plain path");
+    for shard in ["../secret.safetensors", absolute, "..", "sub/../../secret.safetensors", "a\\b.safetensors", ""] {
+        let index = json!({ "weight_map": { "layers.0.bias": shard } });
+        sandbox.write("m/model.safetensors.index.json", index.to_string());
+        sandbox.apr("inspect m/model.safetensors.index.json").fails(4, &["E001"]);
+        sandbox.apr("inspect m").fails(4, &["E001"]);
+        sandbox.apr("import m -o t.apr").fails(4, &["E001"]);
+    }
+    // A link inside the folder that leads out is no better.
+    std::os::unix::fs::symlink(absolute, sandbox.path("m/link.safetensors")).expect("a new link");
+    let index = json!({ "weight_map": { "layers.0.bias": "link.safetensors" } });
+    sandbox.write("m/model.safetensors.index.json", index.to_string());
+    sandbox.apr("inspect m/model.safetensors.index.json").fails(4, &["E001", "leads out"]);
+}
+
+#[test]
+fn a_missing_shard_is_named_together_with_who_wants_it() {
+    let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
+    sandbox.apr("export m.safetensors -o cut --shard-size 100").clean();
+    let files = sandbox.files();
+    let shard = files.iter().find_map(|name| name.strip_prefix("cut/").filter(|name| name.contains("-00002-")));
+    let shard = shard.expect("there are several");
+    std::fs::remove_file(sandbox.path("cut").join(shard)).expect("it is there");
+    let parts = ["E007", shard, "model.safetensors.index.json names this shard"];
+    for model in ["cut", "cut/model.safetensors.index.json"] {
+        for command in ["inspect", "tensors", "validate", "import -o t.apr", "convert -o t.apr", "export -o t"] {
+            sandbox.apr(&format!("{command} {model}")).fails(3, &parts);
+        }
+    }
+    assert!(!sandbox.path("t.apr").exists() && !sandbox.path("t").exists());
+}
+
+/// Starts a terminal's window title, hides text, forges a line.
+const HOSTILE: &str = "\u{1b}]0;owned\u{7}\u{1b}[2Kx\r\n\u{202e}VALID";
+
+/// How it is shown.
+const SHOWN: &str = r"\u{1b}]0;owned\u{7}\u{1b}[2Kx\r\n\u{202e}VALID";
+
+#[test]
+fn names_with_escape_sequences_are_shown_escaped() {
+    let tensors = [(HOSTILE, "F32", &[2_u64][..], f32s(&[1e6, f32::NAN])), ("x", "F32", &[1], f32s(&[0.0]))];
+    let sandbox = Sandbox::new().with("m.safetensors", safetensors(&tensors));
+    let lines = [
+        ("tensors m.safetensors --stats", 0),
+        ("tensors m.safetensors --hist owne", 1),
+        ("validate m.safetensors", 5),
+        ("debug m.safetensors --drama", 5),
+        ("convert m.safetensors --dry-run --format apr", 0),
+        ("convert m.safetensors -f -o m.apr --precision fp16", 0),
+    ];
+    for (line, code) in lines {
+        let run = sandbox.apr(&format!("{line} --color never")).fails(code, &[SHOWN]);
+        assert!(!run.to_string().contains(['\u{1b}', '\u{202e}', '\r']), "{line}: {run}");
+        // With colour there are escape sequences, but only our own.
+        let run = sandbox.apr(&format!("{line} --color always")).fails(code, &[SHOWN]);
+        assert!(!run.to_string().contains("\u{1b}]") && !run.to_string().contains("\u{1b}[2K"), "{line}: {run}");
+    }
+}
+
+#[test]
+fn everything_else_that_a_file_can_say_is_shown_escaped() {
+    let metadata = json!({
+        "apr_version": "2.0.0", "model_type": HOSTILE, "architecture": { HOSTILE: HOSTILE, "vocab_size": 1 },
+        "vocab": [HOSTILE], HOSTILE: HOSTILE,
+    });
+    let sandbox = Sandbox::new().with("m.apr", sound().metadata(metadata.to_string()).build());
+    let entry = json!({ HOSTILE: { "dtype": HOSTILE, "shape": [1], "data_offsets": [0, 1] } });
+    sandbox.write("dtype.safetensors", safetensors_header(&entry));
+    sandbox.write("model.safetensors.index.json", json!({ "weight_map": { "a": HOSTILE } }).to_string());
+    sandbox.write("folder/model.safetensors", small_safetensors());
+    sandbox.write(&format!("folder/{}", HOSTILE.replace('/', "")), "");
+    let mut unsorted = Apr2Builder { unsorted: true, ..sound() };
+    unsorted.entries[0].name = format!("b{HOSTILE}").into();
+    sandbox.write("unsorted.apr", unsorted.build());
+    let lines = [
+        ("inspect m.apr --full --vocab", 0),
+        ("inspect m.apr", 0),
+        ("debug m.apr", 0),
+        ("debug m.apr --strings", 0),
+        ("inspect dtype.safetensors", 4),
+        ("inspect model.safetensors.index.json", 4),
+        ("inspect folder", 0),
+        ("tensors folder", 0),
+        ("inspect unsorted.apr", 4),
+    ];
+    for (line, code) in lines {
+        for color in ["never", "always"] {
+            let run = sandbox.apr(&format!("{line} --color {color}")).fails(code, &[]);
+            let said = run.to_string();
+            let own = color == "always";
+            assert!(own || !said.contains('\u{1b}'), "{line}: {said}");
+            assert!(!said.contains("\u{1b}]") && !said.contains('\u{202e}') && !said.contains('\r'), "{line}: {said}");
+        }
+    }
+}
+
+#[test]
+fn file_names_with_escape_sequences_are_shown_escaped() {
+    let sandbox = Sandbox::new().with(HOSTILE, small_safetensors());
+    let target = format!("{HOSTILE}.apr");
+    let lines: [&[&str]; 7] = [
+        &["inspect", HOSTILE],
+        &["tensors", HOSTILE],
+        &["validate", HOSTILE],
+        &["debug", HOSTILE],
+        &["convert", HOSTILE, "-o", &target],
+        &["convert", HOSTILE, "-o", &target],
+        &["explain", HOSTILE],
+    ];
+    for line in lines {
+        let run = sandbox.run(&[line, &["--color", "always"]].concat());
+        assert!(!run.to_string().contains("\u{1b}]"), "{line:?}: {run}");
+    }
+}

@@ -1,0 +1,13 @@
+//! The `apr` command from outside: what it prints, writes, refuses and leaves behind.
+
+mod bad_input;
+mod golden;
+mod interruption;
+mod qa_conversion;
+mod qa_physics;
+mod qa_structure;
+mod qa_tooling;
+mod reference;
+mod round_trip;
+mod support;
+mod terminal;

@@ -1,0 +1,275 @@
+//! A folder to run the command in, what came of it, and models made by hand.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
+
+use apr::DType;
+use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
+use serde_json::{Map, Value, json};
+use tempfile::TempDir;
+
+/// After this long a command counts as hanging.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// An empty folder that commands run in, so that the paths they print are the same everywhere.
+pub(crate) struct Sandbox(TempDir);
+
+impl Sandbox {
+    pub(crate) fn new() -> Self {
+        Self(TempDir::new().expect("a temporary folder"))
+    }
+
+    /// The sandbox with one more file.
+    pub(crate) fn with(self, name: &str, bytes: impl AsRef<[u8]>) -> Self {
+        self.write(name, bytes);
+        self
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    pub(crate) fn write(&self, name: &str, bytes: impl AsRef<[u8]>) {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().expect("inside the sandbox")).expect("a folder");
+        fs::write(path, bytes).expect("a file");
+    }
+
+    pub(crate) fn read(&self, name: &str) -> Vec<u8> {
+        fs::read(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+    }
+
+    /// A safetensors file whose one tensor, `zeros` of U8, takes no room on disk.
+    pub(crate) fn write_sparse(&self, name: &str, len: u64) {
+        let head = safetensors_header(&json!({ "zeros": { "dtype": "U8", "shape": [len], "data_offsets": [0, len] } }));
+        self.write(name, &head);
+        self.extend(name, head.len() as u64 + len, &[]);
+    }
+
+    /// Makes a file `len` bytes longer than it needs to be, without taking room for it, and puts `tail` at its end.
+    pub(crate) fn extend(&self, name: &str, len: u64, tail: &[u8]) {
+        let file = File::options().write(true).open(self.path(name)).expect("a file");
+        file.set_len(len).expect("a file system with sparse files");
+        file.write_all_at(tail, len - tail.len() as u64).expect("room for the tail");
+    }
+
+    /// Every file of the sandbox, hidden ones too, sorted.
+    pub(crate) fn files(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        list_into(self.0.path(), self.0.path(), &mut names);
+        names.sort();
+        names
+    }
+
+    /// The command, away from the settings of whoever runs the tests.
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_apr"));
+        command.args(args);
+        self.isolate(command)
+    }
+
+    /// A shell script; `"$APR"` is the command.
+    pub(crate) fn shell(&self, script: &str) -> Run {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).env("APR", env!("CARGO_BIN_EXE_apr"));
+        Run::of(self.isolate(command))
+    }
+
+    fn isolate(&self, mut command: Command) -> Command {
+        let settings = std::env::vars_os().map(|(name, _)| name);
+        let settings = settings.filter(|name| {
+            let name = name.to_string_lossy();
+            name.starts_with("APR_") || name.starts_with("XDG_") || name.starts_with("CLICOLOR") || name == "NO_COLOR"
+        });
+        settings.for_each(|name| {
+            command.env_remove(name);
+        });
+        command.current_dir(self.0.path()).env("HOME", self.path("home")).env("TERM", "xterm");
+        command
+    }
+
+    pub(crate) fn run(&self, args: &[&str]) -> Run {
+        Run::of(self.command(args))
+    }
+
+    /// Runs the command with arguments that have no spaces in them.
+    pub(crate) fn apr(&self, line: &str) -> Run {
+        self.run(&line.split_whitespace().collect::<Vec<_>>())
+    }
+
+    /// Runs the command with this on standard input, through a pipe.
+    pub(crate) fn piped(&self, line: &str, input: &[u8]) -> Run {
+        let command = self.command(&line.split_whitespace().collect::<Vec<_>>());
+        Run::from(assert_cmd::Command::from_std(command).write_stdin(input).timeout(PATIENCE).output())
+    }
+
+    /// Runs the command with these variables in its environment.
+    pub(crate) fn with_env(&self, variables: &[(&str, &str)], line: &str) -> Run {
+        let mut command = self.command(&line.split_whitespace().collect::<Vec<_>>());
+        command.envs(variables.iter().copied());
+        Run::of(command)
+    }
+}
+
+fn list_into(root: &Path, folder: &Path, names: &mut Vec<String>) {
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            list_into(root, &path, names);
+        } else {
+            names.push(path.strip_prefix(root).expect("inside").to_string_lossy().into_owned());
+        }
+    }
+}
+
+/// What came of a command.
+pub(crate) struct Run {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: String,
+}
+
+impl Run {
+    pub(crate) fn of(command: Command) -> Self {
+        Self::from(assert_cmd::Command::from_std(command).timeout(PATIENCE).output())
+    }
+
+    fn from(output: std::io::Result<std::process::Output>) -> Self {
+        let output = output.expect("the command starts");
+        let stderr = String::from_utf8(output.stderr).expect("remarks are UTF-8");
+        Self { code: output.status.code(), stdout: output.stdout, stderr }
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.stdout.clone()).expect("a report is UTF-8")
+    }
+
+    /// Standard output, which must be one JSON document.
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self}"))
+    }
+
+    /// The run, which must have succeeded.
+    #[track_caller]
+    pub(crate) fn ok(self) -> Self {
+        assert_eq!(self.code, Some(0), "{self}");
+        self
+    }
+
+    /// The run, which must have succeeded without a remark.
+    #[track_caller]
+    pub(crate) fn clean(self) -> Self {
+        assert_eq!(self.stderr, "", "{self}");
+        self.ok()
+    }
+
+    /// The run, which must have ended with this code and said all of this, on either stream.
+    #[track_caller]
+    pub(crate) fn fails(self, code: i32, parts: &[&str]) -> Self {
+        assert_eq!(self.code, Some(code), "{self}");
+        self.says(parts)
+    }
+
+    /// The run, which must have said all of this, on either stream.
+    #[track_caller]
+    pub(crate) fn says(self, parts: &[&str]) -> Self {
+        let said = self.to_string();
+        parts.iter().for_each(|part| assert!(said.contains(part), "no '{part}' in {said}"));
+        self
+    }
+}
+
+impl fmt::Display for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stdout = String::from_utf8_lossy(&self.stdout);
+        write!(f, "{stdout}--- stderr\n{}--- exit {:?}", self.stderr, self.code)
+    }
+}
+
+/// Waits until something is so.
+#[track_caller]
+pub(crate) fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
+    let pause = Duration::from_millis(2);
+    let mut waited = Duration::ZERO;
+    while !so() {
+        assert!(waited < PATIENCE, "{what} never came");
+        sleep(pause);
+        waited += pause;
+    }
+}
+
+/// An APR2 file that nothing is wrong with: three tensors, stored in another order than that of their names.
+pub(crate) fn sound() -> Apr2Builder {
+    Apr2Builder::new()
+        .entry(Apr2Entry::new("b.weight", DType::F32, &[2, 3], &f32s(&[0.5, -0.25, 1.0, 2.0, -1.5, 0.125])))
+        .entry(Apr2Entry::new("a.bias", DType::F32, &[2], &f32s(&[1.0, -1.0])))
+        .entry(Apr2Entry::new("c.norm", DType::BF16, &[4], &[0x80, 0x3f, 0x80, 0x3f, 0x80, 0x3f, 0x80, 0xbf]))
+}
+
+/// Little-endian bytes.
+pub(crate) fn f32s(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+/// A tensor of a safetensors file: name, dtype as the format writes it, shape, bytes.
+pub(crate) type Tensor<'a> = (&'a str, &'a str, &'a [u64], Vec<u8>);
+
+/// A safetensors file as its library writes it, given tensors in the library's order.
+pub(crate) fn safetensors(tensors: &[Tensor<'_>]) -> Vec<u8> {
+    let mut header = String::from(r#"{"__metadata__":{"format":"pt"}"#);
+    let mut data = Vec::new();
+    for (name, dtype, shape, bytes) in tensors {
+        let begin = data.len();
+        data.extend(bytes);
+        let (name, shape) = (json!(name), json!(shape));
+        let end = data.len();
+        header += &format!(r#",{name}:{{"dtype":"{dtype}","shape":{shape},"data_offsets":[{begin},{end}]}}"#);
+    }
+    header.push('}');
+    [with_length(header.into_bytes()), data].concat()
+}
+
+/// Length and JSON of a safetensors header.
+pub(crate) fn safetensors_header(header: &Value) -> Vec<u8> {
+    with_length(header.to_string().into_bytes())
+}
+
+fn with_length(mut header: Vec<u8>) -> Vec<u8> {
+    header.resize(header.len().next_multiple_of(8), b' ');
+    [&(header.len() as u64).to_le_bytes()[..], &header].concat()
+}
+
+/// Two layers of a family that nobody knows, in the order that the safetensors library gives them.
+pub(crate) fn small_safetensors() -> Vec<u8> {
+    let weight: Vec<f32> = (0_u8..48).map(|i| f32::from(i) / 16.0 - 1.5).collect();
+    safetensors(&[
+        ("layers.0.bias", "F32", &[8], f32s(&weight[..8])),
+        ("layers.0.weight", "F32", &[8, 4], f32s(&weight[8..40])),
+        ("layers.1.weight", "F32", &[2, 4], f32s(&weight[40..])),
+        ("layers.1.bias", "F16", &[2], vec![0x00, 0x3c, 0x00, 0xc0]),
+        ("steps", "I64", &[], 7_i64.to_le_bytes().to_vec()),
+    ])
+}
+
+/// A Hugging Face folder: weights and what travels with them, a file over a megabyte among it.
+pub(crate) fn model_folder(sandbox: &Sandbox, folder: &str) -> Vec<(String, Vec<u8>)> {
+    let vocabulary: Map<String, Value> = (0..60_000).map(|id| (format!("token{id}"), id.into())).collect();
+    let tokenizer = json!({ "model": { "type": "BPE", "vocab": vocabulary }, "added_tokens": [] }).to_string();
+    let files: [(&str, &[u8]); 7] = [
+        ("model.safetensors", &small_safetensors()),
+        ("config.json", br#"{"model_type": "toy", "hidden_size": 8, "vocab_size": 60000}"#),
+        ("tokenizer.json", tokenizer.as_bytes()),
+        ("tokenizer_config.json", b"{}\n"),
+        ("1_Pooling/config.json", br#"{"pooling_mode_mean_tokens": true}"#),
+        ("README.md", "---\nlicense: mit\n---\n# größe\r\n".as_bytes()),
+        ("LICENSE", b"Do what you like.\n"),
+    ];
+    files.iter().for_each(|(name, bytes)| sandbox.write(&format!("{folder}/{name}"), bytes));
+    files.map(|(name, bytes)| (name.to_owned(), bytes.to_vec())).to_vec()
+}

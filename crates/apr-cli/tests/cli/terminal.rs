@@ -1,0 +1,184 @@
+//! How the command behaves towards whoever typed it, and towards other programs.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::Stdio;
+
+use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
+
+use crate::support::{Sandbox, small_safetensors, sound};
+
+#[test]
+fn unknown_commands_and_options_are_exit_2_with_the_nearest_one() {
+    let sandbox = Sandbox::new().with("m.apr", sound().build());
+    let cases = [
+        ("inspct m.apr", "'inspect'"),
+        ("tensor m.apr", "'tensors'"),
+        ("validate m.apr --nan-chek", "'--nan-check'"),
+        ("inspect m.apr --jsn", "'--json'"),
+        ("convert m.apr -o x.safetensors --precision bf61", "'bf16'"),
+        ("cache inf", "'info'"),
+    ];
+    for (line, nearest) in cases {
+        sandbox.apr(line).fails(2, &["tip: a similar", nearest]);
+    }
+    for line in ["", "inspect", "tensors m.apr --sort colour", "inspect m.apr --threads 0", "debug m.apr --limit -1"] {
+        sandbox.apr(line).fails(2, &[]);
+    }
+}
+
+#[test]
+fn an_unknown_tensor_gets_the_nearest_names() {
+    let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
+    for line in ["tensors m.safetensors --hist layer.0.weight", "debug m.safetensors --hex --tensor layer.0.weight"] {
+        let run = sandbox.apr(line).fails(1, &["no tensor 'layer.0.weight'", "similar names:", "\n  layers.0.weight"]);
+        assert!(!run.stderr.contains("steps"), "{run}");
+        assert!(run.stdout.is_empty(), "{run}");
+    }
+    let run = sandbox.apr("tensors m.safetensors --hist quux").fails(1, &["no tensor 'quux'"]);
+    assert!(!run.stderr.contains("similar"), "{run}");
+}
+
+#[test]
+fn version_and_help_are_on_standard_output() {
+    let sandbox = Sandbox::new();
+    sandbox.apr("--version").clean().says(&[concat!("apr ", env!("CARGO_PKG_VERSION"))]);
+    sandbox.apr("--help").clean().says(&["Usage: apr", "Exit codes: 0 ok", "--max-memory", "info"]);
+    for command in ["inspect", "tensors", "validate", "debug", "explain", "import", "convert", "export", "cache"] {
+        sandbox.apr(&format!("{command} --help")).clean().says(&["Usage: apr", command]);
+    }
+}
+
+#[test]
+fn completions_and_manual_pages_are_made() {
+    let sandbox = Sandbox::new();
+    for shell in ["bash", "zsh", "fish", "powershell"] {
+        sandbox.apr(&format!("completions {shell}")).clean().says(&["inspect", "max-memory"]);
+    }
+    sandbox.apr("man pages/here").clean();
+    let pages = sandbox.files();
+    for page in ["pages/here/apr.1", "pages/here/apr-convert.1", "pages/here/apr-cache-info.1"] {
+        assert!(pages.iter().any(|name| name == page), "{pages:?}");
+    }
+}
+
+#[test]
+fn colour_is_for_terminals_and_for_who_asks() {
+    let sandbox = Sandbox::new().with("m.apr", sound().build());
+    let colored = |variables: &[(&str, &str)], line: &str| {
+        let run = sandbox.with_env(variables, line);
+        (run.stdout.contains(&0x1b), run.stderr.contains('\u{1b}'))
+    };
+    for (line, out) in [("validate m.apr", true), ("inspect absent", false)] {
+        assert_eq!(colored(&[], line), (false, false));
+        assert_eq!(colored(&[], &format!("{line} --color auto")), (false, false));
+        assert_eq!(colored(&[("NO_COLOR", "1")], line), (false, false));
+        assert_eq!(colored(&[], &format!("{line} --color always")), (out, !out));
+        assert_eq!(colored(&[("NO_COLOR", "1")], &format!("{line} --color always")), (out, !out));
+        assert_eq!(colored(&[("APR_COLOR", "always")], line), (out, !out));
+        assert_eq!(colored(&[("APR_COLOR", "always")], &format!("{line} --color never")), (false, false));
+    }
+    // JSON has no colour even so.
+    let run = sandbox.apr("validate m.apr --json --color always").clean();
+    assert!(run.json().is_object());
+}
+
+#[test]
+fn quiet_commands_print_nothing_unless_they_fail() {
+    let odd = Apr2Builder { tail: vec![0], ..sound() }.build();
+    let sandbox = Sandbox::new().with("m.apr", sound().build()).with("odd.apr", odd);
+    let lines = [
+        "inspect odd.apr",
+        "tensors odd.apr --stats",
+        "tensors odd.apr --hist b.weight",
+        "validate odd.apr",
+        "debug odd.apr",
+        "convert odd.apr -o t.apr",
+        "import odd.apr -o u.apr",
+        "export odd.apr -o v.safetensors",
+        "convert odd.apr --dry-run --format apr",
+        "cache clear",
+    ];
+    for line in lines {
+        for quiet in ["-q", "--quiet"] {
+            let run = sandbox.apr(&format!("{line} {quiet}"));
+            assert!(run.code == Some(0) || run.stderr.contains("exists already"), "{line}: {run}");
+            assert_eq!(run.stdout, b"", "{line}");
+            assert!(run.stderr.is_empty() || run.code == Some(1), "{line}: {run}");
+        }
+    }
+    sandbox.apr("inspect absent -q").fails(3, &["error: E007: absent"]);
+    sandbox.apr("inspect m.apr -q -v").fails(2, &["cannot be used with"]);
+}
+
+#[test]
+fn the_log_level_decides_what_is_said_aside() {
+    let sandbox = Sandbox::new().with("m.apr", Apr2Builder { tail: vec![0], ..sound() }.build());
+    let said = |level: &str, line: &str| sandbox.with_env(&[("APR_LOG_LEVEL", level)], line).ok().stderr;
+    assert_eq!(said("error", "tensors m.apr"), "");
+    assert!(said("warn", "tensors m.apr").contains("1 bytes follow the footer"));
+    assert!(said("info", "validate m.apr").is_empty());
+    assert!(said("debug", "validate m.apr").contains("GB/s"));
+    assert!(sandbox.apr("validate m.apr -v").ok().stderr.contains("GB/s"));
+    sandbox.with_env(&[("APR_LOG_LEVEL", "loud")], "validate m.apr").fails(2, &["APR_LOG_LEVEL", "loud"]);
+}
+
+/// A model whose list of tensors is more than a pipe holds.
+fn long() -> Vec<u8> {
+    let entry = |i| Apr2Entry::of_bytes(&format!("layers.{i}.a_rather_long_name_of_a_tensor.weight"), &[1]);
+    (0..4000).map(entry).fold(Apr2Builder::new(), Apr2Builder::entry).build()
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_command_quietly() {
+    let sandbox = Sandbox::new().with("m.apr", long());
+    let lines = [
+        "tensors m.apr",
+        "tensors m.apr --json",
+        "debug m.apr --hex --limit 100000",
+        "convert m.apr --format safetensors -o - -q",
+        "completions bash",
+        "completions zsh",
+    ];
+    for line in lines {
+        let mut command = sandbox.command(&line.split(' ').collect::<Vec<_>>());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command starts");
+        let mut first = Vec::new();
+        let mut stdout = BufReader::with_capacity(16, child.stdout.take().expect("it is piped"));
+        stdout.by_ref().take(16).read_until(b'\n', &mut first).expect("there is output");
+        drop(stdout);
+        let output = child.wait_with_output().expect("it ends");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{line}");
+        assert_eq!(output.status.code(), Some(0), "{line}");
+    }
+}
+
+#[test]
+fn errors_in_json_survive_a_reader_that_is_gone() {
+    let sandbox = Sandbox::new();
+    // The pipe's reader ends at once, and the command starts after it did.
+    let run = sandbox.shell(r#"{ sleep 0.3; "$APR" inspect absent --json; echo "exit $?" >&2; } | true"#);
+    run.ok().says(&["exit 3"]);
+}
+
+#[test]
+fn options_of_every_command_may_stand_anywhere() {
+    let sandbox = Sandbox::new().with("m.apr", sound().build());
+    for line in ["--json inspect m.apr", "inspect --json m.apr", "inspect m.apr --json"] {
+        assert_eq!(sandbox.apr(line).clean().json()["format"], "apr2");
+    }
+    let info = sandbox.apr("info m.apr").clean();
+    assert_eq!(info.text(), sandbox.apr("inspect m.apr").clean().text());
+}
+
+#[test]
+fn results_do_not_depend_on_the_number_of_threads() {
+    let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
+    for command in ["tensors m.safetensors --stats", "validate m.safetensors --json"] {
+        let one = sandbox.apr(&format!("{command} --threads 1")).clean();
+        let many = sandbox.with_env(&[("APR_THREADS", "7")], command).clean();
+        assert_eq!(one.text(), many.text());
+    }
+    sandbox.apr("convert m.safetensors -o one.apr --threads 1").clean();
+    sandbox.apr("convert m.safetensors -o many.apr --threads 5").clean();
+    assert_eq!(sandbox.read("one.apr"), sandbox.read("many.apr"));
+}
