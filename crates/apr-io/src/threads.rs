@@ -50,14 +50,48 @@ impl Threads {
     }
 }
 
-/// Where the jobs are. Job `i` lives in slot `i % slots` from being produced to being consumed.
+/// Where the jobs are: a window of `ready.len()` jobs from the one that is due.
 #[derive(Debug)]
-struct Board {
+struct Board<S> {
     next_to_produce: usize,
     next_to_consume: usize,
-    /// Per slot: the result of producing, once there.
-    ready: Vec<Option<Result<()>>>,
+    /// Job `i` is at `i % ready.len()` from being produced to being consumed.
+    ready: Vec<Option<Produced<S>>>,
+    /// Slots that no job has; the last one used is the first one taken, while its buffers are still in the cache.
+    free: Vec<S>,
     stopped: bool,
+}
+
+#[derive(Debug)]
+struct Produced<S> {
+    slot: S,
+    result: Result<()>,
+}
+
+impl<S: Default> Board<S> {
+    fn new(window: usize) -> Self {
+        let ready = (0..window).map(|_| None).collect();
+        Self { next_to_produce: 0, next_to_consume: 0, ready, free: Vec::new(), stopped: false }
+    }
+
+    fn take_job(&mut self, jobs: usize) -> Option<(usize, S)> {
+        let job = self.next_to_produce;
+        let open = job < jobs && job < self.next_to_consume + self.ready.len();
+        open.then(|| {
+            self.next_to_produce += 1;
+            (job, self.free.pop().unwrap_or_default())
+        })
+    }
+
+    fn put(&mut self, job: usize, produced: Produced<S>) {
+        let window = self.ready.len();
+        self.ready[job % window] = Some(produced);
+    }
+
+    fn take_due(&mut self) -> Option<Produced<S>> {
+        let window = self.ready.len();
+        self.ready[self.next_to_consume % window].take()
+    }
 }
 
 impl Pipeline for Threads {
@@ -67,14 +101,12 @@ impl Pipeline for Threads {
         produce: impl Fn(usize, &mut S) -> Result<()> + Sync,
         mut consume: impl FnMut(usize, &mut S) -> Result<()>,
     ) -> Result<()> {
-        let slots: Vec<Mutex<S>> = (0..self.slots).map(|_| Mutex::default()).collect();
-        let board =
-            Mutex::new(Board { next_to_produce: 0, next_to_consume: 0, ready: vec![None; self.slots], stopped: false });
+        let board = Mutex::new(Board::<S>::new(self.slots));
         let changed = Condvar::new();
 
-        let produce_job = |job: usize| {
-            let result = self.interrupt.check().and_then(|()| produce(job, &mut lock(&slots[job % self.slots])));
-            lock(&board).ready[job % self.slots] = Some(result);
+        let produce_job = |job: usize, mut slot: S| {
+            let result = self.interrupt.check().and_then(|()| produce(job, &mut slot));
+            lock(&board).put(job, Produced { slot, result });
             changed.notify_all();
         };
         let work = || {
@@ -82,9 +114,9 @@ impl Pipeline for Threads {
             let _stop = StopOnPanic { board: &board, changed: &changed };
             let mut state = lock(&board);
             while !state.stopped && state.next_to_produce < jobs {
-                if let Some(job) = self.take_job(&mut state, jobs) {
+                if let Some((job, slot)) = state.take_job(jobs) {
                     drop(state);
-                    produce_job(job);
+                    produce_job(job, slot);
                     state = lock(&board);
                 } else {
                     state = wait(&changed, state);
@@ -94,19 +126,20 @@ impl Pipeline for Threads {
         let mut drive = || {
             let mut state = lock(&board);
             while state.next_to_consume < jobs {
-                let due = state.next_to_consume;
-                if let Some(result) = state.ready[due % self.slots].take() {
+                if let Some(Produced { mut slot, result }) = state.take_due() {
+                    let due = state.next_to_consume;
                     drop(state);
                     result?;
-                    consume(due, &mut lock(&slots[due % self.slots]))?;
+                    consume(due, &mut slot)?;
                     state = lock(&board);
                     state.next_to_consume += 1;
+                    state.free.push(slot);
                     changed.notify_all();
                 } else if state.stopped {
                     return Err(Error::io(IoCause::Other, "a worker thread failed"));
-                } else if let Some(job) = self.take_job(&mut state, jobs) {
+                } else if let Some((job, slot)) = state.take_job(jobs) {
                     drop(state);
-                    produce_job(job);
+                    produce_job(job, slot);
                     state = lock(&board);
                 } else {
                     state = wait(&changed, state);
@@ -127,24 +160,13 @@ impl Pipeline for Threads {
     }
 }
 
-impl Threads {
-    fn take_job(&self, board: &mut Board, jobs: usize) -> Option<usize> {
-        let job = board.next_to_produce;
-        let free = job < jobs && job < board.next_to_consume + self.slots;
-        free.then(|| {
-            board.next_to_produce += 1;
-            job
-        })
-    }
-}
-
 /// Tells the workers to stop when the driver leaves, by result or by panic.
-struct StopOnDrop<'a> {
-    board: &'a Mutex<Board>,
+struct StopOnDrop<'a, S> {
+    board: &'a Mutex<Board<S>>,
     changed: &'a Condvar,
 }
 
-impl Drop for StopOnDrop<'_> {
+impl<S> Drop for StopOnDrop<'_, S> {
     fn drop(&mut self) {
         lock(self.board).stopped = true;
         self.changed.notify_all();
@@ -152,12 +174,12 @@ impl Drop for StopOnDrop<'_> {
 }
 
 /// Stops everyone when the thread that holds it panics.
-struct StopOnPanic<'a> {
-    board: &'a Mutex<Board>,
+struct StopOnPanic<'a, S> {
+    board: &'a Mutex<Board<S>>,
     changed: &'a Condvar,
 }
 
-impl Drop for StopOnPanic<'_> {
+impl<S> Drop for StopOnPanic<'_, S> {
     fn drop(&mut self) {
         if thread::panicking() {
             lock(self.board).stopped = true;
