@@ -46,8 +46,7 @@ impl Context {
 
     /// The pipeline that passes run on.
     pub(crate) fn pipeline(&self) -> Outcome<Threads> {
-        Threads::new(self.threads, self.max_memory, self.interrupt.clone())
-            .map_err(|error| Failure::General(format!("{error}; raise --max-memory or APR_RAM_LIMIT")))
+        Ok(Threads::new(self.threads, self.max_memory, self.interrupt.clone())?)
     }
 }
 

@@ -72,6 +72,8 @@ impl Failure {
                 (_, Some(IoCause::Interrupted)) => INTERRUPTED,
                 (_, Some(IoCause::BrokenPipe)) => 0,
                 (Code::Io, _) => GENERAL,
+                // Without a file it is the budget that is too small.
+                (Code::Memory, _) if error.file().is_none() => GENERAL,
                 (Code::Checksum | Code::Signature, _) => VALIDATION,
                 _ => FORMAT,
             },
@@ -91,6 +93,7 @@ impl Failure {
         match (error.code(), error.cause()) {
             (_, Some(IoCause::AlreadyExists)) => Some("use --force to replace it".to_owned()),
             (_, Some(IoCause::NotFound | IoCause::Interrupted)) => None,
+            (Code::Memory, _) if error.file().is_none() => Some("raise --max-memory or APR_RAM_LIMIT".to_owned()),
             (code, _) => Some(format!("`apr explain {code}` tells more")),
         }
     }

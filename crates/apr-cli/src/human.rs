@@ -1,17 +1,6 @@
 //! Numbers for people, and sizes as people write them.
 
-/// `1234567` as `1,234,567`.
-pub(crate) fn count(number: u64) -> String {
-    let digits = number.to_string();
-    let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    grouped
-}
+pub(crate) use apr_ops::grouped as count;
 
 /// Bytes in decimal units: `1.5 GB`.
 pub(crate) fn bytes(number: u64) -> String {

@@ -69,6 +69,11 @@ pub(crate) fn open_with_companions(path: &Path, context: &Context) -> Outcome<Mo
     Ok(model)
 }
 
+/// Whether the path stands for several files, so that its bytes alone say nothing.
+pub(crate) fn is_set(path: &Path) -> bool {
+    path.is_dir() || path.extension().is_some_and(|extension| extension == "json")
+}
+
 /// Opens the bytes of one file, whatever they are.
 pub(crate) fn open_bytes(path: &Path, context: &Context) -> Outcome<(FileSource, Option<NamedTempFile>)> {
     if path.as_os_str() == STDIN { open_stdin(context) } else { Ok((FileSource::open(path)?, None)) }
@@ -96,6 +101,8 @@ fn open_stdin(context: &Context) -> Outcome<(FileSource, Option<NamedTempFile>)>
         NamedTempFile::new_in(&folder)
     };
     let mut spool = create().map_err(|error| io_error(&error, &folder))?;
+    // Held as long as the file is in use, so that clearing the cache leaves it alone.
+    spool.as_file().lock()?;
     copy(file, &mut spool, context).map_err(|error| error.in_file("standard input"))?;
     let source = FileSource::from_file(spool.reopen()?, &path)?;
     Ok((source, Some(spool)))

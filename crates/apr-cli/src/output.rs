@@ -42,6 +42,9 @@ impl Output {
             if std::io::stdout().is_terminal() {
                 return Err(Failure::Usage("a model would garble the terminal; redirect standard output".to_owned()));
             }
+            if layout.files.len() > 1 {
+                return Err(Failure::Usage("several shards do not fit standard output; name a file".to_owned()));
+            }
             return Ok(Self::Stdout(StdoutSink::new()));
         }
         let target = if options.folder { Target::Folder(path.into()) } else { Target::File(path.into()) };

@@ -176,6 +176,11 @@ pub trait CheckpointReader: Send + Sync {
         Ok(Vec::new())
     }
 
+    /// Names of files beside the weights that a conversion does not carry along.
+    fn left_out(&self) -> &[String] {
+        &[]
+    }
+
     /// What is odd about the file without making it unreadable.
     fn warnings(&self) -> &[String] {
         &[]

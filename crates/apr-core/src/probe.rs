@@ -65,7 +65,12 @@ pub fn recognise(head: &[u8]) -> Option<FormatId> {
     let magic: [u8; 4] = head.get(..4)?.try_into().ok()?;
     match &magic {
         // Ours starts its metadata right after the 32-byte header; the dialects keep other fields there (`spec/legacy.md`).
-        b"APR2" if head.get(12..16).is_none_or(|field| field == [32, 0, 0, 0]) => return Some(FormatId::Apr2),
+        // The same word byte-swapped is ours too, for its reader to refuse.
+        b"APR2"
+            if head.get(12..16).is_none_or(|field| [[32, 0, 0, 0], [0, 0, 0, 32]].iter().any(|ours| field == ours)) =>
+        {
+            return Some(FormatId::Apr2);
+        }
         b"APR2" | b"APR\0" => return Some(FormatId::AprDialect),
         b"APR1" => return Some(FormatId::Apr1),
         b"APRN" => return Some(FormatId::Aprn),

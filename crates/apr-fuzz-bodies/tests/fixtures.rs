@@ -6,7 +6,9 @@ use apr_fuzz_bodies::{probe_any, read_apr2, read_safetensors, roundtrip_apr2};
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
 use apr_testkit::{corrupt, locate};
 
-const BODIES: [(&str, fn(&[u8])); 4] = [
+type Body = fn(&[u8]);
+
+const BODIES: [(&str, Body); 4] = [
     ("read_apr2", read_apr2),
     ("read_safetensors", read_safetensors),
     ("roundtrip_apr2", roundtrip_apr2),

@@ -28,8 +28,8 @@ use apr_tensor::cast::{CastCounts, can_cast, cast_float};
 use serde::Serialize;
 use serde_json::json;
 
-use crate::Progress;
 use crate::chunks::{Chunk, chunks, take};
+use crate::{Progress, counted};
 
 /// What a conversion changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -122,7 +122,7 @@ pub fn plan(reader: &dyn CheckpointReader, options: &ConvertOptions, target: &Pl
         tensors,
         rounding: Rounding::default(),
         losses: writer.layout().losses.clone(),
-        warnings: reader.warnings().to_vec(),
+        warnings: warnings(reader),
     };
     Ok(Conversion { writer, casts, report })
 }
@@ -149,6 +149,14 @@ fn read_companions(reader: &dyn CheckpointReader) -> Result<Vec<CompanionFile>> 
             Ok(CompanionFile { name: companion.name.clone(), bytes: reader.read_companion(position)? })
         })
         .collect()
+}
+
+fn warnings(reader: &dyn CheckpointReader) -> Vec<String> {
+    let mut warnings = reader.warnings().to_vec();
+    if !reader.left_out().is_empty() {
+        warnings.push(format!("not carried along: {}", reader.left_out().join(", ")));
+    }
+    warnings
 }
 
 fn describe(
@@ -302,7 +310,7 @@ fn check_digest(
 fn overflow_loss(name: &str, to: DType, counts: CastCounts) -> Option<Loss> {
     (counts.overflowed > 0).then(|| Loss {
         name: name.to_owned(),
-        what: format!("{} values became infinite", counts.overflowed),
+        what: format!("{} became infinite", counted(counts.overflowed, "value")),
         why: format!("they exceed the range of {to}"),
     })
 }

@@ -12,8 +12,10 @@ pub mod inspect;
 mod nearest;
 mod progress;
 pub mod tensors;
+mod text;
 pub mod validate;
 pub mod vocabulary;
 
 pub use nearest::nearest;
 pub use progress::Progress;
+pub use text::{counted, grouped};

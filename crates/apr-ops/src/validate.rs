@@ -7,8 +7,8 @@ use apr_tensor::element::is_decodable;
 use apr_tensor::stats::{Moments, Scratch};
 use serde::Serialize;
 
-use crate::Progress;
 use crate::chunks::{Chunk, chunks, pieces, take};
+use crate::{Progress, counted};
 
 /// What to check beside the structure, which opening the file has proven.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -362,9 +362,13 @@ impl<'a> Pass<'a> {
         let tensors = self.reader.tensors();
         let decodable = tensors.iter().filter(|info| is_decodable(info.dtype)).count();
         let digests = (0..tensors.len()).filter(|&tensor| self.reader.digest(tensor).is_some()).count();
+        let count = |number: usize, noun: &str| counted(number as u64, noun);
         let asked = |asked: bool, detail: String| if asked { Ok(detail) } else { Err("not asked for") };
         let checks = [
-            (Check::Structure, Ok(format!("{} tensors, {} files", tensors.len(), self.reader.files().len()))),
+            (
+                Check::Structure,
+                Ok(format!("{}, {}", count(tensors.len(), "tensor"), count(self.reader.files().len(), "file"))),
+            ),
             (
                 Check::Checksum,
                 match &self.checksum {
@@ -376,11 +380,11 @@ impl<'a> Pass<'a> {
                 Check::Digests,
                 match digests {
                     0 => asked(checksum, String::new()).and(Err("the file has none")),
-                    _ => asked(checksum, format!("BLAKE3 of {digests} tensors")),
+                    _ => asked(checksum, format!("BLAKE3 of {}", count(digests, "tensor"))),
                 },
             ),
-            (Check::Finite, asked(nan, format!("no NaN, no infinity in {decodable} tensors"))),
-            (Check::Zeros, asked(zero, format!("{} tensors", tensors.len()))),
+            (Check::Finite, asked(nan, format!("no NaN, no infinity in {}", count(decodable, "tensor")))),
+            (Check::Zeros, asked(zero, count(tensors.len(), "tensor"))),
             (Check::Signature, asked(require_signature, "required".to_owned())),
         ];
         checks.into_iter().map(|(check, detail)| self.outcome(check, detail)).collect()
@@ -391,12 +395,11 @@ impl<'a> Pass<'a> {
             self.findings.iter().filter(|finding| finding.check == check && finding.level == level).count()
         };
         let (errors, warnings) = (found(Level::Error), found(Level::Warning));
+        let count = |number: usize, noun: &str| counted(number as u64, noun);
         match detail {
             Err(why) => CheckOutcome { check, status: Status::Skipped, detail: why.to_owned() },
-            Ok(_) if errors > 0 => CheckOutcome { check, status: Status::Fail, detail: format!("{errors} errors") },
-            Ok(_) if warnings > 0 => {
-                CheckOutcome { check, status: Status::Warn, detail: format!("{warnings} warnings") }
-            }
+            Ok(_) if errors > 0 => CheckOutcome { check, status: Status::Fail, detail: count(errors, "error") },
+            Ok(_) if warnings > 0 => CheckOutcome { check, status: Status::Warn, detail: count(warnings, "warning") },
             Ok(detail) => CheckOutcome { check, status: Status::Pass, detail },
         }
     }

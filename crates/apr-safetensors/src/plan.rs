@@ -172,7 +172,7 @@ fn losses(metadata: &Metadata) -> Vec<Loss> {
     let lost = metadata.iter().map(|(key, _)| key).filter(|key| !CARED_FOR.contains(key));
     let loss = |key: &str| Loss {
         name: key.into(),
-        what: "the metadata under this key".into(),
+        what: "metadata".into(),
         why: "a safetensors header holds text in __metadata__ and nothing else".into(),
     };
     lost.map(loss).collect()

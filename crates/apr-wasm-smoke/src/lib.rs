@@ -35,7 +35,7 @@ mod exports {
     /// Where the result is.
     #[unsafe(no_mangle)]
     extern "C" fn output() -> *const u8 {
-        OUTPUT.with_borrow(|output| output.as_ptr())
+        OUTPUT.with_borrow(Vec::as_ptr)
     }
 
     /// Length of the result in bytes.

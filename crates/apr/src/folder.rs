@@ -22,6 +22,7 @@ pub struct FolderCheckpoint {
     metadata: Metadata,
     companions: Vec<Companion>,
     sources: Vec<Box<dyn ByteSource>>,
+    left_out: Vec<String>,
     limits: Limits,
     warnings: Vec<String>,
 }
@@ -51,6 +52,7 @@ pub fn with_companions(
         inner,
         companions: Vec::new(),
         sources: Vec::new(),
+        left_out: Vec::new(),
         limits: *limits,
     };
     for name in set.list()? {
@@ -62,7 +64,7 @@ pub fn with_companions(
         if is_companion(&name) {
             checkpoint.add(set, &name)?;
         } else if !name.contains('/') {
-            checkpoint.warnings.push(format!("'{name}' is not carried along"));
+            checkpoint.left_out.push(name);
         }
     }
     checkpoint.describe()?;
@@ -115,8 +117,7 @@ impl FolderCheckpoint {
     fn add(&mut self, set: &dyn SourceSet, name: &str) -> Result<()> {
         let source = set.open(name).map_err(|error| error.in_file(name))?;
         if self.limits.check_companion(source.len()).is_err() {
-            let (len, limit) = (source.len(), self.limits.max_companion);
-            self.warnings.push(format!("'{name}' is not carried along: {len} bytes, more than {limit}"));
+            self.left_out.push(name.to_owned());
             return Ok(());
         }
         self.companions.push(Companion { name: name.to_owned(), len: source.len() });
@@ -201,6 +202,10 @@ impl CheckpointReader for FolderCheckpoint {
     fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
         let name = &self.companions[companion].name;
         read_vec(&self.sources[companion], 0, self.companions[companion].len).map_err(|error| error.in_file(name))
+    }
+
+    fn left_out(&self) -> &[String] {
+        &self.left_out
     }
 
     fn warnings(&self) -> &[String] {

@@ -5,6 +5,11 @@ use clap::{Args, ValueEnum};
 
 use crate::human::parse_size;
 
+fn parse_shard_size(text: &str) -> Result<u64, String> {
+    parse_size(text)
+        .and_then(|size| if size == 0 { Err("a shard of 0 bytes holds no tensor".to_owned()) } else { Ok(size) })
+}
+
 /// Arguments of every command that writes a model.
 #[derive(Debug, Args)]
 pub(crate) struct WriteArgs {
@@ -32,9 +37,9 @@ pub(crate) struct ImportArgs {
     /// Refuse a source of another format
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub(crate) from: Option<ModelFormat>,
-    /// Align tensors to 32 bytes, as GGUF does, or 64
-    #[arg(long, value_name = "BYTES", default_value = "64", value_parser = ["32", "64"])]
-    pub(crate) align: String,
+    /// Align tensors to 32 bytes, as GGUF does, or 64 [default: 64]
+    #[arg(long, value_name = "BYTES", value_parser = ["32", "64"])]
+    pub(crate) align: Option<String>,
 }
 
 /// Arguments of `convert`.
@@ -48,11 +53,11 @@ pub(crate) struct ConvertArgs {
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub(crate) format: Option<ModelFormat>,
     /// Cut safetensors output into files of at most this many bytes of tensors, such as 5GB
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_shard_size)]
     pub(crate) shard_size: Option<u64>,
-    /// Align tensors of .apr output to 32 bytes, as GGUF does, or 64
-    #[arg(long, value_name = "BYTES", default_value = "64", value_parser = ["32", "64"])]
-    pub(crate) align: String,
+    /// Align tensors of .apr output to 32 bytes, as GGUF does, or 64 [default: 64]
+    #[arg(long, value_name = "BYTES", value_parser = ["32", "64"])]
+    pub(crate) align: Option<String>,
 }
 
 /// Arguments of `export`.
@@ -66,7 +71,7 @@ pub(crate) struct ExportArgs {
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "safetensors", hide_default_value = true)]
     pub(crate) format: ModelFormat,
     /// Cut the output into files of at most this many bytes of tensors, such as 5GB
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_shard_size)]
     pub(crate) shard_size: Option<u64>,
 }
 

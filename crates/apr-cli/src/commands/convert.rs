@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use apr::{Error, Escaped, Loss, PlanOptions, TargetFormat};
 use apr_ops::convert::{ConvertOptions, ConvertReport, plan};
+use apr_ops::counted;
 
 use crate::args::{ConvertArgs, ExportArgs, ImportArgs, ModelFormat, Precision, WriteArgs};
 use crate::context::Context;
@@ -25,7 +26,7 @@ pub(super) fn import(args: &ImportArgs, context: &Context) -> Outcome {
         return Err(Error::format(message).in_file(&model.name).into());
     }
     let target = Output::plan_options(TargetFormat::Apr2, args.write.output.as_deref());
-    let target = PlanOptions { align_32: args.align == "32", ..target };
+    let target = PlanOptions { align_32: args.align.as_deref() == Some("32"), ..target };
     write(&model, &args.write, &target, context)
 }
 
@@ -34,7 +35,11 @@ pub(super) fn convert(args: &ConvertArgs, context: &Context) -> Outcome {
     let model = model::open(&args.model, context)?;
     let format = target_format(args)?;
     let target = Output::plan_options(format, args.write.output.as_deref());
-    let target = PlanOptions { align_32: args.align == "32", shard_size: args.shard_size, ..target };
+    if format != TargetFormat::Apr2 && args.align.is_some() {
+        return Err(Failure::Usage("--align works for .apr output only".to_owned()));
+    }
+    let align_32 = args.align.as_deref() == Some("32");
+    let target = PlanOptions { align_32, shard_size: args.shard_size, ..target };
     write(&model, &args.write, &target, context)
 }
 
@@ -58,18 +63,17 @@ fn target_format(args: &ConvertArgs) -> Outcome<TargetFormat> {
             return Err(Failure::Usage(message.to_owned()));
         }
     };
-    let sharded = args.shard_size.is_some();
-    if format == ModelFormat::Apr && sharded {
-        return Err(Failure::Usage("--shard-size works for safetensors output only in this version".to_owned()));
-    }
     Ok(format.target())
 }
 
 fn write(model: &Model, args: &WriteArgs, target: &PlanOptions, context: &Context) -> Outcome {
     let options = ConvertOptions { precision: args.precision.map(Precision::dtype) };
     let reader = &*model.reader;
-    reader.warnings().iter().for_each(|warning| context.printer.warn(warning));
+    if target.shard_size.is_some() && target.format == TargetFormat::Apr2 {
+        return Err(Failure::Usage("--shard-size works for safetensors output only in this version".to_owned()));
+    }
     let conversion = plan(reader, &options, target)?;
+    conversion.report().warnings.iter().for_each(|warning| context.printer.warn(warning));
     let Some(path) = args.output.as_ref().filter(|_| !args.dry_run) else {
         return context.printer.report(conversion.report(), render_plan);
     };
@@ -101,13 +105,13 @@ fn write(model: &Model, args: &WriteArgs, target: &PlanOptions, context: &Contex
 }
 
 fn render(out: &mut dyn Write, report: &ConvertReport) -> io::Result<()> {
-    let tensors = human::count(report.tensors.len() as u64);
+    let tensors = counted(report.tensors.len() as u64, "tensor");
     let (before, after) = (human::bytes(report.bytes_in), human::bytes(report.bytes_out));
     let files = match report.files.len() {
         1 => String::new(),
         many => format!(" in {many} files"),
     };
-    writeln!(out, "  {tensors} tensors, {before} of weights, {after} written{files}")?;
+    writeln!(out, "  {tensors}, {before} of weights, {after} written{files}")?;
     render_casts(out, report)?;
     render_losses(out, report)
 }
@@ -119,7 +123,7 @@ fn render_losses(out: &mut dyn Write, report: &ConvertReport) -> io::Result<()> 
         let names: Vec<String> = group.iter().take(SHOWN).map(|loss| Escaped::short(&loss.name).to_string()).collect();
         let more = if group.len() > SHOWN { format!(" and {} more", group.len() - SHOWN) } else { String::new() };
         let (what, why) = (Escaped(&group[0].what), Escaped(&group[0].why));
-        writeln!(out, "  {ODD}not kept{ODD:#}: {what}: {why}: {}{more}", names.join(", "))?;
+        writeln!(out, "  {ODD}not kept{ODD:#}: {}{more} ({what}): {why}", names.join(", "))?;
     }
     Ok(())
 }
@@ -130,10 +134,10 @@ fn render_casts(out: &mut dyn Write, report: &ConvertReport) -> io::Result<()> {
     let rounding = report.rounding;
     writeln!(
         out,
-        "  {} tensors cast to {}: {} values rounded, {} became zero, {} became infinite",
-        human::count(cast.len() as u64),
+        "  {} cast to {}: {} rounded, {} became zero, {} became infinite",
+        counted(cast.len() as u64, "tensor"),
         first.to,
-        human::count(rounding.inexact),
+        counted(rounding.inexact, "value"),
         human::count(rounding.flushed),
         human::count(rounding.overflowed)
     )

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use apr::{ByteSource, CheckpointReader, Error, Escaped, recognise};
+use apr_ops::counted;
 use apr_ops::debug::{FoundString, HEX_ROW, HexRow, hex, strings};
 use apr_ops::tensors::find;
 use apr_ops::validate::{Level, ValidateOptions, ValidateReport, bytes_to_read, validate};
@@ -19,6 +20,8 @@ use crate::{Outcome, human, model};
 
 /// Shortest run of printable characters that counts as a string.
 const SHORTEST_STRING: usize = 4;
+/// Bytes that tell the format.
+const HEAD_LEN: u64 = 64;
 /// Strings shown unless told otherwise.
 const STRING_LIMIT: usize = 100;
 
@@ -82,7 +85,7 @@ impl ByteSource for TensorBytes<'_> {
 }
 
 /// What there is to tell about a file.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct Play {
     file: String,
     size: u64,
@@ -102,22 +105,19 @@ fn as_text<S: serde::Serializer>(error: &Option<Error>, serializer: S) -> Result
 
 impl Play {
     fn stage(args: &DebugArgs, context: &Context) -> Outcome<Self> {
+        let mut play = Self { file: args.file.display().to_string(), ..Self::default() };
+        if model::is_set(&args.file) {
+            let model = model::open(&args.file, context)?;
+            play.size = model.reader.files().iter().map(|file| file.len).sum();
+            play.tell(&*model.reader, context)?;
+            return Ok(play);
+        }
         let (source, _spool) = model::open_bytes(&args.file, context)?;
-        let head = apr_ops::debug::hex(&source, 0, HEX_ROW)?;
-        let mut bytes = vec![0; usize::try_from(source.len().min(64)).unwrap_or_default()];
-        source.read_at(0, &mut bytes)?;
-        let file = args.file.display().to_string();
-        let mut play = Self {
-            size: source.len(),
-            magic: head.first().map(|row| row.ascii.chars().take(4).collect()).unwrap_or_default(),
-            format: recognise(&bytes).map(apr::FormatId::name),
-            header: Value::Null,
-            parameters: None,
-            tensors: None,
-            validation: None,
-            failure: None,
-            file,
-        };
+        let mut head = vec![0; usize::try_from(source.len().min(HEAD_LEN)).unwrap_or_default()];
+        source.read_at(0, &mut head)?;
+        play.size = source.len();
+        play.magic = magic(&head);
+        play.format = recognise(&head).map(apr::FormatId::name);
         match apr::open(source, &play.file, &context.limits) {
             Ok(reader) => play.tell(&*reader, context)?,
             Err(error) => play.failure = Some(error),
@@ -126,6 +126,7 @@ impl Play {
     }
 
     fn tell(&mut self, reader: &dyn CheckpointReader, context: &Context) -> Outcome {
+        self.format = Some(reader.format().name());
         self.header = reader.header_fields();
         self.tensors = Some(reader.tensors().len());
         let elements = reader.tensors().iter().map(|info| info.shape.elements().unwrap_or_default());
@@ -138,8 +139,17 @@ impl Play {
         Ok(())
     }
 
-    fn version(&self) -> &str {
-        self.header.get("version").and_then(Value::as_str).unwrap_or("unversioned")
+    fn version(&self) -> Option<&str> {
+        self.header.get("version").and_then(Value::as_str)
+    }
+}
+
+/// The first four bytes: as text where they are, in hexadecimal elsewhere.
+fn magic(head: &[u8]) -> String {
+    let start = &head[..head.len().min(4)];
+    match str::from_utf8(start).map(|text| text.trim_end_matches('\0')) {
+        Ok(text) if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic()) => text.to_owned(),
+        _ => start.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" "),
     }
 }
 
@@ -147,7 +157,9 @@ fn render_plain(out: &mut dyn Write, play: &Play) -> io::Result<()> {
     writeln!(out, "{BOLD}=== {} ==={BOLD:#}", Escaped(&play.file))?;
     let mut line = |label: &str, value: &str| writeln!(out, "{:<16} {}", format!("{label}:"), Escaped(value));
     line("Size", &format!("{} ({} bytes)", human::bytes(play.size), human::count(play.size)))?;
-    line("Magic", &play.magic)?;
+    if !play.magic.is_empty() {
+        line("Magic", &play.magic)?;
+    }
     line("Format", play.format.unwrap_or("unknown"))?;
     if let (Some(tensors), Some(parameters)) = (play.tensors, play.parameters) {
         line("Tensors", &human::count(tensors as u64))?;
@@ -157,24 +169,32 @@ fn render_plain(out: &mut dyn Write, play: &Play) -> io::Result<()> {
         line(key, &value.as_str().map_or_else(|| value.to_string(), str::to_owned))?;
     }
     match &play.validation {
-        Some(report) if report.valid => line("Health", &format!("valid, {} findings", report.findings.len())),
-        Some(report) => line("Health", &format!("INVALID, {} findings", report.findings.len())),
+        Some(report) if report.valid => line("Health", &format!("valid, {}", findings(report))),
+        Some(report) => line("Health", &format!("INVALID, {}", findings(report))),
         None => line("Health", "it does not open"),
     }
+}
+
+fn findings(report: &ValidateReport) -> String {
+    counted(report.findings.len() as u64, "finding")
 }
 
 fn render_drama(out: &mut dyn Write, play: &Play) -> io::Result<()> {
     writeln!(out, "{BOLD}====[ DRAMA: {} ]===={BOLD:#}", Escaped(&play.file))?;
     writeln!(out, "\nACT I: THE HEADER")?;
     let known = if play.format.is_some() { "applause!" } else { "gasps from the gallery..." };
-    writeln!(out, "  Scene 1: Magic bytes... {} ({known})", play.magic)?;
-    if play.tensors.is_some() {
-        writeln!(out, "  Scene 2: Version check... {} (standing ovation!)", play.version())?;
+    match (play.magic.as_str(), play.format) {
+        ("", _) => writeln!(out, "  Scene 1: A cast of several files... ({known})")?,
+        (magic, Some("safetensors")) => writeln!(out, "  Scene 1: No magic, but {magic} and then JSON... ({known})")?,
+        (magic, _) => writeln!(out, "  Scene 1: Magic bytes... {magic} ({known})")?,
+    }
+    if let Some(version) = play.version() {
+        writeln!(out, "  Scene 2: Version check... {version} (standing ovation!)")?;
+    }
+    if let (Some(tensors), Some(parameters)) = (play.tensors, play.parameters) {
         writeln!(out, "\nACT II: THE METADATA")?;
-        let parameters = human::count(play.parameters.unwrap_or_default());
-        writeln!(out, "  Scene 1: Parameters... {parameters} (a cast of millions!)").and_then(|()| {
-            writeln!(out, "  Scene 2: Tensors... {}", human::count(play.tensors.unwrap_or_default() as u64))
-        })?;
+        writeln!(out, "  Scene 1: Parameters... {} ({})", human::count(parameters), cast(parameters))?;
+        writeln!(out, "  Scene 2: Tensors... {}", human::count(tensors as u64))?;
     }
     writeln!(out, "\nACT III: THE VERDICT")?;
     match (&play.validation, &play.failure) {
@@ -182,7 +202,7 @@ fn render_drama(out: &mut dyn Write, play: &Play) -> io::Result<()> {
             writeln!(out, "  CURTAIN CALL: Model is PRODUCTION READY!")
         }
         (Some(report), _) if report.valid => {
-            writeln!(out, "  CURTAIN CALL: Model plays on, under a cloud: {} warnings", report.findings.len())
+            writeln!(out, "  CURTAIN CALL: Model plays on, under a cloud: {}", findings(report))
         }
         (Some(report), _) => {
             let error = report.findings.iter().find(|finding| finding.level == Level::Error);
@@ -192,6 +212,15 @@ fn render_drama(out: &mut dyn Write, play: &Play) -> io::Result<()> {
         }
         (None, Some(error)) => writeln!(out, "  TRAGEDY: {error}"),
         (None, None) => Ok(()),
+    }
+}
+
+fn cast(parameters: u64) -> &'static str {
+    match parameters {
+        1_000_000_000.. => "a cast of billions!",
+        1_000_000.. => "a cast of millions!",
+        1000.. => "a cast of thousands!",
+        _ => "a chamber play!",
     }
 }
 

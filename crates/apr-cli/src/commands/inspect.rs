@@ -3,10 +3,11 @@
 use std::io::{self, Write};
 
 use apr::{CheckpointReader, Escaped};
+use apr_ops::counted;
 use apr_ops::inspect::{InspectReport, inspect};
 use apr_ops::vocabulary::{Vocabulary, vocabulary};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::args::InspectArgs;
 use crate::context::Context;
@@ -28,11 +29,11 @@ struct Report {
 
 /// Describes a model.
 pub(super) fn run(args: &InspectArgs, context: &Context) -> Outcome {
-    let model = model::open(&args.model, context)?;
+    let model = model::open_with_companions(&args.model, context)?;
     let reader: &dyn CheckpointReader = &*model.reader;
     let settings = &context.config.inspect;
     let vocabulary = if args.vocab || args.full || settings.show_vocab {
-        vocabulary(reader, settings.max_tokens_display)?
+        vocabulary(reader, if args.full { usize::MAX } else { settings.max_tokens_display })?
     } else {
         None
     };
@@ -76,7 +77,7 @@ fn render(out: &mut dyn Write, report: &InspectReport, args: &InspectArgs) -> io
         render_files(out, shards, report.files.len(), rows)?;
     }
     if !report.companions.is_empty() {
-        writeln!(out, "\n{BOLD}Files carried along{BOLD:#}")?;
+        writeln!(out, "\n{BOLD}Companion files{BOLD:#}")?;
         let files = report.companions.iter().map(|file| (file.name.as_str(), file.len));
         render_files(out, files, report.companions.len(), rows)?;
     }
@@ -128,7 +129,7 @@ fn render_metadata(out: &mut dyn Write, report: &InspectReport, rows: usize, wid
         writeln!(out, "\n{BOLD}Architecture{BOLD:#}")?;
         render_object(out, architecture, rows.max(2 * BRIEF), width)?;
     }
-    let rest: serde_json::Map<String, Value> = report
+    let rest: Map<String, Value> = report
         .metadata
         .iter()
         .filter(|(key, _)| !["architecture", "model_type", "apr_version"].contains(key))
@@ -137,9 +138,25 @@ fn render_metadata(out: &mut dyn Write, report: &InspectReport, rows: usize, wid
         .collect();
     if !rest.is_empty() {
         writeln!(out, "\n{BOLD}Metadata{BOLD:#}")?;
-        render_object(out, &Value::Object(rest), rows, width)?;
+        render_object(out, &Value::Object(flatten(&rest)), rows, width)?;
     }
     Ok(())
+}
+
+/// Objects within objects as dotted keys: `source.file`.
+fn flatten(object: &Map<String, Value>) -> Map<String, Value> {
+    let mut flat = Map::new();
+    for (key, value) in object {
+        match value {
+            Value::Object(inner) => {
+                flat.extend(flatten(inner).into_iter().map(|(rest, value)| (format!("{key}.{rest}"), value)));
+            }
+            value => {
+                flat.insert(key.clone(), value.clone());
+            }
+        }
+    }
+    flat
 }
 
 fn render_object(out: &mut dyn Write, object: &Value, rows: usize, width: usize) -> io::Result<()> {
@@ -176,8 +193,8 @@ fn render_more(out: &mut dyn Write, total: usize, rows: usize) -> io::Result<()>
 }
 
 fn render_vocabulary(out: &mut dyn Write, vocabulary: &Vocabulary) -> io::Result<()> {
-    let (size, source) = (human::count(vocabulary.size as u64), &vocabulary.source);
-    writeln!(out, "\n{BOLD}Vocabulary{BOLD:#} ({size} tokens, from {source})")?;
+    let (size, source) = (counted(vocabulary.size as u64, "token"), &vocabulary.source);
+    writeln!(out, "\n{BOLD}Vocabulary{BOLD:#} ({size}, from {source})")?;
     vocabulary.tokens.iter().try_for_each(|token| writeln!(out, "  {:>6}  {}", token.id, Escaped(&token.text)))?;
     match vocabulary.size - vocabulary.tokens.len() {
         0 => Ok(()),

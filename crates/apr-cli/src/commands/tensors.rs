@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use apr::Escaped;
+use apr_ops::counted;
 use apr_ops::tensors::{
     HistogramReport, SortBy, TensorRow, TensorsOptions, TensorsReport, find, histogram, list, parse_filter,
 };
@@ -98,9 +99,10 @@ fn render(out: &mut dyn Write, report: &TensorsReport, args: &TensorsArgs) -> io
         writeln!(out)?;
     }
     let bytes: u64 = report.tensors.iter().map(|row| row.bytes).sum();
-    let (shown, total) = (human::count(report.tensors.len() as u64), human::count(report.total as u64));
-    let of = if report.tensors.len() < report.total { format!(" of {total}") } else { String::new() };
-    writeln!(out, "{DIM}{shown}{of} tensors, {}{DIM:#}", human::bytes(bytes))
+    let total = counted(report.total as u64, "tensor");
+    let shown = report.tensors.len();
+    let of = if shown < report.total { format!("{} of ", human::count(shown as u64)) } else { String::new() };
+    writeln!(out, "{DIM}{of}{total}, {}{DIM:#}", human::bytes(bytes))
 }
 
 fn render_stats(out: &mut dyn Write, row: &TensorRow) -> io::Result<()> {
@@ -148,5 +150,6 @@ fn render_histogram(out: &mut dyn Write, report: &HistogramReport) -> io::Result
     let (start, end) = (number(report.start), number(end));
     let gap = (report.counts.len() + 1).saturating_sub(start.len() + end.len()).max(2);
     writeln!(out, "{:>label_width$}  {start}{}{end}", "", " ".repeat(gap))?;
-    writeln!(out, "{DIM}{} bins of {}{DIM:#}", report.counts.len(), number(report.width))
+    let bins = counted(report.counts.len() as u64, "bin");
+    writeln!(out, "{DIM}{bins} of width {}{DIM:#}", number(report.width))
 }

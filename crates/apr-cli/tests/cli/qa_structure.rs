@@ -109,7 +109,7 @@ fn qa_10_a_big_endian_header_is_refused() {
     let mut file = sound().build();
     file[4..8].chunks_exact_mut(2).for_each(<[u8]>::reverse);
     file[8..32].chunks_exact_mut(4).for_each(<[u8]>::reverse);
-    accepted_then("inspect m.apr", file).fails(4, &["E001", "m.apr"]);
+    accepted_then("inspect m.apr", file).fails(4, &["E001", "m.apr", "big-endian"]);
 }
 
 #[test]

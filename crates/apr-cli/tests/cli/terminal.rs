@@ -182,3 +182,36 @@ fn results_do_not_depend_on_the_number_of_threads() {
     sandbox.apr("convert m.safetensors -o many.apr --threads 5").clean();
     assert_eq!(sandbox.read("one.apr"), sandbox.read("many.apr"));
 }
+
+#[test]
+fn options_that_would_do_nothing_are_refused() {
+    let sandbox = Sandbox::new().with("m.apr", sound().build());
+    let cases = [
+        ("export m.apr --format apr --shard-size 5 -o x.apr", "--shard-size"),
+        ("convert m.apr --align 32 -o x.safetensors", "--align"),
+        ("convert m.apr --shard-size 0 -o x.safetensors", "shard of 0 bytes"),
+        ("convert m.apr --format safetensors --shard-size 5 -o -", "several shards"),
+    ];
+    for (line, said) in cases {
+        sandbox.apr(line).fails(2, &[said]);
+    }
+    assert_eq!(sandbox.files(), ["m.apr"]);
+}
+
+#[test]
+fn debug_takes_folders_and_shard_indexes() {
+    let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
+    sandbox.apr("convert m.safetensors --shard-size 8 -o s.safetensors").ok();
+    sandbox.apr("debug s.safetensors.index.json --drama").clean().says(&["cast of several files", "PRODUCTION READY"]);
+    let sandbox = Sandbox::new().with("dir/model.safetensors", small_safetensors());
+    sandbox.apr("debug dir").clean().says(&["Format:", "safetensors", "valid"]);
+}
+
+#[test]
+fn only_commands_that_carry_files_along_say_what_they_leave() {
+    let sandbox = Sandbox::new().with("dir/model.safetensors", small_safetensors()).with("dir/train.py", "");
+    for line in ["inspect dir", "tensors dir", "validate dir --strict"] {
+        sandbox.apr(line).clean();
+    }
+    sandbox.apr("import dir -o m.apr").ok().says(&["not carried along: train.py"]);
+}
