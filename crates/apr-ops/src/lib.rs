@@ -7,6 +7,7 @@
 mod chunks;
 pub mod convert;
 pub mod debug;
+pub mod diff;
 pub mod explain;
 pub mod inspect;
 mod nearest;

@@ -72,6 +72,27 @@ pub(crate) struct ValidateArgs {
     pub(crate) strict: bool,
 }
 
+/// Arguments of `diff`.
+#[derive(Debug, Args)]
+pub(crate) struct DiffArgs {
+    /// The left model: file, folder or shard index
+    pub(crate) left: PathBuf,
+    /// The right model
+    pub(crate) right: PathBuf,
+    /// JSON object of tensors that are called differently: left name to right name
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tensor_mapping: Option<PathBuf>,
+    /// Largest difference between two values that still counts as a match
+    #[arg(long, value_name = "X", default_value = "1e-6")]
+    pub(crate) tolerance: f64,
+    /// Exit with 5 when the models differ
+    #[arg(long)]
+    pub(crate) exit_code: bool,
+    /// Only tensors whose name matches, each with its own line
+    #[arg(long, value_name = "GLOB")]
+    pub(crate) tensors: Option<String>,
+}
+
 /// Arguments of `debug`.
 #[derive(Debug, Args)]
 pub(crate) struct DebugArgs {

@@ -10,7 +10,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 pub(crate) use convert::{ConvertArgs, ExportArgs, ImportArgs, ModelFormat, Precision, WriteArgs};
-pub(crate) use look::{DebugArgs, ExplainArgs, InspectArgs, Sort, TensorsArgs, ValidateArgs};
+pub(crate) use look::{DebugArgs, DiffArgs, ExplainArgs, InspectArgs, Sort, TensorsArgs, ValidateArgs};
 
 use crate::human::parse_size;
 
@@ -73,6 +73,8 @@ pub(crate) enum Command {
     Tensors(TensorsArgs),
     /// Check structure, checksums, NaN, infinity and zero tensors in one read
     Validate(ValidateArgs),
+    /// Compare two models: tensors, vocabulary, metadata
+    Diff(DiffArgs),
     /// Show raw bytes, strings, or the drama of a file, even if it does not open
     Debug(DebugArgs),
     /// Explain an error code

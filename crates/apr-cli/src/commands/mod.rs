@@ -3,6 +3,7 @@
 mod cache;
 mod convert;
 mod debug;
+mod diff;
 mod explain;
 mod inspect;
 mod manual;
@@ -19,6 +20,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Outcome {
         Command::Inspect(args) => inspect::run(&args, context),
         Command::Tensors(args) => tensors::run(&args, context),
         Command::Validate(args) => validate::run(&args, context),
+        Command::Diff(args) => diff::run(&args, context),
         Command::Debug(args) => debug::run(&args, context),
         Command::Explain(args) => explain::run(&args, context),
         Command::Import(args) => convert::import(&args, context),

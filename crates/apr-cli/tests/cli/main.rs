@@ -1,6 +1,7 @@
 //! The `apr` command from outside: what it prints, writes, refuses and leaves behind.
 
 mod bad_input;
+mod diff;
 mod golden;
 mod interruption;
 mod qa_conversion;

@@ -1,0 +1,131 @@
+//! `apr diff` (seed 001 §4.5).
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::Path;
+
+use apr::Escaped;
+use apr_io::io_error;
+use apr_ops::counted;
+use apr_ops::diff::{DiffOptions, DiffReport, MetadataChange, TensorDiff, Verdict, diff};
+use apr_ops::tensors::parse_filter;
+
+use crate::args::DiffArgs;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::human::number;
+use crate::printer::{BAD, BOLD, DIM, GOOD, ODD};
+use crate::progress::Bar;
+use crate::{Outcome, human, model};
+
+/// Differing tensors and names shown before the rest is only counted.
+const SHOWN: usize = 20;
+
+/// Compares two models.
+pub(super) fn run(args: &DiffArgs, context: &Context) -> Outcome {
+    let left = model::open(&args.left, context)?;
+    let right = model::open(&args.right, context)?;
+    let filter = args.tensors.as_deref().map(parse_filter).transpose();
+    let options = DiffOptions {
+        tolerance: args.tolerance,
+        filter: filter.map_err(|error| Failure::Usage(error.message().to_owned()))?,
+        mapping: args.tensor_mapping.as_deref().map(read_mapping).transpose()?.unwrap_or_default(),
+    };
+    let total = [&left, &right].iter().flat_map(|model| model.reader.files()).map(|file| file.len).sum();
+    let bar = Bar::new(&context.printer, total);
+    let sides = ((&*left.reader, left.name.as_str()), (&*right.reader, right.name.as_str()));
+    let report = diff(sides.0, sides.1, &options, &context.pipeline()?, &bar)?;
+    drop(bar);
+    context.printer.report(&report, |out, report| render(out, report, args))?;
+    if args.exit_code && !report.same { Err(Failure::Validation) } else { Ok(()) }
+}
+
+fn read_mapping(path: &Path) -> Outcome<Vec<(String, String)>> {
+    let text = std::fs::read(path).map_err(|error| io_error(&error, path))?;
+    let names: Result<BTreeMap<String, String>, _> = serde_json::from_slice(&text);
+    let names = names.map_err(|error| Failure::Usage(format!("{}: not a mapping of names: {error}", path.display())));
+    Ok(names?.into_iter().collect())
+}
+
+fn render(out: &mut dyn Write, report: &DiffReport, args: &DiffArgs) -> io::Result<()> {
+    // Rounded down, so that only models without a difference are 100 % alike.
+    let similarity = (report.similarity * 100.0).floor() / 100.0;
+    writeln!(out, "{BOLD}Similarity: {similarity}%{BOLD:#}")?;
+    writeln!(out, "Weight Changes: Max delta {}, L2 distance {}", number(report.max_delta), number(report.l2))?;
+    if let Some(vocab) = report.vocab {
+        let count = |tokens: usize| counted(tokens as u64, "token");
+        writeln!(out, "Vocab Changes: Added {}, Removed {}", count(vocab.added), count(vocab.removed))?;
+    }
+    let listed: Vec<&TensorDiff> =
+        report.tensors.iter().filter(|tensor| args.tensors.is_some() || is_odd(tensor)).collect();
+    if !listed.is_empty() {
+        writeln!(out)?;
+    }
+    let at_most = if args.tensors.is_some() { usize::MAX } else { SHOWN };
+    listed.iter().take(at_most).try_for_each(|tensor| render_tensor(out, tensor, args.tolerance))?;
+    render_more(out, listed.len(), at_most)?;
+    for (names, label) in [(&report.removed, "only in the left model"), (&report.added, "only in the right model")] {
+        for name in names.iter().take(SHOWN) {
+            writeln!(out, "{BAD}{label}{BAD:#}: {}", Escaped::short(name))?;
+        }
+        render_more(out, names.len(), SHOWN)?;
+    }
+    report.metadata.iter().try_for_each(|change| render_change(out, change))?;
+    let alike = report.tensors.iter().filter(|tensor| matches(tensor)).count();
+    let verdict = format!("{alike} of {} match", counted(report.tensors.len() as u64, "tensor"));
+    let read = human::bytes(report.bytes_read);
+    let (style, word) = if report.same { (GOOD, "SAME") } else { (BAD, "DIFFERENT") };
+    writeln!(out, "\n{style}{word}{style:#}: {verdict} {DIM}({read} read){DIM:#}")
+}
+
+fn matches(tensor: &TensorDiff) -> bool {
+    matches!(tensor.verdict, Verdict::Identical | Verdict::Match)
+}
+
+/// Whether there is something to tell about the pair.
+fn is_odd(tensor: &TensorDiff) -> bool {
+    tensor.other_name.is_some() || !matches(tensor)
+}
+
+fn render_tensor(out: &mut dyn Write, tensor: &TensorDiff, tolerance: f64) -> io::Result<()> {
+    write!(out, "{}", Escaped::short(&tensor.name))?;
+    if let Some(other) = &tensor.other_name {
+        write!(out, " = {}", Escaped::short(other))?;
+    }
+    write!(out, ": ")?;
+    let delta = number(tensor.max_delta.unwrap_or_default());
+    match tensor.verdict {
+        Verdict::Identical => writeln!(out, "{GOOD}MATCH{GOOD:#} (same bytes)"),
+        Verdict::Match => writeln!(out, "{GOOD}MATCH{GOOD:#} (delta = {delta}, within {tolerance:e})"),
+        Verdict::Drift => {
+            let cosine = tensor.cosine.map_or_else(String::new, |cosine| format!(", cosine {cosine:.6}"));
+            writeln!(out, "{BAD}DRIFT{BAD:#} (delta = {delta}{cosine}) !!!")
+        }
+        Verdict::Reshaped => {
+            let [left, right] = &tensor.shapes;
+            writeln!(out, "{ODD}RESHAPED{ODD:#} ({left} to {right}, same bytes)")
+        }
+        Verdict::Incomparable => {
+            let ([left, right], [from, to]) = (&tensor.shapes, tensor.dtypes);
+            writeln!(out, "{BAD}INCOMPARABLE{BAD:#} ({from} {left} and {to} {right}) !!!")
+        }
+    }
+}
+
+fn render_change(out: &mut dyn Write, change: &MetadataChange) -> io::Result<()> {
+    /// Characters of a value that are shown.
+    const WIDTH: usize = 60;
+    let shown = |value: &Option<serde_json::Value>| {
+        let text = value.as_ref().map_or_else(|| "nothing".to_owned(), ToString::to_string);
+        Escaped(&text.chars().take(WIDTH).collect::<String>()).to_string()
+    };
+    let (left, right) = (shown(&change.left), shown(&change.right));
+    writeln!(out, "{ODD}metadata{ODD:#}: {}: {left} to {right}", Escaped::short(&change.key))
+}
+
+fn render_more(out: &mut dyn Write, total: usize, shown: usize) -> io::Result<()> {
+    if total > shown {
+        writeln!(out, "{DIM}and {} more; --json lists them all{DIM:#}", human::count((total - shown) as u64))?;
+    }
+    Ok(())
+}

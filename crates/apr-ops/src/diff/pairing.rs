@@ -1,0 +1,166 @@
+//! Which tensor of one model is which of the other: by name, by the user's word, by their bytes.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use apr::digest::{ChunkSums, Digest, TensorDigest};
+use apr::{CheckpointReader, Error, Pipeline, Result, TensorInfo};
+
+use super::DiffOptions;
+use crate::Progress;
+use crate::chunks::{chunks, take};
+
+/// Positions of a tensor and its counterpart.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pair {
+    pub(super) left: usize,
+    pub(super) right: usize,
+    /// Found by its bytes, so there is nothing left to compare.
+    pub(super) identical: bool,
+}
+
+/// All pairs, and what has no counterpart.
+#[derive(Debug, Default)]
+pub(super) struct Pairing {
+    pub(super) pairs: Vec<Pair>,
+    pub(super) removed: Vec<String>,
+    pub(super) added: Vec<String>,
+    pub(super) lonely_elements: u64,
+    pub(super) bytes_read: u64,
+}
+
+/// Pairs tensors by name; those left over by the digest of their bytes, which are read only where a tensor of the same
+/// dtype and length is left over on the other side, too.
+pub(super) fn pair<P: Pipeline>(
+    left: &dyn CheckpointReader,
+    right: &dyn CheckpointReader,
+    options: &DiffOptions,
+    pipeline: &P,
+    progress: &dyn Progress,
+) -> Result<Pairing> {
+    let mapping: HashMap<&str, &str> = options.mapping.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
+    check_mapping(&mapping, left, right)?;
+    let by_name: HashMap<&str, usize> = right.tensors().iter().map(|info| info.name.as_str()).zip(0..).collect();
+    let wanted = |name: &str| options.filter.as_ref().is_none_or(|filter| filter.is_match(name));
+
+    let mut pairing = Pairing::default();
+    let mut taken = vec![false; right.tensors().len()];
+    let mut left_over = Vec::new();
+    for (position, info) in left.tensors().iter().enumerate().filter(|(_, info)| wanted(&info.name)) {
+        let name = mapping.get(info.name.as_str()).copied().unwrap_or(&info.name);
+        match by_name.get(name) {
+            Some(&right) => {
+                taken[right] = true;
+                pairing.pairs.push(Pair { left: position, right, identical: false });
+            }
+            None => left_over.push(position),
+        }
+    }
+    let right_over: Vec<usize> =
+        (0..taken.len()).filter(|&position| !taken[position] && wanted(&right.tensors()[position].name)).collect();
+    pairing.match_by_bytes((left, &left_over), (right, &right_over), pipeline, progress)?;
+    pairing.pairs.sort_by_key(|pair| pair.left);
+    Ok(pairing)
+}
+
+fn check_mapping(
+    mapping: &HashMap<&str, &str>,
+    left: &dyn CheckpointReader,
+    right: &dyn CheckpointReader,
+) -> Result<()> {
+    let known = |reader: &dyn CheckpointReader, name: &str| reader.tensors().iter().any(|info| info.name == name);
+    for (&a, &b) in mapping {
+        for (name, reader, side) in [(a, left, "left"), (b, right, "right")] {
+            if !known(reader, name) {
+                let message = format!("the mapping names a tensor that the {side} model does not have");
+                return Err(Error::format(message).for_tensor(name));
+            }
+        }
+    }
+    Ok(())
+}
+
+type Side<'a> = (&'a dyn CheckpointReader, &'a [usize]);
+
+impl Pairing {
+    fn match_by_bytes<P: Pipeline>(
+        &mut self,
+        left: Side<'_>,
+        right: Side<'_>,
+        pipeline: &P,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let form = |info: &TensorInfo| (info.dtype, info.byte_len().unwrap_or_default());
+        let mut candidates: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+        for &position in right.1 {
+            candidates.entry(form(&right.0.tensors()[position])).or_default().push(position);
+        }
+        let mut by_digest: HashMap<(apr::DType, Digest), Vec<usize>> = HashMap::new();
+        let mut digested = BTreeSet::new();
+        for &position in left.1 {
+            let info = &left.0.tensors()[position];
+            let alike = candidates.remove(&form(info)).unwrap_or_default();
+            for other in alike {
+                let digest = self.digest(right.0, other, pipeline, progress)?;
+                by_digest.entry((info.dtype, digest)).or_default().push(other);
+                digested.insert(form(info));
+            }
+            let counterpart = if digested.contains(&form(info)) {
+                let digest = self.digest(left.0, position, pipeline, progress)?;
+                by_digest.get_mut(&(info.dtype, digest)).and_then(|found| (!found.is_empty()).then(|| found.remove(0)))
+            } else {
+                None
+            };
+            match counterpart {
+                Some(other) => self.pairs.push(Pair { left: position, right: other, identical: true }),
+                None => self.lonely(info, true),
+            }
+        }
+        let mut unmatched: Vec<usize> = candidates.into_values().chain(by_digest.into_values()).flatten().collect();
+        unmatched.sort_unstable();
+        unmatched.into_iter().for_each(|position| self.lonely(&right.0.tensors()[position], false));
+        Ok(())
+    }
+
+    fn lonely(&mut self, info: &TensorInfo, left: bool) {
+        self.lonely_elements += info.shape.elements().unwrap_or_default();
+        if left { &mut self.removed } else { &mut self.added }.push(info.name.clone());
+    }
+
+    /// The digest that the file gives, or else that of the bytes.
+    fn digest<P: Pipeline>(
+        &mut self,
+        reader: &dyn CheckpointReader,
+        tensor: usize,
+        pipeline: &P,
+        progress: &dyn Progress,
+    ) -> Result<Digest> {
+        #[derive(Default)]
+        struct Slot {
+            bytes: Vec<u8>,
+            sums: Option<ChunkSums>,
+        }
+        if let Some(digest) = reader.digest(tensor) {
+            return Ok(digest);
+        }
+        let info = &reader.tensors()[tensor];
+        let len = info.byte_len()?;
+        let pieces: Vec<_> = chunks(info, len).collect();
+        let mut digest = TensorDigest::new();
+        let produce = |at: usize, slot: &mut Slot| {
+            let bytes = take(&mut slot.bytes, pieces[at].len);
+            reader.read_tensor(tensor, pieces[at].offset, bytes)?;
+            slot.sums = pieces[at].summable.then(|| ChunkSums::of(bytes, pieces[at].offset, len));
+            Ok(())
+        };
+        pipeline.run(pieces.len(), produce, |at, slot: &mut Slot| {
+            match slot.sums {
+                Some(sums) => digest.append(sums),
+                None => digest.update(&slot.bytes[..pieces[at].len]),
+            }
+            progress.advance(pieces[at].len as u64);
+            Ok(())
+        })?;
+        self.bytes_read += len;
+        Ok(digest.value())
+    }
+}
