@@ -56,8 +56,13 @@ fn render(out: &mut dyn Write, report: &DiffReport, args: &DiffArgs) -> io::Resu
         let count = |tokens: usize| counted(tokens as u64, "token");
         writeln!(out, "Vocab Changes: Added {}, Removed {}", count(vocab.added), count(vocab.removed))?;
     }
-    let listed: Vec<&TensorDiff> =
+    let mut listed: Vec<&TensorDiff> =
         report.tensors.iter().filter(|tensor| args.tensors.is_some() || is_odd(tensor)).collect();
+    if args.tensors.is_none() {
+        // The worst first: those that can't be compared, then by how far they are.
+        let distance = |tensor: &TensorDiff| tensor.max_delta.unwrap_or(f64::INFINITY);
+        listed.sort_by(|a, b| distance(b).total_cmp(&distance(a)));
+    }
     if !listed.is_empty() {
         writeln!(out)?;
     }

@@ -57,7 +57,10 @@ fn a_conversion_is_the_same_as_its_source_in_every_format() {
     sandbox.apr("convert a.apr -o a.safetensors").ok();
     sandbox.apr("convert a.apr -o half.apr --precision fp16").ok();
     sandbox.apr("diff a.apr a.safetensors --exit-code").clean().says(&["Similarity: 100%", "SAME"]);
-    sandbox.apr("diff a.safetensors half.apr --exit-code --tensors *").clean().says(&["MATCH (delta = 0, within 1e-6)"]);
+    sandbox
+        .apr("diff a.safetensors half.apr --exit-code --tensors *")
+        .clean()
+        .says(&["MATCH (delta = 0, within 1e-6)"]);
 }
 
 #[test]
@@ -93,7 +96,11 @@ fn missing_tensors_shapes_and_not_a_number_are_told() {
     let other = [f32s("a.weight", &[2, 2], &[1.0, 2.0, 3.0, f32::NAN]), f32s("c.weight", &[2], &[1.0, 1.0])];
     let sandbox = Sandbox::new().with("a.apr", model(two_layers())).with("b.apr", model(other));
     let run = sandbox.apr("diff a.apr b.apr").clean();
-    run.says(&["a.weight: DRIFT (delta = inf", "only in the left model: b.weight", "only in the right model: c.weight"]);
+    run.says(&[
+        "a.weight: DRIFT (delta = inf",
+        "only in the left model: b.weight",
+        "only in the right model: c.weight",
+    ]);
     let other = [f32s("a.weight", &[3], &[1.0, 2.0, 3.0]), two_layers()[1].clone()];
     sandbox.write("c.apr", model(other));
     sandbox.apr("diff a.apr c.apr").clean().says(&["a.weight: INCOMPARABLE (f32 [2, 2] and f32 [3]) !!!"]);

@@ -9,7 +9,9 @@ use serde_json::Value;
 
 use super::header::Header;
 use super::index::IndexEntry;
-use super::trailer::FOOTER_LEN;
+
+/// Length of the footer in bytes.
+pub const FOOTER_LEN: u32 = 16;
 
 /// Trailer blocks start at multiples of this, in bytes.
 pub(super) const BLOCK_ALIGNMENT: u64 = 64;

@@ -44,6 +44,7 @@ mod writer;
 
 pub use companion::CompanionFile;
 pub use header::{Flags, Header, MAGIC};
+pub use layout::FOOTER_LEN;
 pub use reader::{Apr2Reader, open};
-pub use trailer::{FOOTER_LEN, Footer};
+pub use trailer::Footer;
 pub use writer::{Apr2Writer, WriteOptions, plan};

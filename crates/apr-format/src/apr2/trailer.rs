@@ -9,10 +9,7 @@ use apr_core::{ByteSource, Error, Result, read_vec};
 use serde::Serialize;
 
 use super::header::{Flags, Header};
-use super::layout::{BLOCK_ALIGNMENT, align};
-
-/// Length of the footer in bytes.
-pub const FOOTER_LEN: u32 = 16;
+use super::layout::{BLOCK_ALIGNMENT, FOOTER_LEN, align};
 
 const FOOTER_MAGIC: [u8; 4] = *b"2RPA";
 const BLOCK_HEADER_LEN: u64 = 16;

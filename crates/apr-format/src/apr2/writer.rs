@@ -18,8 +18,8 @@ use serde_json::{Map, Value, json};
 use super::companion::{CompanionFile, embed_companions};
 use super::header::{Flags, Header, VERSION_MAJOR};
 use super::index::{INDEX_HEADER_LEN, IndexEntry, check_info};
-use super::layout::{BLOCK_ALIGNMENT, align};
-use super::trailer::{FOOTER_LEN, Footer, digests_len, encode_digests};
+use super::layout::{BLOCK_ALIGNMENT, FOOTER_LEN, align};
+use super::trailer::{Footer, digests_len, encode_digests};
 
 /// Room left in the front, so that a loss note or a small edit patches it instead of moving the data.
 const FRONT_SLACK: u64 = 1024;
