@@ -1,5 +1,6 @@
 //! Reading: one file, or the shards of one model as if they were one.
 
+use std::cmp::Reverse;
 use std::fmt;
 
 use apr_core::{
@@ -9,6 +10,7 @@ use apr_core::{
 
 use serde_json::{Value, json};
 
+use crate::dtype::rank;
 use crate::header::{Entry, Header, LENGTH_BYTES, check_header_len};
 use crate::text::Text;
 
@@ -183,7 +185,23 @@ impl SafetensorsReader {
             reader.files.push(FileInfo { name, len: source.len() });
             reader.sources.push(source);
         }
+        reader.merge_canonical_shards();
         reader
+    }
+
+    /// Shards that are each in the reference library's order are given in that order as a whole, which is the one that
+    /// the file had before it was cut; a large tensor gets its shard before smaller ones that precede it.
+    fn merge_canonical_shards(&mut self) {
+        let key = |&at: &usize| (Reverse(rank(self.tensors[at].dtype)), self.tensors[at].name.as_str());
+        let mut order: Vec<usize> = (0..self.tensors.len()).collect();
+        let by_shard = order.chunk_by(|&a, &b| self.stored[a].file == self.stored[b].file);
+        if self.files.len() < 2 || !by_shard.into_iter().all(|shard| shard.is_sorted_by_key(key)) {
+            return;
+        }
+        order.sort_by(|a, b| key(a).cmp(&key(b)));
+        let mut tensors: Vec<_> = std::mem::take(&mut self.tensors).into_iter().map(Some).collect();
+        self.tensors = order.iter().filter_map(|&at| tensors[at].take()).collect();
+        self.stored = order.iter().map(|&at| self.stored[at]).collect();
     }
 
     pub(crate) fn warn(&mut self, warning: String) {

@@ -188,3 +188,14 @@ fn every_real_safetensors_file_survives_byte_for_byte() {
     }
     assert!(seen > 10);
 }
+
+#[test]
+fn a_file_that_was_cut_into_shards_is_the_same_file_when_joined() {
+    let original = fs::read(locate::fixture("tiny-llama/model.safetensors")).expect("the fixture is there");
+    let sandbox = Sandbox::new().with("m.safetensors", &original);
+    // Tensors larger than a shard get one of their own, ahead of the smaller ones before them.
+    sandbox.apr("convert m.safetensors --shard-size 40KB -o cut/m.safetensors").ok();
+    sandbox.apr("convert cut/m.safetensors.index.json -o m.apr").ok();
+    sandbox.apr("convert m.apr -o joined.safetensors").ok();
+    assert!(sandbox.read("joined.safetensors") == original);
+}
