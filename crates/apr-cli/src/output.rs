@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::path::Path;
 
 use apr::{Layout, PlanOptions, Sink, TargetFormat};
-use apr_io::{AtomicOutput, StdoutSink, Target};
+use apr_io::{AtomicOutput, StreamSink, Target};
 
 use crate::Outcome;
 use crate::failure::Failure;
@@ -12,7 +12,7 @@ use crate::failure::Failure;
 /// An output that is being written.
 pub(crate) enum Output {
     Files(AtomicOutput),
-    Stdout(StdoutSink),
+    Stream(StreamSink),
 }
 
 impl Output {
@@ -28,7 +28,8 @@ impl Output {
             _ => "model.apr",
         };
         let Some(path) = path.filter(|path| !Self::is_stdout(path)) else { return PlanOptions::new(format, default) };
-        let is_file = path.extension().is_some_and(|extension| extension == "safetensors") && !path.is_dir();
+        let named_so = path.extension().is_some_and(|extension| extension == "safetensors");
+        let is_file = (named_so && !path.is_dir()) || StreamSink::is_for(path);
         if format == TargetFormat::Safetensors && !is_file {
             return PlanOptions { folder: true, ..PlanOptions::new(format, default) };
         }
@@ -38,14 +39,15 @@ impl Output {
 
     /// Prepares to write; refuses files that exist unless `force`.
     pub(crate) fn create(path: &Path, options: &PlanOptions, layout: &Layout, force: bool) -> Outcome<Self> {
-        if Self::is_stdout(path) {
-            if std::io::stdout().is_terminal() {
+        let stdout = Self::is_stdout(path);
+        if stdout || StreamSink::is_for(path) {
+            if stdout && std::io::stdout().is_terminal() {
                 return Err(Failure::Usage("a model would garble the terminal; redirect standard output".to_owned()));
             }
             if layout.files.len() > 1 {
-                return Err(Failure::Usage("several shards do not fit standard output; name a file".to_owned()));
+                return Err(Failure::Usage("several files do not fit a stream; name a file or a folder".to_owned()));
             }
-            return Ok(Self::Stdout(StdoutSink::new()));
+            return Ok(Self::Stream(if stdout { StreamSink::stdout() } else { StreamSink::open(path)? }));
         }
         let target = if options.folder { Target::Folder(path.into()) } else { Target::File(path.into()) };
         let names = layout.files.iter().map(|file| file.name.as_str());
@@ -55,7 +57,7 @@ impl Output {
     pub(crate) fn sink(&mut self) -> &mut dyn Sink {
         match self {
             Self::Files(files) => files,
-            Self::Stdout(stdout) => stdout,
+            Self::Stream(stream) => stream,
         }
     }
 
@@ -63,7 +65,7 @@ impl Output {
     pub(crate) fn commit(self) -> Outcome {
         match self {
             Self::Files(files) => files.commit()?,
-            Self::Stdout(mut stdout) => stdout.flush()?,
+            Self::Stream(mut stream) => stream.flush()?,
         }
         Ok(())
     }

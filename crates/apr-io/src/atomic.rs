@@ -73,8 +73,10 @@ impl AtomicOutput {
     }
 
     fn check_free(&self, path: &Path) -> Result<()> {
-        if path.is_dir() {
-            return Err(Error::io(IoCause::Other, "the target is a folder").in_file(path.display()));
+        let existing = path.metadata();
+        if existing.as_ref().is_ok_and(|target| !target.is_file()) {
+            let what = if path.is_dir() { "a folder" } else { "a pipe or a device" };
+            return Err(Error::io(IoCause::Other, format!("the target is {what}")).in_file(path.display()));
         }
         if !self.overwrite && path.symlink_metadata().is_ok() {
             return Err(Error::io(IoCause::AlreadyExists, "the file exists already").in_file(path.display()));
@@ -168,58 +170,5 @@ impl Sink for AtomicOutput {
             return Err(Error::io(IoCause::Other, "a patch past what was written").in_file(path.display()).at(offset));
         }
         file.write_all_at(bytes, offset).map_err(|error| io_error(&error, path))
-    }
-}
-
-/// Standard output, for formats that stream.
-#[derive(Debug)]
-pub struct StdoutSink {
-    stdout: io::StdoutLock<'static>,
-    position: u64,
-}
-
-impl StdoutSink {
-    /// Locks standard output.
-    #[must_use]
-    pub fn new() -> Self {
-        Self { stdout: io::stdout().lock(), position: 0 }
-    }
-
-    /// Hands what is buffered to the operating system.
-    ///
-    /// # Errors
-    /// E007.
-    pub fn flush(&mut self) -> Result<()> {
-        self.stdout.flush().map_err(|error| io_error(&error, Path::new("standard output")))
-    }
-}
-
-impl Default for StdoutSink {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Sink for StdoutSink {
-    fn next_file(&mut self, name: &str) -> Result<()> {
-        Err(Error::io(IoCause::Other, format!("'{name}' is a second file, and standard output holds one")))
-    }
-
-    fn write_all(&mut self, bytes: &[u8]) -> Result<()> {
-        self.stdout.write_all(bytes).map_err(|error| io_error(&error, Path::new("standard output")))?;
-        self.position += bytes.len() as u64;
-        Ok(())
-    }
-
-    fn position(&self) -> u64 {
-        self.position
-    }
-
-    fn can_patch(&self) -> bool {
-        false
-    }
-
-    fn patch(&mut self, offset: u64, _bytes: &[u8]) -> Result<()> {
-        Err(Error::io(IoCause::Other, "standard output can't go back").at(offset))
     }
 }

@@ -4,6 +4,7 @@
 //! - [`MappedFile`] lends tensors where they lie in the page cache.
 //! - [`ModelFolder`] opens a model's other files and refuses names that lead out of its folder.
 //! - [`AtomicOutput`] writes beside the target and replaces it when everything is on disk.
+//! - [`StreamSink`] writes to standard output, a pipe or a device.
 //! - [`Threads`] runs a pass on several threads, in order and within a memory budget.
 
 mod atomic;
@@ -11,11 +12,13 @@ mod error;
 mod file;
 mod folder;
 mod mapped;
+mod stream;
 mod threads;
 
-pub use atomic::{AtomicOutput, StdoutSink, Target};
+pub use atomic::{AtomicOutput, Target};
 pub use error::io_error;
 pub use file::FileSource;
 pub use folder::ModelFolder;
 pub use mapped::MappedFile;
+pub use stream::StreamSink;
 pub use threads::{Interrupt, Threads};

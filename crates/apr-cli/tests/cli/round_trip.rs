@@ -199,3 +199,13 @@ fn a_file_that_was_cut_into_shards_is_the_same_file_when_joined() {
     sandbox.apr("convert m.apr -o joined.safetensors").ok();
     assert!(sandbox.read("joined.safetensors") == original);
 }
+
+#[test]
+fn devices_and_named_pipes_are_written_to_and_not_replaced() {
+    let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
+    let run = sandbox.shell(
+        r#"mkfifo pipe && { cat pipe > copy.apr & } && "$APR" convert m.safetensors --format apr -o pipe && wait && test -p pipe &&
+        "$APR" convert m.safetensors --format apr -o /dev/null && test -c /dev/null && "$APR" diff m.safetensors copy.apr --exit-code"#,
+    );
+    run.ok().says(&["SAME"]);
+}

@@ -190,7 +190,7 @@ fn options_that_would_do_nothing_are_refused() {
         ("export m.apr --format apr --shard-size 5 -o x.apr", "--shard-size"),
         ("convert m.apr --align 32 -o x.safetensors", "--align"),
         ("convert m.apr --shard-size 0 -o x.safetensors", "shard of 0 bytes"),
-        ("convert m.apr --format safetensors --shard-size 5 -o -", "several shards"),
+        ("convert m.apr --format safetensors --shard-size 5 -o -", "several files"),
     ];
     for (line, said) in cases {
         sandbox.apr(line).fails(2, &[said]);
