@@ -38,20 +38,21 @@ def run(*command):
 
 
 def copy(source, target):
-    """`cp` to a new file, then what makes it as durable as apr's output is."""
-    target.unlink(missing_ok=True)
+    """`cp` to a new file, then what makes it as durable as apr's output is; the file is gone afterwards."""
     result = run("cp", source, target)
     start = time.perf_counter()
     with open(target, "rb") as file:
         os.fsync(file.fileno())
     result.wall += time.perf_counter() - start
+    target.unlink()
     return result
 
 
 def convert(apr, source, target):
-    """To a new file, as `cp` does."""
-    target.unlink(missing_ok=True)
-    return run(apr, "convert", source, "-o", target, "-q")
+    """To a new file, as `cp` does; it is gone afterwards."""
+    result = run(apr, "convert", source, "-o", target, "-q")
+    target.unlink()
+    return result
 
 
 def median(runs, field):
@@ -59,10 +60,7 @@ def median(runs, field):
 
 
 def alternate(count, *sides):
-    """Runs the sides in turn, `count` times after a warm-up; each side is a function that returns a Run.
-
-    A side's own output is there until its next turn, so the folder holds every side's at once.
-    """
+    """Runs the sides in turn, `count` times after a warm-up; each side is a function that returns a Run."""
     for side in sides:
         side()
     results = [[] for _ in sides]
@@ -121,14 +119,10 @@ def bench_convert(apr, folder, size, runs, rows):
     source, packed, back, copied = (folder / name for name in ("m.safetensors", "m.apr", "b.safetensors", "c"))
     subprocess.run([sys.executable, __file__, "--make", source, str(size)], check=True)
     label = f"{size / GB:.0f} GB"
-    peer, forth, return_ = alternate(
-        runs,
-        lambda: copy(source, copied),
-        lambda: convert(apr, source, packed),
-        lambda: convert(apr, packed, back),
-    )
-    subprocess.run(["cmp", source, back], check=True)
-    for name, ours in (("safetensors -> apr", forth), ("apr -> safetensors", return_)):
+    forth = alternate(runs, lambda: copy(source, copied), lambda: convert(apr, source, packed))
+    run(apr, "convert", source, "-o", packed, "-q")
+    return_ = alternate(runs, lambda: copy(packed, copied), lambda: convert(apr, packed, back))
+    for name, (peer, ours) in (("safetensors -> apr", forth), ("apr -> safetensors", return_)):
         rows.append((f"{name}, {label}", f"{ratio(peer, ours):.2f} of `cp`'s speed",
                      f"{median(ours, 'wall'):.2f} s against {median(peer, 'wall'):.2f} s; "
                      f"CPU {median(ours, 'cpu'):.2f} s against {median(peer, 'cpu'):.2f} s; "
@@ -141,7 +135,9 @@ def bench_convert(apr, folder, size, runs, rows):
                  f"peak {median(one, 'peak'):.0f} MiB"))
     rows.append((f"the same, 2 threads", f"{length / median(two, 'wall'):.2f} GB/s, "
                  f"{ratio(one, two):.2f} times one thread", f"peak {median(two, 'peak'):.0f} MiB"))
-    for path in (packed, back, copied):
+    run(apr, "convert", packed, "-o", back, "-q")
+    subprocess.run(["cmp", source, back], check=True)
+    for path in (packed, back):
         path.unlink()
     return source
 
