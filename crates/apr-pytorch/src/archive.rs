@@ -1,0 +1,106 @@
+//! ZIP files: `torch.save` since 1.6, and TorchScript.
+
+use std::collections::HashMap;
+
+use apr_core::{ByteSource, Error, Escaped, Limits, Result};
+use serde_json::{Map, Value};
+
+use crate::contents::{Contents, Range};
+use crate::input::Input;
+use crate::options::OpenOptions;
+use crate::pickle::{Persistent, Policy, run};
+use crate::scan;
+use crate::zip::{Archive, Entry};
+
+const PICKLE: &str = "data.pkl";
+
+pub(crate) fn read(source: &dyn ByteSource, options: &OpenOptions, limits: &Limits) -> Result<Contents> {
+    let archive = Archive::read(source, limits)?;
+    let pickle = find_pickle(&archive)?;
+    let folder = pickle.name.strip_suffix(PICKLE).unwrap_or_default();
+    check_byte_order(source, &archive, folder, limits)?;
+    // The checksum first: a pickle that was damaged should not be judged by what it says now.
+    pickle.content(source, limits)?;
+
+    let policy = Policy { lenient: false, classes: &options.classes, persistent: Persistent::Storage };
+    let end = pickle.offset + pickle.len;
+    let outcome = run(Input::new(source, pickle.offset, end, limits), &policy, limits);
+    let root = outcome.root?;
+    let warnings = scan::check_rest(source, outcome.end, end, limits)?;
+    for other in archive.entries.iter().filter(|entry| scan::is_surely_pickle(&entry.name) && entry.name != pickle.name)
+    {
+        other.check_stored()?;
+        scan::check_rest(source, other.offset, other.offset + other.len, limits)?;
+    }
+    let storages = storages(&archive, folder)?;
+    let header_fields = header_fields(source, &archive, folder, limits)?;
+    Ok(Contents { heap: outcome.heap, root, storages, header_fields, warnings })
+}
+
+/// The one `data.pkl`, at the top or in a folder.
+fn find_pickle(archive: &Archive) -> Result<&Entry> {
+    let is_pickle = |entry: &&Entry| {
+        let folder = entry.name.strip_suffix(PICKLE);
+        folder.is_some_and(|folder| folder.is_empty() || folder.find('/') == Some(folder.len() - 1))
+    };
+    let mut pickles = archive.entries.iter().filter(is_pickle);
+    match (pickles.next(), pickles.next()) {
+        (Some(pickle), None) => Ok(pickle),
+        (Some(one), Some(other)) => {
+            let (one, other) = (Escaped::short(&one.name), Escaped::short(&other.name));
+            Err(Error::format(format!("the archive has two checkpoints: '{one}' and '{other}'")))
+        }
+        _ => {
+            let old = archive.entries.iter().any(|entry| entry.name.ends_with("/model.json"));
+            let what = if old {
+                "this TorchScript archive is from before PyTorch 1.4"
+            } else {
+                "this ZIP archive is not PyTorch's"
+            };
+            Err(Error::format(format!("{what}: it has no {PICKLE}")).at(0))
+        }
+    }
+}
+
+fn check_byte_order(source: &dyn ByteSource, archive: &Archive, folder: &str, limits: &Limits) -> Result<()> {
+    let Some(entry) = archive.find(&format!("{folder}byteorder")) else { return Ok(()) };
+    match &entry.content(source, limits)?[..] {
+        b"little" => Ok(()),
+        b"big" => Err(Error::version("the checkpoint was written big-endian, which is not read").at(entry.offset)),
+        _ => Err(Error::format("the checkpoint names no byte order that exists").at(entry.offset)),
+    }
+}
+
+/// Entries `data/KEY`. Older TorchScript archives keep theirs beside a pickle of another name.
+fn storages(archive: &Archive, folder: &str) -> Result<HashMap<String, Range>> {
+    let prefix = format!("{folder}data/");
+    let mut storages = HashMap::new();
+    for entry in &archive.entries {
+        if let Some(key) = entry.name.strip_prefix(&prefix) {
+            entry.check_stored()?;
+            storages.insert(key.to_owned(), Range { offset: entry.offset, len: entry.len });
+        }
+    }
+    Ok(storages)
+}
+
+fn header_fields(
+    source: &dyn ByteSource,
+    archive: &Archive,
+    folder: &str,
+    limits: &Limits,
+) -> Result<Map<String, Value>> {
+    let has_code = archive.entries.iter().any(|entry| {
+        entry.name.strip_prefix(folder).is_some_and(|name| name == "constants.pkl" || name.starts_with("code/"))
+    });
+    let container = if has_code { "TorchScript" } else { "ZIP" };
+    let mut fields = Map::from_iter([
+        ("container".to_owned(), container.into()),
+        ("entries".to_owned(), archive.entries.len().into()),
+    ]);
+    if let Some(entry) = archive.find(&format!("{folder}version")).filter(|entry| entry.len <= 16) {
+        let text = String::from_utf8_lossy(&entry.content(source, limits)?).trim().to_owned();
+        fields.insert("version".into(), text.into());
+    }
+    Ok(fields)
+}

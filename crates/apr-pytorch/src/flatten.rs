@@ -1,0 +1,209 @@
+//! From a pickle's values to tensors named by their paths, and the plain values beside them.
+
+use apr_core::{Error, Limits, Result};
+use serde_json::{Map, Value};
+
+use crate::pickle::{Heap, Id, Node};
+
+/// Containers inside each other.
+const MAX_DEPTH: usize = 128;
+
+/// Values visited. A pickle of a kilobyte may hold each of its containers twice in the next, and so on.
+const MAX_VISITS: usize = 4 << 20;
+
+/// Longest tensor name in bytes, as in the other formats.
+const MAX_NAME: usize = 65_535;
+
+/// Most plain values kept, and the longest text among them.
+const MAX_VALUES: usize = 1024;
+const MAX_TEXT: usize = 4096;
+
+/// Name of a tensor that is the whole checkpoint.
+const ONLY: &str = "tensor";
+
+/// A flat checkpoint.
+#[derive(Debug, Default)]
+pub(crate) struct Flat {
+    /// Path, and position in [`Heap::tensors`]; in order of appearance.
+    pub(crate) tensors: Vec<(String, u32)>,
+    pub(crate) values: Map<String, Value>,
+    /// Plain values that were too many or too long.
+    pub(crate) dropped: usize,
+}
+
+pub(crate) fn flatten(heap: &Heap, root: Id, limits: &Limits) -> Result<Flat> {
+    let mut walk = Walk {
+        heap,
+        path: String::new(),
+        depth: 0,
+        visits: 0,
+        names: 0,
+        max_names: limits.max_index,
+        flat: Flat::default(),
+    };
+    walk.visit(root)?;
+    Ok(walk.flat)
+}
+
+struct Walk<'a> {
+    heap: &'a Heap,
+    path: String,
+    depth: usize,
+    visits: usize,
+    /// Bytes of the names so far.
+    names: u64,
+    max_names: u64,
+    flat: Flat,
+}
+
+impl Walk<'_> {
+    fn visit(&mut self, id: Id) -> Result<()> {
+        self.spend(1)?;
+        match self.heap.get(id) {
+            Node::Tensor(tensor) => self.tensor(*tensor),
+            Node::Unsupported(what) => {
+                let error = Error::version(format!("this is {what}, which is not read"));
+                Err(error.for_tensor(self.name()))
+            }
+            Node::Dict(pairs) => self.dict(pairs),
+            Node::List(items) | Node::Set(items) => self.items(items),
+            Node::Tuple(items) => self.items(items),
+            Node::Object(Some(state)) => self.object(*state),
+            Node::Bool(value) => self.value((*value).into()),
+            Node::Int(value) => match i64::try_from(*value) {
+                Ok(value) => self.value(value.into()),
+                Err(_) => self.value(value.to_string().into()),
+            },
+            Node::Float(value) => match serde_json::Number::from_f64(*value) {
+                Some(value) => self.value(Value::Number(value)),
+                None => self.value(value.to_string().into()),
+            },
+            Node::Str(text) if text.len() <= MAX_TEXT => self.value(text.to_string().into()),
+            Node::Str(_) | Node::Bytes | Node::BigInt => {
+                self.flat.dropped += 1;
+                Ok(())
+            }
+            Node::None | Node::Global(_) | Node::Object(None) | Node::Storage(_) | Node::Opaque => Ok(()),
+        }
+    }
+
+    /// Pays for looking at `values` of them.
+    fn spend(&mut self, values: usize) -> Result<()> {
+        self.visits = self.visits.saturating_add(values);
+        if self.visits > MAX_VISITS {
+            return Err(Error::memory("the checkpoint repeats its containers more often than makes sense"));
+        }
+        Ok(())
+    }
+
+    fn name(&self) -> &str {
+        if self.path.is_empty() { ONLY } else { &self.path }
+    }
+
+    fn tensor(&mut self, tensor: u32) -> Result<()> {
+        let name = self.name().to_owned();
+        self.names = self.names.saturating_add(name.len() as u64 + 64);
+        if self.names > self.max_names {
+            return Err(Error::memory("the names of the tensors exceed the limit of an index"));
+        }
+        self.flat.tensors.push((name, tensor));
+        Ok(())
+    }
+
+    fn value(&mut self, value: Value) -> Result<()> {
+        if self.flat.values.len() < MAX_VALUES && self.path.len() <= MAX_TEXT {
+            self.flat.values.insert(if self.path.is_empty() { "value".into() } else { self.path.clone() }, value);
+        } else {
+            self.flat.dropped += 1;
+        }
+        Ok(())
+    }
+
+    fn under(&mut self, key: &str, id: Id) -> Result<()> {
+        let len = self.path.len();
+        if len + key.len() >= MAX_NAME {
+            return Err(Error::format(format!("a name is longer than {MAX_NAME} bytes")).for_tensor(&self.path));
+        }
+        if self.depth == MAX_DEPTH {
+            let message = format!("containers are nested more than {MAX_DEPTH} deep, or contain themselves");
+            return Err(Error::format(message).for_tensor(&self.path));
+        }
+        if len > 0 {
+            self.path.push('.');
+        }
+        self.path.push_str(key);
+        self.depth += 1;
+        let result = self.visit(id);
+        self.depth -= 1;
+        self.path.truncate(len);
+        result
+    }
+
+    fn dict(&mut self, pairs: &[(Id, Id)]) -> Result<()> {
+        for (position, &(key, value)) in pairs.iter().enumerate() {
+            match self.heap.get(key) {
+                Node::Str(text) => self.under(text, value)?,
+                Node::Int(number) => self.under(&number.to_string(), value)?,
+                // Tuples and the like have no name of their own.
+                _ => self.under(&format!("<{position}>"), value)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn items(&mut self, items: &[Id]) -> Result<()> {
+        items.iter().enumerate().try_for_each(|(position, &item)| self.under(&position.to_string(), item))
+    }
+
+    /// A module has its parameters, buffers and children in three dictionaries; anything else is its attributes.
+    fn object(&mut self, state: Id) -> Result<()> {
+        let state = match self.heap.get(state) {
+            Node::Tuple(parts) => parts.first().copied().unwrap_or(state),
+            _ => state,
+        };
+        self.spend(self.heap.size(state))?;
+        let (Some(parameters), Some(modules)) =
+            (self.heap.entry(state, "_parameters"), self.heap.entry(state, "_modules"))
+        else {
+            return match self.heap.get(state) {
+                Node::Dict(pairs) => self.attributes(pairs),
+                _ => Ok(()),
+            };
+        };
+        self.members(parameters, &[])?;
+        if let Some(buffers) = self.heap.entry(state, "_buffers") {
+            let fleeting = self.heap.entry(state, "_non_persistent_buffers_set");
+            let fleeting = fleeting.and_then(|set| self.heap.items(set)).unwrap_or_default();
+            self.members(buffers, fleeting)?;
+        }
+        self.members(modules, &[])
+    }
+
+    /// What `state_dict()` would list: all but the buffers that are not saved.
+    fn members(&mut self, dict: Id, fleeting: &[Id]) -> Result<()> {
+        let Node::Dict(pairs) = self.heap.get(dict) else {
+            return Err(
+                Error::format("a module keeps its members in something that is no dictionary").for_tensor(&self.path)
+            );
+        };
+        self.spend(fleeting.len().saturating_mul(pairs.len()))?;
+        for &(key, value) in pairs {
+            let Some(name) = self.heap.text(key) else { continue };
+            if !fleeting.iter().any(|&other| self.heap.text(other) == Some(name)) {
+                self.under(name, value)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// TorchScript's objects have `training` beside their tensors; only texts and numbers tell something.
+    fn attributes(&mut self, pairs: &[(Id, Id)]) -> Result<()> {
+        for &(key, value) in pairs {
+            match (self.heap.text(key), self.heap.get(value)) {
+                (Some("training"), Node::Bool(_)) | (None, _) => {}
+                (Some(name), _) => self.under(name, value)?,
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,110 @@
+//! Reading a pickle stream through a window, because a pre-ZIP file does not say where its pickles end.
+
+use apr_core::{ByteSource, Error, Limits, Result};
+
+/// Bytes fetched at a time.
+const WINDOW: usize = 1 << 16;
+
+/// Longest line of a text opcode, in bytes.
+const MAX_LINE: usize = 1 << 20;
+
+/// A part of a source, read from front to back.
+pub(crate) struct Input<'a> {
+    source: &'a dyn ByteSource,
+    position: u64,
+    end: u64,
+    /// Where the limit on pickled bytes, rather than the file, ends the stream.
+    budget_end: u64,
+    window: Vec<u8>,
+    window_start: u64,
+}
+
+impl<'a> Input<'a> {
+    /// The bytes from `start` to `end`, which must lie within the source.
+    pub(crate) fn new(source: &'a dyn ByteSource, start: u64, end: u64, limits: &Limits) -> Self {
+        let budget_end = start.saturating_add(limits.max_metadata);
+        Self { source, position: start, end, budget_end, window: Vec::new(), window_start: start }
+    }
+
+    pub(crate) fn position(&self) -> u64 {
+        self.position
+    }
+
+    pub(crate) fn remaining(&self) -> u64 {
+        self.end - self.position
+    }
+
+    fn check(&self, len: u64) -> Result<()> {
+        let end = self.position.saturating_add(len);
+        if end > self.end {
+            let message = format!("{len} bytes are expected here, but the pickle is cut off at byte {}", self.end);
+            return Err(Error::corrupt(message).at(self.position));
+        }
+        if end > self.budget_end {
+            let message = "the pickle is longer than the limit on metadata; raise it with --max-metadata";
+            return Err(Error::memory(message).at(self.position));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn byte(&mut self) -> Result<u8> {
+        self.check(1)?;
+        let byte = match self.windowed() {
+            Some(byte) => byte,
+            None => {
+                self.fetch()?;
+                self.windowed().ok_or_else(|| Error::corrupt("the pickle is cut off").at(self.position))?
+            }
+        };
+        self.position += 1;
+        Ok(byte)
+    }
+
+    fn windowed(&self) -> Option<u8> {
+        let index = usize::try_from(self.position.checked_sub(self.window_start)?).ok()?;
+        self.window.get(index).copied()
+    }
+
+    fn fetch(&mut self) -> Result<()> {
+        let len = usize::try_from(self.end - self.position).map_or(WINDOW, |left| left.min(WINDOW));
+        self.window.resize(len, 0);
+        self.window_start = self.position;
+        self.source.read_at(self.position, &mut self.window)
+    }
+
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+        self.check(N as u64)?;
+        let mut bytes = [0; N];
+        for byte in &mut bytes {
+            *byte = self.byte()?;
+        }
+        Ok(bytes)
+    }
+
+    /// The next `len` bytes; checked against the stream's end before anything is allocated.
+    pub(crate) fn take(&mut self, len: u64) -> Result<Vec<u8>> {
+        self.check(len)?;
+        let len = usize::try_from(len).map_err(|_| Error::memory("a string exceeds the address space"))?;
+        if len <= WINDOW {
+            return (0..len).map(|_| self.byte()).collect();
+        }
+        let mut bytes = vec![0; len];
+        self.source.read_at(self.position, &mut bytes)?;
+        self.position += len as u64;
+        Ok(bytes)
+    }
+
+    /// The bytes up to a line feed, which is consumed and left out.
+    pub(crate) fn line(&mut self) -> Result<Vec<u8>> {
+        let mut line = Vec::new();
+        loop {
+            match self.byte()? {
+                b'\n' => return Ok(line),
+                _ if line.len() == MAX_LINE => {
+                    return Err(Error::format("a line of more than 1 MiB").at(self.position));
+                }
+                byte => line.push(byte),
+            }
+        }
+    }
+}

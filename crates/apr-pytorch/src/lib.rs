@@ -1,0 +1,87 @@
+//! PyTorch checkpoints: three containers around one pickle, which is read without running any of it.
+//!
+//! ```text
+//! ZIP (torch.save since 1.6, TorchScript)      pre-ZIP (before 1.6)               TAR (0.1)
+//! ├─ model/data.pkl   the pickle               ├─ pickle: 0x1950a86a20f9469cfc6c  ├─ sys_info  pickle
+//! ├─ model/byteorder  "little"                 ├─ pickle: 1001                    ├─ storages  n, then n times:
+//! ├─ model/data/0     bytes of a storage       ├─ pickle: {"little_endian": True} │    (key, device, class) as pickle,
+//! ├─ model/data/1     ...                      ├─ pickle: the checkpoint          │    u64 count, the elements
+//! ├─ model/version    "3"                      ├─ pickle: [key of a storage, …]   ├─ tensors   n, then n times: (key,
+//! ├─ directory        CRC-32, size, place      └─ for each key:                   │    storage, class), dims, sizes, …
+//! └─ end record       place of the directory      u64 count, the elements         └─ pickle    the checkpoint
+//! ```
+//!
+//! The pickle is a program for a stack machine. A tensor in it is a call of a function, with a storage named by key:
+//!
+//! ```text
+//! torch._utils._rebuild_tensor_v2(
+//!     ("storage", torch.FloatStorage, "0", "cpu", 6),   a persistent id: class, key, device, number of elements
+//!     0, (2, 3), (3, 1),                                offset, shape, strides, counted in elements
+//!     False, OrderedDict())                             requires_grad, hooks
+//! ```
+//!
+//! Elements are little-endian. Several tensors may be views of one storage, transposed or sliced or expanded; those that
+//! lie flat are read where they are, others gathered a window at a time. Numbers of all kinds are u64 on the way in and
+//! checked against the file before they become a length.
+//!
+//! # Why reading is safe
+//!
+//! Python's pickle imports whatever the file names and calls it, which is how a checkpoint takes over the machine that
+//! loads it. This crate's machine has values and no functions: a "call" looks the name up in a closed list and builds a
+//! tensor descriptor, a container, or nothing. A name that is not on the list refuses the file with the name and the
+//! offset of the opcode, before any later byte is looked at. [`scan`] goes on instead, and lists every name.
+//!
+//! Allowed are the functions that rebuild tensors and parameters, storages, dtypes, plain containers, and classes of
+//! `torch.nn` and TorchScript, of which only the state is read: a module pickled whole gives its parameters and buffers
+//! under the names of its `state_dict()`. Other classes must be named in [`OpenOptions::classes`].
+//!
+//! A ZIP entry is described twice, in the directory and in front of its bytes; both must agree, entries must not overlap
+//! and must be stored, not compressed. The pickle's checksum is verified. The `zip` crate is not used because it reads
+//! streams and compares nothing, and here an entry must be a range of a [`ByteSource`](apr_core::ByteSource).
+//!
+//! # What is refused, by name
+//!
+//! Quantized, sparse, nested and meta tensors, conjugated views, complex128, big-endian files, compressed entries (E003).
+//!
+//! # Limits
+//!
+//! | what | most | |
+//! |---|---|---|
+//! | a pickle | [`Limits::max_metadata`](apr_core::Limits) | E008 |
+//! | the ZIP directory, the tensors' names | [`Limits::max_index`](apr_core::Limits) each | E008 |
+//! | values of a pickle | 524,288 and one for every three bytes | E008 |
+//! | containers in each other | 128 | E001 |
+//! | dimensions | 64 | E001 |
+//! | tensor name | 65,535 bytes | E001 |
+//! | bytes of all tensors | 1 GiB and 16 times the file, which bounds what expanded views claim | E008 |
+//!
+//! The pickle protocols are documented in the Python library's `pickletools`; the containers in PyTorch's
+//! `torch/serialization.py`, `caffe2/serialize` and `docs/source/notes/serialization.rst`; ZIP in PKWARE's APPNOTE.
+//! See also seed 001, section 10.3.
+//!
+//! ```
+//! use apr_core::{Code, Limits};
+//!
+//! let error = apr_pytorch::open(b"\x80\x02cos\nsystem\n.".to_vec(), "model.pt", &Limits::default()).unwrap_err();
+//! assert_eq!(error.code(), Code::Format);
+//! assert_eq!(error.offset(), Some(2));
+//! assert!(error.message().contains("os.system"));
+//! ```
+#![forbid(unsafe_code)]
+mod archive;
+mod contents;
+mod flatten;
+mod input;
+mod legacy;
+mod options;
+mod pickle;
+mod reader;
+mod scan;
+mod tar;
+mod view;
+mod zip;
+
+pub use options::OpenOptions;
+pub use pickle::uses::{Action, Finding, Verdict};
+pub use reader::{PytorchReader, open, open_with};
+pub use scan::{PickleReport, ScanReport, scan};

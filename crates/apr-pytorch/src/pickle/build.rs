@@ -1,0 +1,283 @@
+//! What calls, states and persistent ids come to: values, made without running anything.
+
+use apr_core::Result;
+
+use super::globals::Meaning;
+use super::value::{Element, Id, Node, OPAQUE, Storage, Tensor};
+use super::vm::{Numbered, Persistent, Vm};
+
+/// Most dimensions; NumPy and PyTorch stop here.
+const MAX_DIMS: usize = 64;
+
+/// Longest key of a storage, in bytes.
+const MAX_KEY: usize = 256;
+
+/// Attributes through which a state would take over the object it is given to.
+const HIJACKING: &[&str] = &[
+    "__class__",
+    "__del__",
+    "__dict__",
+    "__getattr__",
+    "__getattribute__",
+    "__getstate__",
+    "__init__",
+    "__new__",
+    "__reduce__",
+    "__reduce_ex__",
+    "__setattr__",
+    "__setstate__",
+];
+
+impl Vm<'_> {
+    /// What calling `function` with `args` would give, as a value.
+    pub(super) fn construct(&mut self, function: Id, args: &[Id]) -> Result<Id> {
+        if let Some(&first) = args.first() {
+            self.heap.charge(self.heap.size(first))?;
+        }
+        let Some(global) = self.heap.global(function) else { return Err(self.bad("calls a value that is no name")) };
+        let first = args.first().copied();
+        match global.meaning {
+            Meaning::Tensor => self.tensor(args, None),
+            Meaning::TensorWithDType => self.tensor(args, Some(args.get(6).copied().unwrap_or(OPAQUE))),
+            Meaning::First => first.ok_or_else(|| self.bad("calls a function without arguments")),
+            Meaning::FromType => self.subclass(args),
+            Meaning::Unsupported(what) => self.heap.add(Node::Unsupported(what.into())),
+            Meaning::Dict => self.dict(first),
+            Meaning::DefaultDict => self.dict(args.get(1).copied()),
+            Meaning::List | Meaning::Tuple | Meaning::Set => {
+                let items = match first {
+                    Some(items) => self.heap.items(items).map(<[Id]>::to_vec),
+                    None => Some(Vec::new()),
+                };
+                let items = items.ok_or_else(|| self.bad("makes a container of a value that is none"))?;
+                self.heap.add(match global_meaning(self, function) {
+                    Meaning::List => Node::List(items),
+                    Meaning::Tuple => Node::Tuple(items.into()),
+                    _ => Node::Set(items),
+                })
+            }
+            Meaning::Encode => {
+                let text = first.and_then(|text| self.heap.text(text));
+                text.ok_or_else(|| self.bad("encodes a value that is no text"))?;
+                self.heap.add(Node::Bytes)
+            }
+            Meaning::Reconstructor => match first.map(|class| global_meaning(self, class)) {
+                Some(Meaning::Class) => self.heap.add(Node::Object(None)),
+                _ => Err(self.bad("makes an instance of something that is no known class")),
+            },
+            Meaning::Class => self.heap.add(Node::Object(None)),
+            Meaning::Inert => Ok(OPAQUE),
+            Meaning::Storage(_) | Meaning::DType(_) => Err(self.bad("calls a type")),
+            Meaning::Forbidden => Ok(OPAQUE),
+        }
+    }
+
+    fn dict(&mut self, from: Option<Id>) -> Result<Id> {
+        self.heap.charge(from.map_or(0, |from| self.heap.size(from)))?;
+        let pairs = match from.map(|from| self.heap.get(from)) {
+            None | Some(Node::None) => Vec::new(),
+            Some(Node::Dict(pairs)) => pairs.clone(),
+            Some(Node::List(items)) => {
+                let pair = |item: &Id| match self.heap.items(*item) {
+                    Some([key, value]) => Some((*key, *value)),
+                    _ => None,
+                };
+                let pairs: Option<Vec<_>> = items.iter().map(pair).collect();
+                pairs.ok_or_else(|| self.bad("makes a dictionary of values that are no pairs"))?
+            }
+            Some(_) => return Err(self.bad("makes a dictionary of a value that is none")),
+        };
+        self.heap.add(Node::Dict(pairs))
+    }
+
+    /// `_rebuild_from_type_v2(function, class, args, state)`: a subclass of a tensor or parameter.
+    fn subclass(&mut self, args: &[Id]) -> Result<Id> {
+        let [function, _class, inner, ..] = args else { return Err(self.bad("rebuilds a tensor from too little")) };
+        self.heap.charge(self.heap.size(*inner))?;
+        let inner = self.heap.items(*inner).map(<[Id]>::to_vec);
+        match (global_meaning(self, *function), inner) {
+            (Meaning::Tensor | Meaning::TensorWithDType | Meaning::First, Some(inner)) => {
+                self.construct(*function, &inner)
+            }
+            _ => Err(self.bad("rebuilds a tensor by a function that makes none")),
+        }
+    }
+
+    fn tensor(&mut self, args: &[Id], dtype: Option<Id>) -> Result<Id> {
+        let [storage, offset, size, strides, rest @ ..] = args else {
+            return Err(self.bad("rebuilds a tensor from too little"));
+        };
+        // The TAR files of some tools spell the persistent id out.
+        let storage = match self.heap.get(*storage) {
+            Node::Tuple(_) if matches!(self.policy.persistent, Persistent::Numbered(_)) => self.resolve(*storage)?,
+            _ => *storage,
+        };
+        let Node::Storage(storage) = *self.heap.get(storage) else {
+            return Err(self.bad("rebuilds a tensor from a value that is no storage"));
+        };
+        let element = self.heap.storages[storage as usize].element;
+        let dtype = match dtype {
+            None => element.dtype,
+            Some(dtype) => match self.heap.global(dtype).map(|global| global.meaning) {
+                Some(Meaning::DType(dtype)) => dtype,
+                _ => return Err(self.bad("rebuilds a tensor without a dtype")),
+            },
+        };
+        let Some(dtype) = dtype else {
+            let what = format!("a tensor whose dtype no format here holds ({})", element.name);
+            return self.heap.add(Node::Unsupported(what.into()));
+        };
+        for &arg in rest {
+            self.heap.charge(self.heap.size(arg))?;
+        }
+        if self.is_lazy_view(rest) {
+            return self.heap.add(Node::Unsupported("a conjugated or negated view".into()));
+        }
+        let offset = self.heap.unsigned(*offset).ok_or_else(|| self.bad("has an offset that is no number"))?;
+        let (shape, strides) = (self.numbers(*size)?, self.numbers(*strides)?);
+        if shape.len() != strides.len() {
+            return Err(self.bad("has a shape and strides of different lengths"));
+        }
+        self.add_tensor(Tensor { storage, dtype, offset, shape, strides })
+    }
+
+    /// The last argument may say that the values are not as stored.
+    fn is_lazy_view(&self, rest: &[Id]) -> bool {
+        rest.iter().any(|&arg| {
+            ["conj", "neg"].iter().any(|key| {
+                self.heap.entry(arg, key).is_some_and(|flag| matches!(self.heap.get(flag), Node::Bool(true)))
+            })
+        })
+    }
+
+    fn numbers(&self, id: Id) -> Result<Vec<u64>> {
+        let items = self.heap.items(id).filter(|items| items.len() <= MAX_DIMS);
+        let numbers = items.and_then(|items| items.iter().map(|&item| self.heap.unsigned(item)).collect());
+        numbers.ok_or_else(|| self.bad(&format!("has a shape or strides that are not up to {MAX_DIMS} sizes")))
+    }
+
+    fn add_tensor(&mut self, tensor: Tensor) -> Result<Id> {
+        let position = u32::try_from(self.heap.tensors.len()).unwrap_or(u32::MAX);
+        self.heap.tensors.push(tensor);
+        self.heap.add(Node::Tensor(position))
+    }
+
+    fn add_storage(&mut self, storage: Storage) -> u32 {
+        let position = u32::try_from(self.heap.storages.len()).unwrap_or(u32::MAX);
+        self.heap.storages.push(storage);
+        position
+    }
+
+    /// `BUILD`: gives an object its state, never through a method of its own.
+    pub(super) fn set_state(&mut self, target: Id, state: Id) -> Result<()> {
+        for part in self.state_parts(state) {
+            self.heap.charge(self.heap.size(part))?;
+            let Node::Dict(pairs) = self.heap.get(part) else { continue };
+            let hijack = pairs.iter().find_map(|(key, _)| self.heap.text(*key).filter(|key| HIJACKING.contains(key)));
+            if let Some(key) = hijack {
+                return Err(self.bad(&format!("sets {key}")));
+            }
+        }
+        match self.heap.get_mut(target) {
+            Node::Object(slot @ None) => *slot = Some(state),
+            Node::Object(_) => return Err(self.bad("gives an object its state twice")),
+            // `_metadata` of a state dict, hooks of a parameter: not weights.
+            Node::Dict(_) | Node::Tensor(_) | Node::Unsupported(_) | Node::List(_) | Node::Set(_) | Node::Opaque => {}
+            _ => return Err(self.bad("gives a state to a value that has none")),
+        }
+        Ok(())
+    }
+
+    /// A state, or the two halves of one: attributes and slots.
+    fn state_parts(&self, state: Id) -> Vec<Id> {
+        match self.heap.get(state) {
+            Node::Tuple(parts) => parts.iter().take(2).copied().collect(),
+            _ => vec![state],
+        }
+    }
+
+    /// What a persistent id stands for.
+    pub(super) fn resolve(&mut self, id: Id) -> Result<Id> {
+        let policy = self.policy;
+        if let Persistent::Numbered(numbered) = &policy.persistent {
+            let key = match self.heap.get(id) {
+                Node::Str(_) | Node::Int(_) => self.key(id).map(|key| key.trim().to_owned()),
+                Node::Tuple(items) if self.is_storage_id(items) => items.get(2).and_then(|&key| self.key(key)),
+                Node::Tuple(items) => return items.first().copied().ok_or_else(|| self.bad("has an empty id")),
+                _ => None,
+            };
+            return match key.and_then(|key| numbered.get(&key)) {
+                Some(Numbered::Storage(storage)) => {
+                    let position = self.add_storage(storage.clone());
+                    self.heap.add(Node::Storage(position))
+                }
+                Some(Numbered::Tensor(storage, tensor)) => {
+                    let storage = self.add_storage(storage.clone());
+                    self.add_tensor(Tensor { storage, ..tensor.clone() })
+                }
+                None => Err(self.bad("refers to a tensor that is not in the file")),
+            };
+        }
+        if matches!(policy.persistent, Persistent::None) {
+            return Err(self.bad("refers to something outside the pickle"));
+        }
+        let items = self.heap.items(id).map(<[Id]>::to_vec).unwrap_or_default();
+        let kind = items.first().and_then(|&kind| self.heap.text(kind));
+        match (kind, &items[..]) {
+            (Some("storage"), _) => {
+                let storage = self.storage(&items);
+                let storage = storage.ok_or_else(|| self.bad("has a storage's id of the wrong shape"))?;
+                let position = self.add_storage(storage);
+                self.heap.add(Node::Storage(position))
+            }
+            // The source text that follows is for a human to compare.
+            (Some("module"), [_, class, ..]) if global_meaning(self, *class) == Meaning::Class => Ok(*class),
+            _ => Err(self.bad("has an id that is neither a storage's nor a module's")),
+        }
+    }
+
+    fn is_storage_id(&self, items: &[Id]) -> bool {
+        items.first().and_then(|&kind| self.heap.text(kind)) == Some("storage")
+    }
+
+    fn key(&self, id: Id) -> Option<String> {
+        match self.heap.get(id) {
+            Node::Str(text) if text.len() <= MAX_KEY => Some(text.to_string()),
+            Node::Int(number) => Some(number.to_string()),
+            _ => None,
+        }
+    }
+
+    /// `('storage', class, key, device, length)`; pre-ZIP files add a view: `(key, first, length)` or nothing.
+    fn storage(&self, items: &[Id]) -> Option<Storage> {
+        let [_, class, key, device, len, rest @ ..] = items else { return None };
+        let Meaning::Storage(element) = self.heap.global(*class)?.meaning else { return None };
+        self.heap.text(*device)?;
+        let view = match rest {
+            [] => None,
+            [view] => match self.heap.get(*view) {
+                Node::None => None,
+                Node::Tuple(view) => {
+                    let [_, first, len] = view[..] else { return None };
+                    Some((self.heap.unsigned(first)?, self.heap.unsigned(len)?))
+                }
+                _ => return None,
+            },
+            _ => return None,
+        };
+        Some(Storage { key: self.key(*key)?, element, len: self.heap.unsigned(*len)?, view })
+    }
+}
+
+/// What a value means if it is a name.
+fn global_meaning(vm: &Vm<'_>, id: Id) -> Meaning {
+    vm.heap.global(id).map_or(Meaning::Forbidden, |global| global.meaning)
+}
+
+/// The element a storage's class stands for, given the class; for files that list their storages.
+pub(crate) fn storage_class(heap: &super::Heap, class: Id) -> Option<Element> {
+    match heap.global(class)?.meaning {
+        Meaning::Storage(element) => Some(element),
+        _ => None,
+    }
+}

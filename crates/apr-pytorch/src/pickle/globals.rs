@@ -1,0 +1,381 @@
+//! The list of names a checkpoint may use, closed by default, and of those that give an attack away.
+
+use apr_core::DType;
+
+use super::uses::Verdict;
+use super::value::Element;
+
+/// What an allowed name stands for. None of it is code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Meaning {
+    /// `_rebuild_tensor` and `_rebuild_tensor_v2`: storage, offset, size, stride.
+    Tensor,
+    /// `_rebuild_tensor_v3`: the same over an untyped storage, and a dtype.
+    TensorWithDType,
+    /// A function that hands its first argument on: a parameter, a typed list of TorchScript.
+    First,
+    /// `_rebuild_from_type_v2`: function, class, arguments, state.
+    FromType,
+    /// A tensor of a kind that is not read.
+    Unsupported(&'static str),
+    /// The class of a storage.
+    Storage(Element),
+    /// `torch.float32` and the like; `None` where this build has no such dtype.
+    DType(Option<DType>),
+    Dict,
+    DefaultDict,
+    List,
+    Tuple,
+    Set,
+    /// `_codecs.encode`, by which protocol 2 spells bytes.
+    Encode,
+    /// `copyreg._reconstructor`: class, base, state.
+    Reconstructor,
+    /// A class whose instances only hold state.
+    Class,
+    /// A value that no tensor depends on, called or not.
+    Inert,
+    /// What only a scan goes past.
+    Forbidden,
+}
+
+const fn element(name: &'static str, dtype: Option<DType>, width: u64) -> Element {
+    Element { dtype, width, name }
+}
+
+const ELEMENTS: &[Element] = &[
+    element("FloatStorage", Some(DType::F32), 4),
+    element("DoubleStorage", Some(DType::F64), 8),
+    element("HalfStorage", Some(DType::F16), 2),
+    element("BFloat16Storage", Some(DType::BF16), 2),
+    element("ByteStorage", Some(DType::U8), 1),
+    element("CharStorage", Some(DType::I8), 1),
+    element("ShortStorage", Some(DType::I16), 2),
+    element("IntStorage", Some(DType::I32), 4),
+    element("LongStorage", Some(DType::I64), 8),
+    element("BoolStorage", Some(DType::BOOL), 1),
+    element("ComplexFloatStorage", Some(DType::C64), 8),
+    element("ComplexDoubleStorage", None, 16),
+    element("QInt8Storage", None, 1),
+    element("QUInt8Storage", None, 1),
+    element("QInt32Storage", None, 4),
+    element("QUInt4x2Storage", None, 1),
+    element("QUInt2x4Storage", None, 1),
+];
+
+/// Storages of bytes: the tensor names the dtype.
+const UNTYPED: Element = element("UntypedStorage", Some(DType::U8), 1);
+
+fn storage(module: &str, name: &str) -> Option<Meaning> {
+    match (module, name) {
+        ("torch" | "torch.storage", "UntypedStorage" | "_UntypedStorage") => Some(Meaning::Storage(UNTYPED)),
+        ("torch" | "torch.storage" | "torch.cuda", _) => {
+            ELEMENTS.iter().find(|element| element.name == name).map(|element| Meaning::Storage(*element))
+        }
+        _ => None,
+    }
+}
+
+fn dtype(name: &str) -> Option<Meaning> {
+    Some(Meaning::DType(Some(match name {
+        "float32" | "float" => DType::F32,
+        "float64" | "double" => DType::F64,
+        "float16" | "half" => DType::F16,
+        "bfloat16" => DType::BF16,
+        "uint8" => DType::U8,
+        "int8" => DType::I8,
+        "int16" | "short" => DType::I16,
+        "int32" | "int" => DType::I32,
+        "int64" | "long" => DType::I64,
+        "uint16" => DType::U16,
+        "uint32" => DType::U32,
+        "uint64" => DType::U64,
+        "bool" => DType::BOOL,
+        "complex64" | "cfloat" => DType::C64,
+        "float8_e4m3fn" => DType::F8_E4M3,
+        "float8_e5m2" => DType::F8_E5M2,
+        "float8_e4m3fnuz" => DType::F8_E4M3FNUZ,
+        "float8_e5m2fnuz" => DType::F8_E5M2FNUZ,
+        "float8_e8m0fnu" => DType::F8_E8M0,
+        "complex128" | "cdouble" | "complex32" | "chalf" | "qint8" | "quint8" | "qint32" | "quint4x2" | "quint2x4"
+        | "float4_e2m1fn_x2" => return Some(Meaning::DType(None)),
+        _ => return None,
+    })))
+}
+
+/// What the name stands for, if a checkpoint may use it.
+pub(crate) fn allowed(module: &str, name: &str) -> Option<Meaning> {
+    // Protocol 4 reads a dotted name as a path of attributes, which leads anywhere.
+    if name.contains('.') {
+        return None;
+    }
+    let meaning = match (module, name) {
+        ("torch._utils", "_rebuild_tensor" | "_rebuild_tensor_v2") => Meaning::Tensor,
+        ("torch._utils", "_rebuild_tensor_v3") => Meaning::TensorWithDType,
+        ("torch._utils", "_rebuild_parameter" | "_rebuild_parameter_with_state") => Meaning::First,
+        ("torch._tensor", "_rebuild_from_type_v2") => Meaning::FromType,
+        ("torch._utils", "_rebuild_qtensor") => Meaning::Unsupported("a quantized tensor"),
+        ("torch._utils", "_rebuild_sparse_tensor" | "_rebuild_sparse_csr_tensor") => {
+            Meaning::Unsupported("a sparse tensor")
+        }
+        ("torch._utils", "_rebuild_meta_tensor_no_storage") => Meaning::Unsupported("a tensor without values (meta)"),
+        ("torch._utils", "_rebuild_nested_tensor") => Meaning::Unsupported("a nested tensor"),
+        ("torch._utils", "_rebuild_device_tensor_from_numpy" | "_rebuild_xla_tensor") => {
+            Meaning::Unsupported("a tensor pickled through NumPy")
+        }
+        ("torch.storage", "TypedStorage" | "_TypedStorage") => {
+            Meaning::Unsupported("a storage pickled inside the pickle")
+        }
+        ("torch.jit._pickle", "build_intlist" | "build_tensorlist" | "build_doublelist" | "build_boollist")
+        | ("torch.jit._pickle", "restore_type_tag") => Meaning::First,
+        ("torch", "Size") => Meaning::Tuple,
+        ("torch", "device" | "Tensor" | "strided" | "sparse_coo" | "sparse_csr" | "contiguous_format")
+        | ("torch", "channels_last" | "channels_last_3d" | "preserve_format")
+        | ("torch", "per_tensor_affine" | "per_channel_affine" | "per_tensor_symmetric" | "per_channel_symmetric")
+        | ("torch.serialization", "_get_layout")
+        | ("torch.nn.backends.thnn", "_get_thnn_function_backend")
+        | ("torch._C._nn", "gelu") => Meaning::Inert,
+        ("torch", tensor) if tensor.strip_suffix("Tensor").is_some_and(is_element) => Meaning::Inert,
+        ("collections", "OrderedDict" | "Counter") => Meaning::Dict,
+        ("collections", "defaultdict") => Meaning::DefaultDict,
+        ("collections", "deque") => Meaning::List,
+        ("builtins" | "__builtin__", "dict") => Meaning::Dict,
+        ("builtins" | "__builtin__", "list") => Meaning::List,
+        ("builtins" | "__builtin__", "tuple") => Meaning::Tuple,
+        ("builtins" | "__builtin__", "set" | "frozenset") => Meaning::Set,
+        ("builtins" | "__builtin__", "int" | "long" | "float" | "str" | "unicode" | "bool" | "complex" | "bytes")
+        | ("builtins" | "__builtin__", "bytearray" | "object" | "slice") => Meaning::Inert,
+        ("_codecs", "encode") => Meaning::Encode,
+        ("copyreg" | "copy_reg", "_reconstructor") => Meaning::Reconstructor,
+        ("argparse", "Namespace") => Meaning::Class,
+        _ => return storage(module, name).or_else(|| holder(module, name)).or_else(|| torch_dtype(module, name)),
+    };
+    Some(meaning)
+}
+
+fn torch_dtype(module: &str, name: &str) -> Option<Meaning> {
+    if module == "torch" { dtype(name) } else { None }
+}
+
+fn is_element(name: &str) -> bool {
+    ELEMENTS.iter().any(|element| element.name.strip_suffix("Storage") == Some(name))
+}
+
+/// Classes of PyTorch's modules, and of TorchScript, which only exist inside its archives.
+fn holder(module: &str, name: &str) -> Option<Meaning> {
+    if module.starts_with("__torch__.") || module == "__torch__" {
+        return Some(Meaning::Class);
+    }
+    module.strip_prefix("torch.nn.")?;
+    let class = name.starts_with(|first: char| first.is_ascii_uppercase());
+    if class { Some(Meaning::Class) } else { (module == "torch.nn.functional").then_some(Meaning::Inert) }
+}
+
+/// Modules that reach the system whatever is taken from them.
+const DANGEROUS_MODULES: &[&str] = &[
+    "_aix_support",
+    "_osx_support",
+    "_posixsubprocess",
+    "_pyrepl",
+    "_thread",
+    "aiohttp",
+    "asyncio",
+    "bdb",
+    "cProfile",
+    "cgitb",
+    "cloudpickle",
+    "code",
+    "codeop",
+    "commands",
+    "concurrent",
+    "ctypes",
+    "dbm",
+    "dill",
+    "distutils",
+    "doctest",
+    "ensurepip",
+    "faulthandler",
+    "fileinput",
+    "ftplib",
+    "gc",
+    "glob",
+    "http",
+    "httplib",
+    "idlelib",
+    "imaplib",
+    "imp",
+    "importlib",
+    "inspect",
+    "io",
+    "_io",
+    "joblib",
+    "lib2to3",
+    "linecache",
+    "marshal",
+    "mmap",
+    "multiprocessing",
+    "nt",
+    "ntpath",
+    "os",
+    "pathlib",
+    "pdb",
+    "pickle",
+    "_pickle",
+    "pip",
+    "pkgutil",
+    "platform",
+    "popen2",
+    "poplib",
+    "posix",
+    "posixpath",
+    "profile",
+    "pty",
+    "pydoc",
+    "requests",
+    "resource",
+    "runpy",
+    "sched",
+    "shelve",
+    "shutil",
+    "signal",
+    "site",
+    "smtplib",
+    "socket",
+    "socketserver",
+    "ssl",
+    "subprocess",
+    "sys",
+    "telnetlib",
+    "tempfile",
+    "test",
+    "threading",
+    "timeit",
+    "trace",
+    "tracemalloc",
+    "types",
+    "urllib",
+    "urllib2",
+    "uuid",
+    "venv",
+    "webbrowser",
+    "winreg",
+    "xmlrpc",
+    "zipimport",
+    "numpy.f2py",
+    "numpy.testing",
+    "torch._dynamo",
+    "torch._inductor",
+    "torch.distributed",
+    "torch.fx",
+    "torch.hub",
+    "torch.jit.unsupported_tensor_ops",
+    "torch.multiprocessing",
+    "torch.package",
+    "torch.utils",
+];
+
+/// Names that reach the system although their module is otherwise harmless.
+const DANGEROUS_NAMES: &[(&str, &[&str])] = &[
+    (
+        "builtins",
+        &[
+            "eval",
+            "exec",
+            "execfile",
+            "compile",
+            "open",
+            "file",
+            "getattr",
+            "setattr",
+            "delattr",
+            "apply",
+            "breakpoint",
+            "__import__",
+            "globals",
+            "locals",
+            "vars",
+            "input",
+            "raw_input",
+            "map",
+            "filter",
+            "reload",
+            "type",
+            "super",
+            "memoryview",
+            "help",
+            "print",
+        ],
+    ),
+    ("functools", &["partial", "reduce", "partialmethod"]),
+    ("operator", &["attrgetter", "itemgetter", "methodcaller", "call"]),
+    ("logging", &["FileHandler"]),
+    ("torch", &["load", "save", "compile", "import_ir_module"]),
+    ("torch.serialization", &["load", "save"]),
+    ("torch.storage", &["_load_from_bytes"]),
+    ("torch.jit", &["load", "save", "script"]),
+    ("numpy", &["load", "save", "loads", "memmap", "fromfile"]),
+];
+
+/// The judgement on a name.
+pub(crate) fn verdict(module: &str, name: &str) -> Verdict {
+    let within = |outer: &str| module.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    let alias = match module {
+        "__builtin__" | "__builtins__" => "builtins",
+        "_functools" => "functools",
+        "_operator" => "operator",
+        other => other,
+    };
+    let first = name.split('.').next().unwrap_or_default();
+    let listed = DANGEROUS_NAMES.iter().any(|(outer, names)| *outer == alias && names.contains(&first));
+    // A dotted name may leave a harmless module through whatever that imports.
+    let leaves = name.split('.').any(|part| DANGEROUS_MODULES.contains(&part)) && name.contains('.');
+    if allowed(module, name).is_some() {
+        Verdict::Allowed
+    } else if listed || leaves || DANGEROUS_MODULES.iter().any(|outer| within(outer)) {
+        Verdict::Dangerous
+    } else {
+        Verdict::Unknown
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_is_closed_to_what_leads_out() {
+        for (module, name) in [
+            ("os", "system"),
+            ("__builtin__", "eval"),
+            ("pip._internal", "main"),
+            ("pkgutil", "resolve_name"),
+            ("torch.nn.modules.module", "os.system"),
+            ("torch.utils.data", "x"),
+            ("functools", "partial"),
+        ] {
+            assert_eq!(allowed(module, name), None, "{module}.{name}");
+            assert_eq!(verdict(module, name), Verdict::Dangerous, "{module}.{name}");
+        }
+        for (module, name) in
+            [("__main__", "Net"), ("numpy.core.multiarray", "scalar"), ("torch.nn.modules.x", "lower")]
+        {
+            assert_eq!(allowed(module, name), None, "{module}.{name}");
+            assert_eq!(verdict(module, name), Verdict::Unknown, "{module}.{name}");
+        }
+    }
+
+    #[test]
+    fn what_torch_writes_is_allowed() {
+        for (module, name) in [
+            ("torch", "FloatStorage"),
+            ("torch.storage", "UntypedStorage"),
+            ("torch", "bfloat16"),
+            ("torch", "FloatTensor"),
+            ("collections", "OrderedDict"),
+            ("torch.nn.modules.linear", "Linear"),
+            ("__torch__.torch.nn", "Module"),
+        ] {
+            assert_eq!(verdict(module, name), Verdict::Allowed, "{module}.{name}");
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! A pickle machine that builds plain values and calls nothing.
+
+pub(crate) mod build;
+pub(crate) mod globals;
+pub(crate) mod opcode;
+pub(crate) mod text;
+pub(crate) mod uses;
+pub(crate) mod value;
+pub(crate) mod vm;
+
+pub(crate) use value::{Heap, Id, Node, Storage, Tensor};
+pub(crate) use vm::{Outcome, Persistent, Policy, run};

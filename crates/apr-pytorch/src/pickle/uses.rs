@@ -1,0 +1,68 @@
+//! What a pickle asks Python to import and to call.
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+
+/// What a name does to whoever loads the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// Part of how tensors are pickled.
+    Allowed,
+    /// Not known to be harmless, so the reader refuses it.
+    Unknown,
+    /// Runs code, or reaches files, processes or the network.
+    Dangerous,
+}
+
+/// How a pickle uses a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Action {
+    /// It is imported.
+    Import,
+    /// It is called, or an instance of it is made.
+    Call,
+}
+
+/// A name and its first use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// Module as the pickle spells it.
+    pub module: String,
+    /// Name in the module.
+    pub name: String,
+    /// Import or call.
+    pub action: Action,
+    /// Opcode of the first use.
+    pub opcode: &'static str,
+    /// Where the opcode is, in bytes from the start of the file.
+    pub offset: u64,
+    /// Number of uses.
+    pub count: u64,
+    /// Judgement on the name.
+    pub verdict: Verdict,
+}
+
+/// Findings kept of a pickle; what one lists after so many changes no judgement.
+const MAX_FINDINGS: usize = 10_000;
+
+/// Findings in order of appearance, one for each name and action.
+#[derive(Debug, Default)]
+pub(crate) struct Uses {
+    pub(crate) findings: Vec<Finding>,
+    known: HashMap<(String, String, Action), usize>,
+}
+
+impl Uses {
+    pub(crate) fn record(&mut self, finding: Finding) {
+        let key = (finding.module.clone(), finding.name.clone(), finding.action);
+        if let Some(&at) = self.known.get(&key) {
+            self.findings[at].count += 1;
+        } else if self.findings.len() < MAX_FINDINGS {
+            self.known.insert(key, self.findings.len());
+            self.findings.push(finding);
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! What a pickle builds: values in an arena, so that shared and circular ones need no reference counts.
+
+use apr_core::{DType, Error, Result};
+
+use super::globals::Meaning;
+
+/// Position of a value in its [`Heap`].
+pub(crate) type Id = u32;
+
+/// A value.
+#[derive(Debug)]
+pub(crate) enum Node {
+    None,
+    Bool(bool),
+    Int(i128),
+    /// An integer over 128 bits.
+    BigInt,
+    Float(f64),
+    Str(Box<str>),
+    /// Bytes that are no text; no tensor depends on any.
+    Bytes,
+    Tuple(Box<[Id]>),
+    List(Vec<Id>),
+    Set(Vec<Id>),
+    Dict(Vec<(Id, Id)>),
+    Global(Box<Global>),
+    /// An instance that was never made, and the state it would have been given.
+    Object(Option<Id>),
+    /// Position in [`Heap::storages`].
+    Storage(u32),
+    /// Position in [`Heap::tensors`].
+    Tensor(u32),
+    /// A tensor that is not readable, and why.
+    Unsupported(Box<str>),
+    /// A value nobody needs.
+    Opaque,
+}
+
+/// A name that Python would import.
+#[derive(Debug)]
+pub(crate) struct Global {
+    pub(crate) module: String,
+    pub(crate) name: String,
+    pub(crate) meaning: Meaning,
+}
+
+/// What a storage's elements are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Element {
+    /// `None` where this build has no dtype for them, or where the tensor names its own.
+    pub(crate) dtype: Option<DType>,
+    /// Bytes of an element.
+    pub(crate) width: u64,
+    /// Name in PyTorch.
+    pub(crate) name: &'static str,
+}
+
+/// Bytes that tensors are views of, by the key they are stored under.
+#[derive(Debug, Clone)]
+pub(crate) struct Storage {
+    pub(crate) key: String,
+    pub(crate) element: Element,
+    /// Elements declared.
+    pub(crate) len: u64,
+    /// The part of the storage this one stands for, in elements: first, length.
+    pub(crate) view: Option<(u64, u64)>,
+}
+
+/// A view of a storage. Offset and strides count elements.
+#[derive(Debug, Clone)]
+pub(crate) struct Tensor {
+    pub(crate) storage: u32,
+    pub(crate) dtype: DType,
+    pub(crate) offset: u64,
+    pub(crate) shape: Vec<u64>,
+    pub(crate) strides: Vec<u64>,
+}
+
+/// Everything a pickle built.
+#[derive(Debug)]
+pub(crate) struct Heap {
+    nodes: Vec<Node>,
+    pub(crate) storages: Vec<Storage>,
+    pub(crate) tensors: Vec<Tensor>,
+    max_nodes: usize,
+    /// Items that may still be copied or searched.
+    work: usize,
+}
+
+/// Values that exist once.
+pub(crate) const NONE: Id = 0;
+pub(crate) const TRUE: Id = 1;
+pub(crate) const FALSE: Id = 2;
+pub(crate) const OPAQUE: Id = 3;
+pub(crate) const EMPTY_TUPLE: Id = 4;
+const FIRST_INT: Id = 5;
+
+/// Values that any pickle may build. More must be paid for with bytes, three each, as real pickles do.
+const FREE_NODES: usize = 1 << 19;
+
+impl Heap {
+    /// For a pickle of at most `len` bytes.
+    pub(crate) fn new(len: u64) -> Self {
+        let paid = usize::try_from(len / 3).unwrap_or(usize::MAX / 2).min(1 << 28);
+        let mut nodes =
+            vec![Node::None, Node::Bool(true), Node::Bool(false), Node::Opaque, Node::Tuple(Box::default())];
+        nodes.extend((0..=255).map(Node::Int));
+        let max_nodes = FREE_NODES + paid;
+        Self { nodes, storages: Vec::new(), tensors: Vec::new(), max_nodes, work: 4 * max_nodes }
+    }
+
+    /// Pays for copying or searching `items`: an opcode of three bytes may ask for a container of millions, again and
+    /// again.
+    pub(crate) fn charge(&mut self, items: usize) -> Result<()> {
+        let left = self.work.checked_sub(items);
+        self.work = left.ok_or_else(|| Error::memory("the pickle repeats itself more than its length justifies"))?;
+        Ok(())
+    }
+
+    /// Items of a container, characters of a text.
+    pub(crate) fn size(&self, id: Id) -> usize {
+        match self.get(id) {
+            Node::Dict(pairs) => pairs.len(),
+            Node::Str(text) => text.len(),
+            _ => self.items(id).map_or(1, <[Id]>::len),
+        }
+    }
+
+    pub(crate) fn max_nodes(&self) -> usize {
+        self.max_nodes
+    }
+
+    pub(crate) fn add(&mut self, node: Node) -> Result<Id> {
+        match node {
+            Node::None => return Ok(NONE),
+            Node::Bool(true) => return Ok(TRUE),
+            Node::Bool(false) => return Ok(FALSE),
+            Node::Opaque => return Ok(OPAQUE),
+            Node::Int(number) => {
+                if let Ok(small) = u8::try_from(number) {
+                    return Ok(FIRST_INT + Id::from(small));
+                }
+            }
+            Node::Tuple(ref items) if items.is_empty() => return Ok(EMPTY_TUPLE),
+            _ => {}
+        }
+        let id = Id::try_from(self.nodes.len()).ok().filter(|_| self.nodes.len() < self.max_nodes);
+        let id = id.ok_or_else(|| Error::memory("the pickle builds more values than its length justifies"))?;
+        self.nodes.push(node);
+        Ok(id)
+    }
+
+    pub(crate) fn get(&self, id: Id) -> &Node {
+        &self.nodes[id as usize]
+    }
+
+    pub(crate) fn get_mut(&mut self, id: Id) -> &mut Node {
+        &mut self.nodes[id as usize]
+    }
+
+    pub(crate) fn text(&self, id: Id) -> Option<&str> {
+        match self.get(id) {
+            Node::Str(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn unsigned(&self, id: Id) -> Option<u64> {
+        match self.get(id) {
+            Node::Int(number) => u64::try_from(*number).ok(),
+            _ => None,
+        }
+    }
+
+    /// The items of a list, tuple or set.
+    pub(crate) fn items(&self, id: Id) -> Option<&[Id]> {
+        match self.get(id) {
+            Node::Tuple(items) => Some(items),
+            Node::List(items) | Node::Set(items) => Some(items),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn global(&self, id: Id) -> Option<&Global> {
+        match self.get(id) {
+            Node::Global(global) => Some(global),
+            _ => None,
+        }
+    }
+
+    /// The value under a text key of a dictionary.
+    pub(crate) fn entry(&self, id: Id, key: &str) -> Option<Id> {
+        match self.get(id) {
+            Node::Dict(pairs) => pairs.iter().rev().find(|(k, _)| self.text(*k) == Some(key)).map(|(_, value)| *value),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Tensors as views of the file, and gathering the bytes of those that do not lie flat.
+
+use apr_core::{ByteSource, DType, Error, Result};
+
+use crate::contents::Range;
+use crate::pickle::Tensor;
+
+/// Bytes of a storage held at a time while a view is gathered.
+const WINDOW: u64 = 1 << 18;
+
+/// Where a tensor's elements lie. Strides are in bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct View {
+    /// Offset of the first element in the file.
+    pub(crate) offset: u64,
+    /// Bytes from the first element to the end of the last.
+    pub(crate) span: u64,
+    /// Bytes of the whole tensor.
+    pub(crate) len: u64,
+    width: u64,
+    /// Sizes and strides, outermost first, without dimensions of one element; neighbours that run on are joined.
+    dims: Vec<(u64, u64)>,
+}
+
+impl View {
+    /// Checks the tensor against the storage it is a view of.
+    pub(crate) fn new(tensor: &Tensor, storage: Range) -> Result<Self> {
+        let too_large = || Error::corrupt(format!("its shape {:?} takes no possible number of bytes", tensor.shape));
+        let width = width(tensor.dtype);
+        if tensor.shape.contains(&0) {
+            return Ok(Self { offset: storage.offset, span: 0, len: 0, width, dims: Vec::new() });
+        }
+        let len = tensor.shape.iter().try_fold(width, |len, &dim| len.checked_mul(dim)).ok_or_else(too_large)?;
+        let first = tensor.offset.checked_mul(width);
+        let last = tensor.shape.iter().zip(&tensor.strides).try_fold(0_u64, |last, (dim, stride)| {
+            last.checked_add((dim - 1).checked_mul(*stride)?.checked_mul(width)?)
+        });
+        let span = last.and_then(|last| last.checked_add(width));
+        let (first, span) = first.zip(span).ok_or_else(too_large)?;
+        if first.checked_add(span).is_none_or(|end| end > storage.len) {
+            let message = format!("its elements reach past the end of its storage of {} bytes", storage.len);
+            return Err(Error::corrupt(message).at(storage.offset));
+        }
+        let mut dims: Vec<(u64, u64)> = Vec::new();
+        for (&dim, stride) in tensor.shape.iter().zip(&tensor.strides).filter(|(dim, _)| **dim != 1) {
+            let stride = stride * width;
+            match dims.last_mut() {
+                Some((outer, outer_stride)) if Some(*outer_stride) == stride.checked_mul(dim) => {
+                    *outer *= dim;
+                    *outer_stride = stride;
+                }
+                _ => dims.push((dim, stride)),
+            }
+        }
+        Ok(Self { offset: storage.offset + first, span, len, width, dims })
+    }
+
+    /// Whether the bytes lie in the file as the tensor has them.
+    pub(crate) fn is_flat(&self) -> bool {
+        match self.dims[..] {
+            [] => true,
+            [(_, stride)] => stride == self.width,
+            _ => false,
+        }
+    }
+
+    /// Fills `buf` with the tensor's bytes from `start` on, which must be there.
+    pub(crate) fn read(&self, source: &dyn ByteSource, start: u64, buf: &mut [u8]) -> Result<()> {
+        if self.is_flat() {
+            return source.read_at(self.offset + start, buf);
+        }
+        // A run lies flat in the file: the innermost dimension, or an element where that one is strided.
+        let (mut outer, mut run) = (&self.dims[..], self.width);
+        if let Some((&(dim, stride), rest)) = self.dims.split_last().filter(|((_, stride), _)| *stride == self.width) {
+            (outer, run) = (rest, dim * stride);
+        }
+        let mut window = Window { source, start: self.offset, end: self.offset + self.span, at: 0, bytes: Vec::new() };
+        if let Some(rows) = self.columns(start, buf.len() as u64) {
+            return self.read_columns(rows, source, buf);
+        }
+        let (mut position, mut rest) = (start, buf);
+        while !rest.is_empty() {
+            let (index, within) = (position / run, position % run);
+            let piece = usize::try_from(run - within).map_or(rest.len(), |left| left.min(rest.len()));
+            let (head, tail) = rest.split_at_mut(piece);
+            window.read(self.offset + place(outer, index) + within, head)?;
+            position += piece as u64;
+            rest = tail;
+        }
+        Ok(())
+    }
+
+    /// A request for whole rows of a transposed matrix: the first row and their number.
+    fn columns(&self, start: u64, len: u64) -> Option<(u64, u64)> {
+        let [(_, down), (columns, across)] = self.dims[..] else { return None };
+        let row = columns * self.width;
+        let whole = start.is_multiple_of(row) && len.is_multiple_of(row) && len > row;
+        (down == self.width && across > self.width && whole).then(|| (start / row, len / row))
+    }
+
+    /// Reads such rows column by column, for that is how they lie.
+    fn read_columns(&self, (first, rows): (u64, u64), source: &dyn ByteSource, buf: &mut [u8]) -> Result<()> {
+        let (columns, across) = self.dims[1];
+        let width = usize::try_from(self.width).unwrap_or(1);
+        let row = buf.len() / usize::try_from(rows).unwrap_or(1);
+        // No longer than `buf`, which holds a column of every row.
+        let mut column = vec![0; buf.len() / (row / width)];
+        for j in 0..columns {
+            source.read_at(self.offset + first * self.width + j * across, &mut column)?;
+            let at = usize::try_from(j).unwrap_or_default() * width;
+            for (element, row) in column.chunks_exact(width).zip(buf.chunks_exact_mut(row)) {
+                row[at..at + width].copy_from_slice(element);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Distance in bytes of the run number `index` from the first one.
+fn place(dims: &[(u64, u64)], mut index: u64) -> u64 {
+    let mut distance = 0;
+    for &(dim, stride) in dims.iter().rev() {
+        distance += index % dim * stride;
+        index /= dim;
+    }
+    distance
+}
+
+/// The part of a storage that was read last: small steps then cost one read for many.
+struct Window<'a> {
+    source: &'a dyn ByteSource,
+    start: u64,
+    end: u64,
+    at: u64,
+    bytes: Vec<u8>,
+}
+
+impl Window<'_> {
+    fn read(&mut self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        if let Some(slice) = self.source.slice_at(offset, buf.len() as u64) {
+            buf.copy_from_slice(slice);
+            return Ok(());
+        }
+        if buf.len() as u64 >= WINDOW / 4 {
+            return self.source.read_at(offset, buf);
+        }
+        if self.held(offset, buf.len()).is_none() {
+            self.at = offset.max(self.start);
+            let len = usize::try_from(WINDOW.min(self.end - self.at)).unwrap_or_default();
+            self.bytes.resize(len, 0);
+            self.source.read_at(self.at, &mut self.bytes)?;
+        }
+        let held = self.held(offset, buf.len()).ok_or_else(|| Error::corrupt("a view past its storage").at(offset))?;
+        buf.copy_from_slice(held);
+        Ok(())
+    }
+
+    fn held(&self, offset: u64, len: usize) -> Option<&[u8]> {
+        let from = usize::try_from(offset.checked_sub(self.at)?).ok()?;
+        self.bytes.get(from..from.checked_add(len)?)
+    }
+}
+
+/// Bytes of an element; every dtype of PyTorch's has whole ones.
+pub(crate) fn width(dtype: DType) -> u64 {
+    dtype.block_bytes()
+}

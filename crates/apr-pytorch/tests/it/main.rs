@@ -1,0 +1,56 @@
+//! Properties of the crate as its users see it; values are compared with what torch itself reads.
+
+use std::path::PathBuf;
+
+use apr_core::{CheckpointReader, Code, Error, Limits, Result};
+use apr_pytorch::{OpenOptions, PytorchReader, ScanReport};
+
+mod corruption;
+mod hostile;
+mod malicious;
+mod pack;
+mod values;
+
+#[global_allocator]
+static ALLOCATOR: apr_testkit::PeakAlloc = apr_testkit::PeakAlloc;
+
+fn golden(name: &str) -> Vec<u8> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    std::fs::read(&path).expect("the fixture is in the repository")
+}
+
+fn open(file: Vec<u8>) -> Result<PytorchReader> {
+    apr_pytorch::open(file, "model.pt", &Limits::default())
+}
+
+fn open_with(file: Vec<u8>, options: &OpenOptions) -> Result<PytorchReader> {
+    apr_pytorch::open_with(file, "model.pt", &Limits::default(), options)
+}
+
+fn refused(file: Vec<u8>) -> Error {
+    open(file).map(drop).expect_err("the file is refused")
+}
+
+fn scan(file: Vec<u8>) -> ScanReport {
+    apr_pytorch::scan(file, "model.pt", &Limits::default()).expect("a file in memory is readable")
+}
+
+/// Names that a scan lists, without repetition.
+fn names(report: &ScanReport) -> Vec<String> {
+    let mut names: Vec<_> = report.findings().map(|finding| format!("{}.{}", finding.module, finding.name)).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// The decoded bytes of a tensor, read in pieces of `piece` bytes.
+fn bytes_of(reader: &PytorchReader, tensor: usize, piece: usize) -> Vec<u8> {
+    let len = reader.tensors()[tensor].byte_len().expect("a possible length");
+    let mut bytes = vec![0; usize::try_from(len).expect("a small tensor")];
+    let mut offset = 0;
+    for chunk in bytes.chunks_mut(piece) {
+        reader.read_tensor(tensor, offset, chunk).expect("a tensor of an open file is readable");
+        offset += chunk.len() as u64;
+    }
+    bytes
+}
