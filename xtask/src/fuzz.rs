@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::process::{find_program, output, program, run as run_program, workspace};
 use crate::steps::{Outcome, Steps, Stop};
 
-const TARGETS: [&str; 4] = ["read_apr2", "read_safetensors", "roundtrip_apr2", "probe_any"];
+const TARGETS: [&str; 5] = ["read_apr2", "read_pytorch", "read_safetensors", "roundtrip_apr2", "probe_any"];
 
 /// Runs every target for `seconds`, starting from valid files. What it finds is in `fuzz/artifacts/`.
 pub(crate) fn run(steps: &mut Steps, seconds: &str) {
@@ -33,7 +33,8 @@ fn fuzz(target: &str, seconds: &str) -> Outcome {
 /// Valid files and former findings to start from.
 fn seed(corpus: &Path) -> Outcome {
     fs::create_dir_all(corpus).map_err(Stop::failed)?;
-    for folder in ["fixtures/valid/apr2", "fixtures/valid/safetensors"] {
+    let fixtures = ["fixtures/valid/apr2", "fixtures/valid/safetensors", "crates/apr-pytorch/tests/golden"];
+    for folder in fixtures {
         let Ok(files) = fs::read_dir(workspace().join(folder)) else { continue };
         for file in files.flatten() {
             fs::copy(file.path(), corpus.join(file.file_name())).map_err(Stop::failed)?;

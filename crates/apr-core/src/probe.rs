@@ -23,8 +23,12 @@ pub enum FormatId {
     Ggml,
     /// A ZIP archive: PyTorch, TorchScript or Keras.
     Zip,
+    /// PyTorch, in any of its containers.
+    Pytorch,
     /// A bare pickle stream, as old PyTorch wrote.
     Pickle,
+    /// A TAR archive, as the first PyTorch wrote.
+    Tar,
     /// HDF5, as Keras wrote.
     Hdf5,
     /// TensorFlow Lite.
@@ -44,14 +48,16 @@ impl FormatId {
             Self::Gguf => "GGUF",
             Self::Ggml => "legacy GGML",
             Self::Zip => "a ZIP archive (PyTorch or Keras)",
+            Self::Pytorch => "PyTorch",
             Self::Pickle => "a pickle (PyTorch)",
+            Self::Tar => "a TAR archive",
             Self::Hdf5 => "HDF5 (Keras)",
             Self::Tflite => "TensorFlow Lite",
         }
     }
 }
 
-/// The format that the first bytes of a file speak for. 64 bytes are enough; fewer may be too few.
+/// The format that the first bytes of a file speak for. 512 bytes are enough; fewer may be too few.
 ///
 /// ```
 /// use apr_core::{FormatId, recognise};
@@ -86,6 +92,9 @@ pub fn recognise(head: &[u8]) -> Option<FormatId> {
     // The header length comes first, then JSON; the upper half of a plausible length is zero.
     if head.get(4..8) == Some(&[0; 4]) && head.get(8) == Some(&b'{') {
         return Some(FormatId::Safetensors);
+    }
+    if head.get(257..262) == Some(b"ustar") {
+        return Some(FormatId::Tar);
     }
     // PROTO 2 to 5, then the opcodes PyTorch's magic number or a dictionary start with.
     if magic[0] == 0x80 && (2..=5).contains(&magic[1]) {

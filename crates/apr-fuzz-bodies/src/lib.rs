@@ -37,6 +37,14 @@ pub fn read_safetensors(data: &[u8]) {
     }
 }
 
+/// Reads the input as a PyTorch checkpoint, and lists what its pickles would do.
+pub fn read_pytorch(data: &[u8]) {
+    if let Ok(reader) = apr::pytorch::open(data.to_vec(), NAME, &limits()) {
+        use_reader(&reader);
+    }
+    std::hint::black_box(apr::pytorch::scan(data.to_vec(), NAME, &limits())).expect("memory can be read");
+}
+
 /// Reads the input as whatever it is.
 pub fn probe_any(data: &[u8]) {
     if let Ok(reader) = apr::open(data.to_vec(), NAME, &limits()) {

@@ -2,14 +2,15 @@
 
 use std::path::Path;
 
-use apr_fuzz_bodies::{probe_any, read_apr2, read_safetensors, roundtrip_apr2};
+use apr_fuzz_bodies::{probe_any, read_apr2, read_pytorch, read_safetensors, roundtrip_apr2};
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
 use apr_testkit::{corrupt, locate};
 
 type Body = fn(&[u8]);
 
-const BODIES: [(&str, Body); 4] = [
+const BODIES: [(&str, Body); 5] = [
     ("read_apr2", read_apr2),
+    ("read_pytorch", read_pytorch),
     ("read_safetensors", read_safetensors),
     ("roundtrip_apr2", roundtrip_apr2),
     ("probe_any", probe_any),

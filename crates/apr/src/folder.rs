@@ -12,6 +12,9 @@ use crate::open_in;
 /// The file whose content becomes `model_type` and `architecture`.
 const CONFIG: &str = "config.json";
 
+/// The name of PyTorch weights, which are read where there are none in a safer format.
+const PYTORCH: &str = "pytorch_model.bin";
+
 /// Weights of other frameworks and formats that folders carry beside the ones that were opened.
 const WEIGHTS: [&str; 12] =
     ["safetensors", "bin", "pt", "pth", "ckpt", "gguf", "onnx", "h5", "msgpack", "tflite", "ot", "apr"];
@@ -78,6 +81,9 @@ fn find_weights(names: &[String]) -> Result<String> {
     }
     let indexes: Vec<_> = top().filter(|name| name.ends_with(".safetensors.index.json")).collect();
     let files: Vec<_> = top().filter(|name| name.ends_with(".safetensors") || name.ends_with(".apr")).collect();
+    if let (true, true, Some(pickled)) = (indexes.is_empty(), files.is_empty(), top().find(|name| *name == PYTORCH)) {
+        return Ok(pickled.clone());
+    }
     match (indexes.as_slice(), files.as_slice()) {
         ([index], _) => Ok((*index).clone()),
         ([], [file]) => Ok((*file).clone()),

@@ -28,6 +28,7 @@ pub use apr_core::{
     recognise,
 };
 pub use apr_format::apr2;
+pub use apr_pytorch as pytorch;
 pub use apr_safetensors as safetensors;
 pub use folder::{FolderCheckpoint, open_folder, with_companions};
 pub use open::{open, open_in};

@@ -3,7 +3,7 @@
 use apr_core::{ByteSource, CheckpointReader, Error, FormatId, Limits, Result, SourceSet, read_vec, recognise};
 
 /// Bytes that [`recognise`] wants to see.
-const HEAD_LEN: u64 = 64;
+const HEAD_LEN: u64 = 512;
 
 /// Opens one file of any readable format.
 ///
@@ -14,6 +14,8 @@ pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> 
     let hint = || match extension(name) {
         "apr" => Some(FormatId::Apr2),
         "safetensors" => Some(FormatId::Safetensors),
+        // The oldest pickles start with no mark of their own.
+        "pt" | "pth" | "bin" | "ckpt" | "pkl" | "tar" => Some(FormatId::Pytorch),
         _ => None,
     };
     if let Some(mistake) = mistaken_for_a_model(&head) {
@@ -22,6 +24,9 @@ pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> 
     match recognise(&head).or_else(hint) {
         Some(FormatId::Apr2) => Ok(Box::new(apr_format::apr2::open(source, name, limits)?)),
         Some(FormatId::Safetensors) => Ok(Box::new(apr_safetensors::open(source, name, limits)?)),
+        Some(FormatId::Pytorch | FormatId::Zip | FormatId::Pickle | FormatId::Tar) => {
+            Ok(Box::new(apr_pytorch::open(source, name, limits)?))
+        }
         Some(other) => {
             let message = format!("this is {}, which this version of apr does not read", other.name());
             Err(Error::format(message).in_file(name))
@@ -77,8 +82,7 @@ mod tests {
             ("some text", "no model format"),
         ];
         for (content, expected) in cases {
-            let error =
-                open(content.as_bytes().to_vec(), "model.bin", &Limits::default()).map(drop).expect_err(content);
+            let error = open(content.as_bytes().to_vec(), "model", &Limits::default()).map(drop).expect_err(content);
             assert!(error.message().contains(expected), "{error}");
         }
     }

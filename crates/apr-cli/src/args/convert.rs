@@ -36,7 +36,7 @@ pub(crate) struct ImportArgs {
     pub(crate) write: WriteArgs,
     /// Refuse a source of another format
     #[arg(long, value_enum, value_name = "FORMAT")]
-    pub(crate) from: Option<ModelFormat>,
+    pub(crate) from: Option<SourceFormat>,
     /// Align tensors to 32 bytes, as GGUF does, or 64 [default: 64]
     #[arg(long, value_name = "BYTES", value_parser = ["32", "64"])]
     pub(crate) align: Option<String>,
@@ -98,7 +98,28 @@ impl Precision {
     }
 }
 
-/// Formats that can be read and written.
+/// Formats that can be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SourceFormat {
+    /// The native container
+    Apr,
+    /// PyTorch checkpoints
+    Pytorch,
+    /// Hugging Face safetensors
+    Safetensors,
+}
+
+impl SourceFormat {
+    pub(crate) fn id(self) -> FormatId {
+        match self {
+            Self::Apr => FormatId::Apr2,
+            Self::Pytorch => FormatId::Pytorch,
+            Self::Safetensors => FormatId::Safetensors,
+        }
+    }
+}
+
+/// Formats that can be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ModelFormat {
     /// The native container
@@ -108,13 +129,6 @@ pub(crate) enum ModelFormat {
 }
 
 impl ModelFormat {
-    pub(crate) fn id(self) -> FormatId {
-        match self {
-            Self::Apr => FormatId::Apr2,
-            Self::Safetensors => FormatId::Safetensors,
-        }
-    }
-
     pub(crate) fn target(self) -> TargetFormat {
         match self {
             Self::Apr => TargetFormat::Apr2,

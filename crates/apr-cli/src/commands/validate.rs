@@ -1,9 +1,13 @@
 //! `apr validate` (seed 001 §4.4).
 
 use std::io::{self, Write};
+use std::path::Path;
 
-use apr::Escaped;
+use apr::pytorch::{Action, ScanReport, Verdict, scan};
+use apr::{Code, Error, Escaped};
 use apr_ops::validate::{Check, Level, Status, ValidateOptions, ValidateReport, bytes_to_read, validate};
+
+use serde::Serialize;
 
 use crate::args::ValidateArgs;
 use crate::context::Context;
@@ -17,7 +21,11 @@ const SHOWN: usize = 20;
 
 /// Checks a model.
 pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
-    let model = model::open(&args.model, context)?;
+    let model = match model::open(&args.model, context) {
+        Ok(model) => model,
+        Err(Failure::Model(error)) => return scan_pickles(&args.model, error, context),
+        Err(failure) => return Err(failure),
+    };
     let settings = &context.config.validate;
     let all = !(args.checksum || args.nan_check || args.zero_check);
     let options = ValidateOptions {
@@ -38,6 +46,55 @@ pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
     ));
     context.printer.report(&report, render)?;
     if report.valid { Ok(()) } else { Err(Failure::Validation) }
+}
+
+/// What a file that does not open would have run, if it is a pickle.
+#[derive(Serialize)]
+struct Refusal {
+    file: String,
+    valid: bool,
+    error: String,
+    scan: ScanReport,
+}
+
+/// Tells why a file does not open, and where pickles are the reason, everything they import and call.
+fn scan_pickles(path: &Path, error: Error, context: &Context) -> Outcome {
+    if path.is_dir() || error.code() == Code::Io {
+        return Err(error.into());
+    }
+    let (source, _spool) = model::open_bytes(path, context)?;
+    let scan = scan(source, &path.display().to_string(), &context.limits)?;
+    if scan.verdict() == Verdict::Allowed {
+        return Err(error.into());
+    }
+    let refusal = Refusal { file: scan.file.clone(), valid: false, error: error.to_string(), scan };
+    context.printer.report(&refusal, render_refusal)?;
+    Err(Failure::Validation)
+}
+
+fn render_refusal(out: &mut dyn Write, refusal: &Refusal) -> io::Result<()> {
+    writeln!(out, "{BOLD}=== {} ==={BOLD:#}", Escaped(&refusal.file))?;
+    writeln!(out, "{BAD}refused{BAD:#}: {}", refusal.error)?;
+    writeln!(out, "\nNothing of it was run. Loading it in Python would:")?;
+    let odd = refusal.scan.findings().filter(|finding| finding.verdict != Verdict::Allowed);
+    for finding in odd.take(SHOWN) {
+        let (style, verdict) = match finding.verdict {
+            Verdict::Dangerous => (BAD, "DANGEROUS"),
+            _ => (ODD, "unknown"),
+        };
+        let action = match finding.action {
+            Action::Call => "call",
+            Action::Import => "import",
+        };
+        let name = format!("{}.{}", finding.module, finding.name);
+        let (name, opcode, offset) = (Escaped::short(&name), finding.opcode, finding.offset);
+        writeln!(out, "  {style}{verdict:<9}{style:#}  {action:<6}  {name}  {DIM}{opcode} at byte {offset}{DIM:#}")?;
+    }
+    let total = refusal.scan.findings().filter(|finding| finding.verdict != Verdict::Allowed).count();
+    if total > SHOWN {
+        writeln!(out, "{DIM}and {} more; --json lists them all{DIM:#}", total - SHOWN)?;
+    }
+    writeln!(out, "\n{BAD}INVALID{BAD:#}")
 }
 
 pub(super) fn render(out: &mut dyn Write, report: &ValidateReport) -> io::Result<()> {

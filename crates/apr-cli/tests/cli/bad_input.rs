@@ -42,9 +42,9 @@ fn a_pipe_on_disk_is_refused_and_not_waited_for() {
 
 #[test]
 fn a_folder_without_weights_says_what_it_holds() {
-    let sandbox = Sandbox::new().with("folder/config.json", "{}").with("folder/pytorch_model.bin", "PK");
+    let sandbox = Sandbox::new().with("folder/config.json", "{}").with("folder/model.onnx", "");
     let run = sandbox.apr("inspect folder");
-    run.fails(4, &["E001", "folder", "no weights that apr reads", "it holds pytorch_model.bin"]);
+    run.fails(4, &["E001", "folder", "no weights that apr reads", "it holds model.onnx"]);
     sandbox.write("two/a.safetensors", small_safetensors());
     sandbox.write("two/b.safetensors", small_safetensors());
     sandbox.apr("inspect two").fails(4, &["E001", "name one of a.safetensors, b.safetensors"]);
@@ -66,7 +66,7 @@ fn an_empty_file_is_refused_as_such() {
 fn files_of_other_formats_are_named() {
     let cases: [(&[u8], &str); 3] = [
         (b"GGUF\x03\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", "GGUF"),
-        (b"PK\x03\x04\x14\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", "which this version of apr does not read"),
+        (b"\x1c\0\0\0TFL3\0\0\0\0\0\0\0\0\0\0\0\0", "which this version of apr does not read"),
         (b"\x89HDF\r\n\x1a\n\0\0\0\0\0\0\0\0", "HDF5"),
     ];
     for (bytes, what) in cases {

@@ -4,6 +4,7 @@ mod bad_input;
 mod diff;
 mod golden;
 mod interruption;
+mod pytorch;
 mod qa_conversion;
 mod qa_physics;
 mod qa_structure;

@@ -1,0 +1,69 @@
+//! PyTorch checkpoints through the command: read where they are harmless, told about where they are not.
+
+use std::fs;
+
+use apr_testkit::locate;
+use serde_json::json;
+
+use crate::support::Sandbox;
+
+/// A pickle of protocol 0 that makes a file when it is loaded.
+const CANARY: &[u8] = b"cos\nsystem\n(S'touch canary'\ntR.";
+
+#[test]
+fn qa_77_a_malicious_pickle_is_refused_named_and_not_run() {
+    let sandbox = Sandbox::new().with("m.pt", CANARY).with("m.bin", [b"\x80\x02", CANARY].concat());
+    for file in ["m.pt", "m.bin"] {
+        for line in ["inspect", "tensors", "debug", "convert -o x.apr", "import -o x.apr"] {
+            let (command, rest) = line.split_once(' ').unwrap_or((line, ""));
+            sandbox.apr(&format!("{command} {file} {rest}")).fails(4, &["E001", "os.system", "nothing of it was run"]);
+        }
+        let run = sandbox.apr(&format!("validate {file}")).fails(5, &["DANGEROUS", "INVALID"]);
+        run.says(&["import  os.system", "call    os.system", "GLOBAL at byte", "REDUCE at byte"]);
+    }
+    let report = sandbox.apr("validate m.pt --json").fails(5, &[]).json();
+    let finding = &report["scan"]["pickles"][0]["findings"][0];
+    assert_eq!((&finding["module"], &finding["name"]), (&json!("os"), &json!("system")));
+    assert_eq!((&report["valid"], &finding["verdict"]), (&json!(false), &json!("dangerous")));
+    assert_eq!(sandbox.files(), ["m.bin", "m.pt"], "the canary was not made, and nothing was written");
+}
+
+#[test]
+fn checkpoints_convert_to_the_same_tensors_in_every_format() {
+    let golden = locate::workspace().join("crates/apr-pytorch/tests/golden");
+    let sandbox = Sandbox::new();
+    for name in ["kinds.pt", "strided.pt", "strided_legacy.pt", "tied.pt", "module.pt", "script.pt", "nested.pt"] {
+        let path = golden.join(name);
+        let path = path.to_str().expect("the workspace has a plain name");
+        sandbox.run(&["import", path, "--from", "pytorch", "-o", "m.apr", "-f"]).ok();
+        sandbox.apr("validate m.apr").ok();
+        sandbox.run(&["diff", path, "m.apr", "--exit-code"]).ok().says(&["Similarity: 100%"]);
+        sandbox.run(&["convert", path, "-o", "m.safetensors", "-f"]).ok();
+        sandbox.run(&["diff", "m.safetensors", "m.apr", "--exit-code"]).ok().says(&["SAME"]);
+    }
+}
+
+#[test]
+fn the_checkpoints_of_others_are_valid() {
+    let Some(folder) = locate::shared_data("pytorch") else { return };
+    let sandbox = Sandbox::new();
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let path = path.to_str().expect("plain names");
+        let run = sandbox.run(&["validate", path]);
+        if path.ends_with("broken.pt") {
+            run.fails(4, &["E001", "no PyTorch file"]);
+        } else {
+            run.ok().says(&["VALID"]);
+        }
+    }
+}
+
+#[test]
+fn a_folder_with_nothing_safer_is_read_from_its_pickle() {
+    let weights = fs::read(locate::workspace().join("crates/apr-pytorch/tests/golden/tied.pt")).expect("a fixture");
+    let sandbox = Sandbox::new()
+        .with("model/pytorch_model.bin", weights)
+        .with("model/config.json", r#"{"model_type": "bert", "vocab_size": 7}"#);
+    sandbox.apr("inspect model").clean().says(&["bert", "PyTorch", "config.json"]);
+}
