@@ -1,4 +1,4 @@
-//! What users see, word for word: sessions in `tests/golden`, renewed by `UPDATE_GOLDEN=1 cargo test -p apr-cli golden`.
+//! What users see, word for word: transcripts in `tests/golden`, renewed by `UPDATE_GOLDEN=1 cargo test -p apr-cli golden`.
 
 use std::fs;
 use std::path::Path;
@@ -11,17 +11,17 @@ use crate::support::{Run, Sandbox, f32s, safetensors, sound};
 
 /// Runs the commands in turn and compares what they print with the file of this name.
 #[track_caller]
-fn assert_session(name: &str, sandbox: &Sandbox, lines: &[&str]) {
-    let session: String =
+fn assert_transcript(name: &str, sandbox: &Sandbox, lines: &[&str]) {
+    let transcript: String =
         lines.iter().map(|line| transcript(line, &sandbox.with_env(&[("APR_CACHE", "cache")], line))).collect();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        return fs::write(path, session).expect("the folder is there");
+        return fs::write(path, transcript).expect("the folder is there");
     }
     let golden = fs::read_to_string(&path).unwrap_or_default();
-    let differing = golden.lines().chain([""]).zip(session.lines().chain([""])).position(|(old, new)| old != new);
+    let differing = golden.lines().chain([""]).zip(transcript.lines().chain([""])).position(|(old, new)| old != new);
     let line = differing.map_or(0, |line| line + 1);
-    assert!(golden == session, "{name}:{line} differs; UPDATE_GOLDEN=1 renews it. Now:\n{session}");
+    assert!(golden == transcript, "{name}:{line} differs; UPDATE_GOLDEN=1 renews it. Now:\n{transcript}");
 }
 
 fn transcript(line: &str, run: &Run) -> String {
@@ -105,7 +105,7 @@ fn golden_inspect() {
         "inspect version.apr",
         "inspect text.safetensors",
     ];
-    assert_session("inspect.txt", &sandbox, &lines);
+    assert_transcript("inspect.txt", &sandbox, &lines);
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn golden_tensors() {
         "tensors tiny-llama --stats",
         "tensors tiny-llama --hist model.norm.weight",
     ];
-    assert_session("tensors.txt", &sandbox, &lines);
+    assert_transcript("tensors.txt", &sandbox, &lines);
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn golden_validate() {
         "validate tail.apr --strict",
         "validate truncated.apr",
     ];
-    assert_session("validate.txt", &sandbox, &lines);
+    assert_transcript("validate.txt", &sandbox, &lines);
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn golden_debug() {
         "debug version.apr --json",
         "debug text.safetensors",
     ];
-    assert_session("debug.txt", &sandbox, &lines);
+    assert_transcript("debug.txt", &sandbox, &lines);
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn golden_explain() {
     let mut lines: Vec<String> = (1..=8).map(|code| format!("explain E00{code}")).collect();
     lines.extend(["explain E999", "explain E08", "explain E001 --json", "explain E999 --json"].map(str::to_owned));
     let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
-    assert_session("explain.txt", &Sandbox::new(), &lines);
+    assert_transcript("explain.txt", &Sandbox::new(), &lines);
 }
 
 #[test]
@@ -207,5 +207,5 @@ fn golden_convert() {
         "cache info",
         "cache info --json",
     ];
-    assert_session("convert.txt", &sandbox, &lines);
+    assert_transcript("convert.txt", &sandbox, &lines);
 }
