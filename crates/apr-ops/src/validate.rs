@@ -153,7 +153,8 @@ pub fn validate<P: Pipeline>(
 ) -> Result<ValidateReport> {
     let mut pass = Pass::new(reader, options);
     let jobs = pass.jobs()?;
-    let produce = |at: usize, slot: &mut Slot| produce(reader, options, jobs[at], slot);
+    let wants_sums = pass.wants_sums();
+    let produce = |at: usize, slot: &mut Slot| produce(reader, options, wants_sums, jobs[at], slot);
     let mut bytes_read = 0;
     pipeline.run(jobs.len(), produce, |at, slot| {
         pass.consume(jobs[at], slot);
@@ -170,13 +171,19 @@ pub fn bytes_to_read(reader: &dyn CheckpointReader) -> u64 {
     reader.files().iter().map(|file| file.len).sum()
 }
 
-fn produce(reader: &dyn CheckpointReader, options: ValidateOptions, job: Job, slot: &mut Slot) -> Result<()> {
+fn produce(
+    reader: &dyn CheckpointReader,
+    options: ValidateOptions,
+    wants_sums: bool,
+    job: Job,
+    slot: &mut Slot,
+) -> Result<()> {
     let bytes = take(&mut slot.bytes, job.chunk.len);
     (slot.sums, slot.moments, slot.nonzero) = (None, None, false);
     match job.kind {
         ExtentKind::Tensor(tensor) => {
             reader.read_tensor(tensor, job.chunk.offset, bytes)?;
-            if options.checksum && job.chunk.summable {
+            if wants_sums && job.chunk.summable {
                 slot.sums = Some(ChunkSums::of(bytes, job.chunk.offset, job.len));
             }
             let dtype = reader.tensors()[tensor].dtype;
@@ -199,6 +206,8 @@ struct Pass<'a> {
     reader: &'a dyn CheckpointReader,
     options: ValidateOptions,
     checksum: Option<FileChecksum>,
+    /// Whether the file has digests and they are to be checked.
+    digests: bool,
     crc: Crc32,
     digest: TensorDigest,
     moments: Moments,
@@ -212,6 +221,7 @@ impl<'a> Pass<'a> {
             reader,
             options,
             checksum: reader.checksum().filter(|_| options.checksum),
+            digests: options.checksum && (0..reader.tensors().len()).any(|tensor| reader.digest(tensor).is_some()),
             crc: Crc32::new(),
             digest: TensorDigest::new(),
             moments: Moments::default(),
@@ -229,7 +239,7 @@ impl<'a> Pass<'a> {
         let tensors = self.reader.tensors();
         let extents = match &self.checksum {
             Some(checksum) => checksum.extents.clone(),
-            None if self.options.nan || self.options.zero || self.has_digests() => (0..tensors.len())
+            None if self.options.nan || self.options.zero || self.digests => (0..tensors.len())
                 .map(|tensor| {
                     let len = tensors[tensor].byte_len()?;
                     Ok(Extent { kind: ExtentKind::Tensor(tensor), offset: self.reader.stored(tensor).offset, len })
@@ -248,8 +258,9 @@ impl<'a> Pass<'a> {
         Ok(jobs)
     }
 
-    fn has_digests(&self) -> bool {
-        self.options.checksum && (0..self.reader.tensors().len()).any(|tensor| self.reader.digest(tensor).is_some())
+    /// Hashing is most of the work of a pass, and a format may have nothing to compare with.
+    fn wants_sums(&self) -> bool {
+        self.checksum.is_some() || self.digests
     }
 
     fn consume(&mut self, job: Job, slot: &Slot) {
@@ -262,7 +273,7 @@ impl<'a> Pass<'a> {
         }
         match job.kind {
             ExtentKind::Tensor(tensor) => {
-                if self.options.checksum {
+                if self.digests {
                     match slot.sums {
                         Some(sums) => self.digest.append(sums),
                         None => self.digest.update(bytes),
@@ -323,7 +334,7 @@ impl<'a> Pass<'a> {
             return;
         }
         let blamed = self.findings.iter().any(|finding| finding.check == Check::Digests);
-        let place = match (blamed, self.has_digests()) {
+        let place = match (blamed, self.digests) {
             (true, _) => "",
             (false, true) => {
                 "; all tensors match their digests, so the damage is in header, metadata, index or padding"
