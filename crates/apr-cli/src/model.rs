@@ -46,7 +46,7 @@ pub(crate) fn open(path: &Path, context: &Context) -> Outcome<Model> {
     } else if path.is_dir() {
         let folder = ModelFolder::open(path)?;
         Box::new(apr::open_folder(&folder, limits).map_err(|error| error.in_file(&name))?)
-    } else if path.extension().is_some_and(|extension| extension == "json") {
+    } else if is_set(path) {
         let (folder, file) = neighbourhood(path)?;
         apr::open_in(&folder, &file, limits)?
     } else {

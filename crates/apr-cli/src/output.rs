@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::path::Path;
 
-use apr::{Layout, PlanOptions, Sink, TargetFormat};
+use apr::{FileInfo, PlanOptions, Sink, TargetFormat};
 use apr_io::{AtomicOutput, StreamSink, Target};
 
 use crate::Outcome;
@@ -18,7 +18,7 @@ pub(crate) enum Output {
 impl Output {
     /// Whether this path means standard output.
     pub(crate) fn is_stdout(path: &Path) -> bool {
-        path.as_os_str() == "-"
+        path.as_os_str() == "-" || path == Path::new("/dev/stdout")
     }
 
     /// Layout options for a path: a safetensors path without the extension is a folder.
@@ -38,20 +38,25 @@ impl Output {
     }
 
     /// Prepares to write; refuses files that exist unless `force`.
-    pub(crate) fn create(path: &Path, options: &PlanOptions, layout: &Layout, force: bool) -> Outcome<Self> {
+    pub(crate) fn create(path: &Path, options: &PlanOptions, files: &[FileInfo], force: bool) -> Outcome<Self> {
         let stdout = Self::is_stdout(path);
         if stdout || StreamSink::is_for(path) {
             if stdout && std::io::stdout().is_terminal() {
                 return Err(Failure::Usage("a model would garble the terminal; redirect standard output".to_owned()));
             }
-            if layout.files.len() > 1 {
+            if files.len() > 1 {
                 return Err(Failure::Usage("several files do not fit a stream; name a file or a folder".to_owned()));
             }
             return Ok(Self::Stream(if stdout { StreamSink::stdout() } else { StreamSink::open(path)? }));
         }
         let target = if options.folder { Target::Folder(path.into()) } else { Target::File(path.into()) };
-        let names = layout.files.iter().map(|file| file.name.as_str());
+        let names = files.iter().map(|file| file.name.as_str());
         Ok(Self::Files(AtomicOutput::create(target, force, names)?))
+    }
+
+    /// Whether what is written may end up where reports are printed.
+    pub(crate) fn is_stream(&self) -> bool {
+        matches!(self, Self::Stream(_))
     }
 
     pub(crate) fn sink(&mut self) -> &mut dyn Sink {

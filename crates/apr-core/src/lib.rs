@@ -44,7 +44,7 @@ pub use escape::Escaped;
 pub use limits::Limits;
 pub use metadata::{Metadata, keys};
 pub use pipeline::{Pipeline, Serial};
-pub use probe::{FormatId, recognise};
+pub use probe::{FormatId, HEAD_LEN, recognise};
 pub use shape::Shape;
 pub use sink::{MemoryFolder, Sink};
 pub use source::{ByteSource, SourceSet, read_vec};

@@ -20,7 +20,7 @@ pub struct Limits {
     pub max_metadata: u64,
     /// Bytes of a binary tensor index; 256 MiB, some five million tensors.
     pub max_index: u64,
-    /// Bytes of a companion file (tokenizer, model card) held in memory; 64 MiB.
+    /// Bytes of the companion files (tokenizer, model card) of a folder, or of one inside a container; 64 MiB.
     pub max_companion: u64,
 }
 

@@ -57,7 +57,10 @@ impl FormatId {
     }
 }
 
-/// The format that the first bytes of a file speak for. 512 bytes are enough; fewer may be too few.
+/// Bytes that [`recognise`] wants to see.
+pub const HEAD_LEN: u64 = 512;
+
+/// The format that the first bytes of a file speak for: [`HEAD_LEN`] are enough; fewer may be too few.
 ///
 /// ```
 /// use apr_core::{FormatId, recognise};

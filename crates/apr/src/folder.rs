@@ -23,7 +23,9 @@ const WEIGHTS: [&str; 12] =
 pub struct FolderCheckpoint {
     inner: Box<dyn CheckpointReader>,
     metadata: Metadata,
+    /// Those inside the weights' file, then those of the folder.
     companions: Vec<Companion>,
+    /// Of the companions of the folder.
     sources: Vec<Box<dyn ByteSource>>,
     left_out: Vec<String>,
     limits: Limits,
@@ -52,8 +54,8 @@ pub fn with_companions(
     let mut checkpoint = FolderCheckpoint {
         metadata: inner.metadata().clone(),
         warnings: inner.warnings().to_vec(),
+        companions: inner.companions().to_vec(),
         inner,
-        companions: Vec::new(),
         sources: Vec::new(),
         left_out: Vec::new(),
         limits: *limits,
@@ -62,6 +64,10 @@ pub fn with_companions(
         // A file that was opened by itself has the path it was opened by.
         let is_own = |file: &FileInfo| file.name == name || file.name.ends_with(&format!("/{name}"));
         if checkpoint.inner.files().iter().any(is_own) || is_index(&name) {
+            continue;
+        }
+        // What travels inside the weights' own file is the newer word on it.
+        if checkpoint.companions.iter().any(|companion| companion.name == name) {
             continue;
         }
         if is_companion(&name) {
@@ -122,7 +128,9 @@ fn is_companion(name: &str) -> bool {
 impl FolderCheckpoint {
     fn add(&mut self, set: &dyn SourceSet, name: &str) -> Result<()> {
         let source = set.open(name).map_err(|error| error.in_file(name))?;
-        if self.limits.check_companion(source.len()).is_err() {
+        // All of them are in memory at once when they are written.
+        let total = self.companions.iter().fold(source.len(), |total, other| total.saturating_add(other.len));
+        if self.limits.check_companion(total).is_err() {
             self.left_out.push(name.to_owned());
             return Ok(());
         }
@@ -206,8 +214,11 @@ impl CheckpointReader for FolderCheckpoint {
     }
 
     fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
-        let name = &self.companions[companion].name;
-        read_vec(&self.sources[companion], 0, self.companions[companion].len).map_err(|error| error.in_file(name))
+        let Some(position) = companion.checked_sub(self.inner.companions().len()) else {
+            return self.inner.read_companion(companion);
+        };
+        let Companion { name, len } = &self.companions[companion];
+        read_vec(&self.sources[position], 0, *len).map_err(|error| error.in_file(name))
     }
 
     fn left_out(&self) -> &[String] {

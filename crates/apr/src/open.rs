@@ -1,9 +1,8 @@
 //! Bytes decide which reader opens a file; the extension only chooses whose error is shown.
 
-use apr_core::{ByteSource, CheckpointReader, Error, FormatId, Limits, Result, SourceSet, read_vec, recognise};
-
-/// Bytes that [`recognise`] wants to see.
-const HEAD_LEN: u64 = 512;
+use apr_core::{
+    ByteSource, CheckpointReader, Error, FormatId, HEAD_LEN, Limits, Result, SourceSet, read_vec, recognise,
+};
 
 /// Opens one file of any readable format.
 ///

@@ -79,8 +79,8 @@ fn write(model: &Model, args: &WriteArgs, target: &PlanOptions, context: &Contex
     };
 
     signals::stop_cleanly(&context.interrupt)?;
-    let layout = apr::Layout { files: conversion.report().files.clone(), ..apr::Layout::default() };
-    let mut output = Output::create(path, target, &layout, args.force)?;
+    let mut output = Output::create(path, target, &conversion.report().files, args.force)?;
+    let aside = output.is_stream();
     let bar = Bar::new(&context.printer, conversion.report().bytes_in);
     let report = conversion.run(reader, output.sink(), &context.pipeline()?, &bar)?;
     output.commit()?;
@@ -97,11 +97,7 @@ fn write(model: &Model, args: &WriteArgs, target: &PlanOptions, context: &Contex
         writeln!(out, "{BOLD}{}{BOLD:#} -> {BOLD}{}{BOLD:#}", Escaped(&model.name), Escaped(&target))?;
         render(out, report)
     };
-    if Output::is_stdout(path) {
-        context.printer.report_aside(&report, summary)
-    } else {
-        context.printer.report(&report, summary)
-    }
+    if aside { context.printer.report_aside(&report, summary) } else { context.printer.report(&report, summary) }
 }
 
 fn render(out: &mut dyn Write, report: &ConvertReport) -> io::Result<()> {

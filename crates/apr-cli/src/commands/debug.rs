@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use apr::{ByteSource, CheckpointReader, Error, Escaped, recognise};
+use apr::{ByteSource, CheckpointReader, Error, Escaped, HEAD_LEN, recognise};
 use apr_ops::counted;
 use apr_ops::debug::{FoundString, HEX_ROW, HexRow, hex, strings};
 use apr_ops::tensors::find;
@@ -20,8 +20,6 @@ use crate::{Outcome, human, model};
 
 /// Shortest run of printable characters that counts as a string.
 const SHORTEST_STRING: usize = 4;
-/// Bytes that tell the format.
-const HEAD_LEN: u64 = 64;
 /// Strings shown unless told otherwise.
 const STRING_LIMIT: usize = 100;
 

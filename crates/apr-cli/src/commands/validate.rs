@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use apr::pytorch::{Action, ScanReport, Verdict, scan};
-use apr::{Code, Error, Escaped};
+use apr::{ByteSource, Code, Error, Escaped, FormatId, HEAD_LEN, recognise};
 use apr_ops::validate::{Check, Level, Status, ValidateOptions, ValidateReport, bytes_to_read, validate};
 
 use serde::Serialize;
@@ -63,6 +63,12 @@ fn scan_pickles(path: &Path, error: Error, context: &Context) -> Outcome {
         return Err(error.into());
     }
     let (source, _spool) = model::open_bytes(path, context)?;
+    let mut head = vec![0; usize::try_from(source.len().min(HEAD_LEN)).unwrap_or_default()];
+    source.read_at(0, &mut head)?;
+    // Bytes of another format would be read as opcodes that nobody meant.
+    if !matches!(recognise(&head), None | Some(FormatId::Zip | FormatId::Pickle | FormatId::Tar)) {
+        return Err(error.into());
+    }
     let scan = scan(source, &path.display().to_string(), &context.limits)?;
     if scan.verdict() == Verdict::Allowed {
         return Err(error.into());

@@ -67,3 +67,10 @@ fn a_folder_with_nothing_safer_is_read_from_its_pickle() {
         .with("model/config.json", r#"{"model_type": "bert", "vocab_size": 7}"#);
     sandbox.apr("inspect model").clean().says(&["bert", "PyTorch", "config.json"]);
 }
+
+#[test]
+fn a_broken_file_of_another_format_is_not_taken_for_a_pickle() {
+    let file = [b"APR2\x02\0\0\0\0\0\0\0\x20\0\0\0", CANARY].concat();
+    let run = Sandbox::new().with("m.apr", file).apr("validate m.apr").fails(4, &["E002"]);
+    assert!(!run.to_string().contains("os.system"), "{run}");
+}

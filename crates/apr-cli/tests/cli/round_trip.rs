@@ -209,3 +209,30 @@ fn devices_and_named_pipes_are_written_to_and_not_replaced() {
     );
     run.ok().says(&["SAME"]);
 }
+
+#[test]
+fn a_folder_around_an_apr_file_keeps_what_is_inside_it() {
+    let sandbox = Sandbox::new();
+    let files = model_folder(&sandbox, "model");
+    sandbox.apr("import model -o packed/m.apr -q").ok();
+    sandbox.write("packed/config.json", "{}");
+    sandbox.write("packed/extra.txt", "new");
+    sandbox.apr("export packed -o out").ok();
+    for (name, bytes) in files {
+        assert_eq!(sandbox.read(&format!("out/{name}")), bytes, "{name}");
+    }
+    assert_eq!(sandbox.read("out/extra.txt"), b"new");
+}
+
+#[test]
+fn the_report_stays_out_of_a_model_that_is_streamed() {
+    let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
+    let script =
+        r#""$APR" convert m.safetensors --format apr -o TARGET | cat > copy.apr && "$APR" validate copy.apr --strict"#;
+    for target in ["-", "/dev/stdout", "/dev/fd/1"] {
+        sandbox.shell(&script.replace("TARGET", target)).ok().says(&["VALID"]);
+    }
+    sandbox
+        .shell(r#""$APR" convert m.safetensors --format apr -o /dev/stdout > copy.apr && "$APR" validate copy.apr"#)
+        .ok();
+}

@@ -52,15 +52,13 @@ impl Comparison {
 /// Norms over all pairs.
 #[derive(Debug, Default)]
 pub(super) struct Norms {
-    pub(super) left: f64,
-    pub(super) right: f64,
-    pub(super) difference: f64,
-    pub(super) max_delta: f64,
-    pub(super) elements: u64,
+    /// Of pairs whose values differ somewhere.
+    pub(super) sums: Comparison,
+    elements: u64,
     /// Of pairs that are equal.
-    pub(super) same_elements: u64,
+    same_elements: u64,
     /// Of pairs that could not be compared.
-    pub(super) different_elements: u64,
+    different_elements: u64,
 }
 
 impl Norms {
@@ -71,10 +69,7 @@ impl Norms {
         } else if pair.incomparable {
             self.different_elements += pair.elements;
         } else {
-            self.left += pair.left;
-            self.right += pair.right;
-            self.difference += pair.difference;
-            self.max_delta = self.max_delta.max(pair.max_delta);
+            self.sums.merge(pair);
         }
     }
 
@@ -85,8 +80,8 @@ impl Norms {
             return 100.0;
         }
         let read = self.elements - self.same_elements - self.different_elements;
-        let norms = self.left.sqrt() + self.right.sqrt();
-        let alike = if norms > 0.0 { 1.0 - self.difference.sqrt() / norms } else { 1.0 };
+        let norms = self.sums.left.sqrt() + self.sums.right.sqrt();
+        let alike = if norms > 0.0 { 1.0 - self.sums.difference.sqrt() / norms } else { 1.0 };
         100.0 * (self.same_elements as f64 + read as f64 * alike) / total as f64
     }
 }
