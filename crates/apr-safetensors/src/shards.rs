@@ -7,7 +7,8 @@ use crate::reader::{OpenFile, SafetensorsReader};
 
 /// Opens the shards that an index (`*.index.json`) names, through the set, and checks index and shards against each other.
 ///
-/// Tensors come shard by shard, shards sorted by name. [`CheckpointReader::files`] lists the shards, not the index.
+/// Tensors come in the reference library's order where each shard keeps it, otherwise shard by shard, shards sorted by
+/// name. [`CheckpointReader::files`] lists the shards, not the index.
 ///
 /// ```
 /// use apr_core::{ByteSource, CheckpointReader, Error, IoCause, Limits, Result, SourceSet};
