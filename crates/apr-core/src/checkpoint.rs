@@ -187,6 +187,23 @@ pub trait CheckpointReader: Send + Sync {
     }
 }
 
+/// What a pass learns on the way, too late for the plan.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Notes {
+    /// What could not be kept.
+    pub losses: Vec<Loss>,
+    /// What is wrong with tensors that were written all the same, as the validation reports it.
+    pub violations: Vec<Value>,
+}
+
+impl Notes {
+    /// Whether there is nothing to write down.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.losses.is_empty() && self.violations.is_empty()
+    }
+}
+
 /// Where a planned tensor will lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct PlannedTensor {
@@ -244,9 +261,9 @@ pub trait CheckpointWriter: Send + Sync {
     /// E002 when there are more bytes than planned, E007 when writing fails.
     fn write_chunk(&mut self, sink: &mut dyn Sink, bytes: &[u8], sums: Option<ChunkSums>) -> Result<()>;
 
-    /// Writes what follows the last tensor; `losses` are those met on the way.
+    /// Writes what follows the last tensor, and what was learnt on the way where the format has room for it.
     ///
     /// # Errors
     /// E002 when a tensor got fewer bytes than planned, E007 when writing fails.
-    fn finish(&mut self, sink: &mut dyn Sink, losses: &[Loss]) -> Result<()>;
+    fn finish(&mut self, sink: &mut dyn Sink, notes: &Notes) -> Result<()>;
 }

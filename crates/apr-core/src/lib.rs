@@ -35,7 +35,7 @@ mod sink;
 mod source;
 
 pub use checkpoint::{
-    CheckpointReader, CheckpointWriter, Companion, Extent, ExtentKind, FileChecksum, FileInfo, Layout, Loss,
+    CheckpointReader, CheckpointWriter, Companion, Extent, ExtentKind, FileChecksum, FileInfo, Layout, Loss, Notes,
     PlannedTensor, StoredRange, TensorInfo,
 };
 pub use dtype::{DType, DTypeKind};

@@ -21,6 +21,8 @@ pub mod keys {
     pub const SOURCE: &str = "source";
     /// What a conversion could not keep.
     pub const LOSS: &str = "loss";
+    /// What was wrong with tensors that an import took all the same.
+    pub const VIOLATIONS: &str = "violations";
     /// Names of tensors stored once and used twice: tensor to tensor.
     pub const TIED: &str = "tied";
     /// Companion files: name to text, or to `{"tensor": NAME}` where the bytes are.

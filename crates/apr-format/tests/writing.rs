@@ -3,7 +3,7 @@
 mod support;
 
 use apr_core::digest::{CHUNK, ChunkSums};
-use apr_core::{CheckpointReader, CheckpointWriter, Code, DType, IoCause, Loss, Result, Sink, keys};
+use apr_core::{CheckpointReader, CheckpointWriter, Code, DType, IoCause, Loss, Notes, Result, Sink, keys};
 use apr_format::apr2::CompanionFile;
 use support::{Model, bytes_of, open, tensor};
 
@@ -45,7 +45,7 @@ fn write_in_chunks(model: &Model, sink: &mut dyn Sink, chunk: usize, with_sums: 
             writer.write_chunk(sink, bytes, sums).expect("the planned bytes");
         }
     }
-    writer.finish(sink, &model.losses).expect("all tensors are there");
+    writer.finish(sink, &Notes { losses: model.losses.clone(), ..Notes::default() }).expect("all tensors are there");
 }
 
 fn losses(count: usize) -> Vec<Loss> {
@@ -126,7 +126,7 @@ fn bytes_that_were_not_planned_are_refused() {
     writer.write_chunk(&mut file, &[0; 9 * 300 * 4], None).expect("the planned bytes");
     writer.write_chunk(&mut file, &[0; 5000 - 77], None).expect("fewer than planned so far");
     // As many as the companion has: they must not be taken for the tensor's.
-    let error = writer.finish(&mut file, &[]).expect_err("77 bytes are missing");
+    let error = writer.finish(&mut file, &Notes::default()).expect_err("77 bytes are missing");
     assert_eq!((error.code(), error.tensor()), (Code::Corrupt, Some("l")), "{error}");
     assert!(error.message().starts_with("77 of 5000"), "{error}");
 

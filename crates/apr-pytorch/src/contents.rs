@@ -2,10 +2,15 @@
 
 use std::collections::HashMap;
 
-use apr_core::{Error, Escaped, Result};
+use apr_core::{ByteSource, DType, Error, Escaped, Result};
 use serde_json::{Map, Value};
 
-use crate::pickle::{Heap, Id, Storage};
+use crate::content::{Content, Part};
+use crate::flatten::Found;
+use crate::pickle::{Derived, Heap, Id, Indices, Scale, Sparse, Storage, Tensor};
+use crate::quantized::{Quantized, Scales};
+use crate::sparse::{Cells, Places};
+use crate::view::View;
 
 /// A part of the file.
 #[derive(Debug, Clone, Copy)]
@@ -25,8 +30,61 @@ pub(crate) struct Contents {
 }
 
 impl Contents {
+    /// Dtype, shape and bytes of a tensor. Indices of sparse ones are decoded and scales of
+    /// quantized ones read; `budget` is what those of all tensors may still take, in bytes.
+    pub(crate) fn content(
+        &self,
+        source: &dyn ByteSource,
+        found: Found,
+        budget: &mut u64,
+    ) -> Result<(DType, Vec<u64>, Content)> {
+        let derived = match found {
+            Found::Stored(tensor) => {
+                let tensor = &self.heap.tensors[tensor as usize];
+                return Ok((tensor.dtype, tensor.shape.clone(), Content::Stored(self.view(tensor)?)));
+            }
+            Found::Derived(derived) => &self.heap.derived[derived as usize],
+        };
+        match derived {
+            Derived::Quantized { stored, scale } => {
+                let scales = self.scales(source, scale, &stored.shape, budget)?;
+                let quantized = Quantized::new(self.view(stored)?, stored.dtype, scales);
+                let quantized = quantized.ok_or_else(|| Error::corrupt("dequantized it takes over 2^64 bytes"))?;
+                Ok((DType::F32, stored.shape.clone(), Content::Quantized(quantized)))
+            }
+            Derived::Sparse(Sparse { indices, values, shape }) => {
+                let indices = match indices {
+                    Indices::Coo(indices) => Places::Coo(self.part(*indices)?),
+                    Indices::Csr(rows, columns) => Places::Csr(self.part(*rows)?, self.part(*columns)?),
+                };
+                let values = self.part(*values)?;
+                let dtype = values.dtype;
+                Ok((dtype, shape.clone(), Content::Sparse(Cells::new(source, &indices, values, shape, budget)?)))
+            }
+        }
+    }
+
+    fn scales(&self, source: &dyn ByteSource, scale: &Scale, shape: &[u64], budget: &mut u64) -> Result<Scales> {
+        match *scale {
+            Scale::One(scale, zero_point) => Ok(Scales::One(scale, zero_point)),
+            Scale::Channels { scales, zero_points, axis } => {
+                let (scales, zero_points) = (self.part(scales)?, self.part(zero_points)?);
+                Scales::read(source, [&scales, &zero_points], shape, axis, budget)
+            }
+        }
+    }
+
+    fn part(&self, tensor: u32) -> Result<Part<'_>> {
+        let tensor = &self.heap.tensors[tensor as usize];
+        Ok(Part { view: self.view(tensor)?, dtype: tensor.dtype, shape: &tensor.shape })
+    }
+
+    fn view(&self, tensor: &Tensor) -> Result<View> {
+        View::new(tensor, self.locate(&self.heap.storages[tensor.storage as usize])?)
+    }
+
     /// Where a storage's bytes lie, once its declared length is known to be there.
-    pub(crate) fn locate(&self, storage: &Storage) -> Result<Range> {
+    fn locate(&self, storage: &Storage) -> Result<Range> {
         let Storage { key, element, len, view } = storage;
         let key = Escaped::short(key);
         let range = self.storages.get(&storage.key);

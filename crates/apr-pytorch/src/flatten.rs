@@ -12,7 +12,7 @@ const MAX_DEPTH: usize = 128;
 const MAX_VISITS: usize = 4 << 20;
 
 /// Longest tensor name in bytes, as in the other formats.
-const MAX_NAME: usize = 65_535;
+pub(crate) const MAX_NAME: usize = 65_535;
 
 /// Most plain values kept, and the longest text among them.
 const MAX_VALUES: usize = 1024;
@@ -21,19 +21,35 @@ const MAX_TEXT: usize = 4096;
 /// Name of a tensor that is the whole checkpoint.
 const ONLY: &str = "tensor";
 
+/// A tensor of the pickle.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Found {
+    /// Position in [`Heap::tensors`].
+    Stored(u32),
+    /// Position in [`Heap::derived`].
+    Derived(u32),
+}
+
 /// A flat checkpoint.
 #[derive(Debug, Default)]
 pub(crate) struct Flat {
-    /// Path, and position in [`Heap::tensors`]; in order of appearance.
-    pub(crate) tensors: Vec<(String, u32)>,
+    /// Paths and tensors in order of appearance.
+    pub(crate) tensors: Vec<(String, Found)>,
     pub(crate) values: Map<String, Value>,
     /// Plain values that were too many or too long.
     pub(crate) dropped: usize,
+    /// Tensors outside the prefix that could not have been read.
+    pub(crate) outside: usize,
+    /// NumPy arrays, and the path of the first one.
+    pub(crate) arrays: usize,
+    pub(crate) array: Option<String>,
 }
 
-pub(crate) fn flatten(heap: &Heap, root: Id, limits: &Limits) -> Result<Flat> {
+/// Tensors of kinds that are not read are an error, unless their names are outside `prefix`.
+pub(crate) fn flatten(heap: &Heap, root: Id, prefix: &str, limits: &Limits) -> Result<Flat> {
     let mut walk = Walk {
         heap,
+        prefix,
         path: String::new(),
         depth: 0,
         visits: 0,
@@ -47,6 +63,7 @@ pub(crate) fn flatten(heap: &Heap, root: Id, limits: &Limits) -> Result<Flat> {
 
 struct Walk<'a> {
     heap: &'a Heap,
+    prefix: &'a str,
     path: String,
     depth: usize,
     visits: usize,
@@ -60,7 +77,12 @@ impl Walk<'_> {
     fn visit(&mut self, id: Id) -> Result<()> {
         self.spend(1)?;
         match self.heap.get(id) {
-            Node::Tensor(tensor) => self.tensor(*tensor),
+            Node::Tensor(tensor) => self.tensor(Found::Stored(*tensor)),
+            Node::Derived(tensor) => self.tensor(Found::Derived(*tensor)),
+            Node::Unsupported(_) if !self.name().starts_with(self.prefix) => {
+                self.flat.outside += 1;
+                Ok(())
+            }
             Node::Unsupported(what) => {
                 let error = Error::version(format!("this is {what}, which is not read"));
                 Err(error.for_tensor(self.name()))
@@ -79,11 +101,21 @@ impl Walk<'_> {
                 None => self.value(value.to_string().into()),
             },
             Node::Str(text) if text.len() <= MAX_TEXT => self.value(text.to_string().into()),
-            Node::Str(_) | Node::Bytes | Node::BigInt => {
+            Node::Str(_) | Node::Bytes(_) | Node::BigInt => {
                 self.flat.dropped += 1;
                 Ok(())
             }
-            Node::None | Node::Global(_) | Node::Object(None) | Node::Storage(_) | Node::Opaque => Ok(()),
+            Node::NumpyArray => {
+                self.flat.arrays += 1;
+                self.flat.array.get_or_insert_with(|| self.path.clone());
+                Ok(())
+            }
+            Node::NumpyDType(_)
+            | Node::None
+            | Node::Global(_)
+            | Node::Object(None)
+            | Node::Storage(_)
+            | Node::Opaque => Ok(()),
         }
     }
 
@@ -100,7 +132,7 @@ impl Walk<'_> {
         if self.path.is_empty() { ONLY } else { &self.path }
     }
 
-    fn tensor(&mut self, tensor: u32) -> Result<()> {
+    fn tensor(&mut self, tensor: Found) -> Result<()> {
         let name = self.name().to_owned();
         self.names = self.names.saturating_add(name.len() as u64 + 64);
         if self.names > self.max_names {
@@ -121,7 +153,7 @@ impl Walk<'_> {
 
     fn under(&mut self, key: &str, id: Id) -> Result<()> {
         let len = self.path.len();
-        if len + key.len() >= MAX_NAME {
+        if len + usize::from(len > 0) + key.len() > MAX_NAME {
             return Err(Error::format(format!("a name is longer than {MAX_NAME} bytes")).for_tensor(&self.path));
         }
         if self.depth == MAX_DEPTH {

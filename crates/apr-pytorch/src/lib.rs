@@ -39,20 +39,39 @@
 //! and must be stored, not compressed. The pickle's checksum is verified. The `zip` crate is not used because it reads
 //! streams and compares nothing, and here an entry must be a range of a [`ByteSource`](apr_core::ByteSource).
 //!
+//! NumPy's numbers become plain values; its arrays, which training checkpoints keep beside the weights, are left out with a
+//! warning. A dtype that might hold objects refuses the file.
+//!
+//! # What is computed
+//!
+//! Quantized tensors, with one scale or one for each channel, are read as the floats that `dequantize()` gives, sparse ones (COO without duplicate
+//! indices, and CSR) as the dense tensor they stand for. Either way any range is computed when it is asked for; of a
+//! sparse tensor the sorted indices are held in memory, of a quantized one the scales.
+//!
 //! # What is refused, by name
 //!
-//! Quantized, sparse, nested and meta tensors, conjugated views, complex128, big-endian files, compressed entries (E003).
+//! Quantized tensors of other schemes and of packed elements, sparse ones with several values for one element or of other layouts, nested and
+//! meta tensors, conjugated views, complex128, big-endian files, compressed entries (E003).
+//!
+//! # What is written
+//!
+//! [`plan`] gives the archive that `torch.save` makes of an `OrderedDict` of tensors, byte for byte but for the entries that
+//! differ between its versions; `torch.load` takes it with `weights_only=True`. The checksum of an entry follows its bytes,
+//! so a pipe will do. Tied tensors share a storage.
+//!
+//! [`open_index`] reads the shards of a `pytorch_model.bin.index.json`.
 //!
 //! # Limits
 //!
 //! | what | most | |
 //! |---|---|---|
-//! | a pickle | [`Limits::max_metadata`](apr_core::Limits) | E008 |
-//! | the ZIP directory, the tensors' names | [`Limits::max_index`](apr_core::Limits) each | E008 |
+//! | a pickle, the index of shards | [`Limits::max_metadata`](apr_core::Limits) | E008 |
+//! | the ZIP directory, the tensors' names, the decoded indices and scales of the tensors above | [`Limits::max_index`](apr_core::Limits) each | E008 |
 //! | values of a pickle | 524,288 and one for every three bytes | E008 |
 //! | containers in each other | 128 | E001 |
 //! | dimensions | 64 | E001 |
 //! | tensor name | 65,535 bytes | E001 |
+//! | a sparse tensor, as a dense one | 64 MiB or 64 times its stored bytes, whichever is more | E008 |
 //! | bytes of all tensors | 1 GiB and 16 times the file, which bounds what expanded views claim | E008 |
 //!
 //! The pickle protocols are documented in the Python library's `pickletools`; the containers in PyTorch's
@@ -69,19 +88,31 @@
 //! ```
 #![forbid(unsafe_code)]
 mod archive;
+mod content;
 mod contents;
 mod flatten;
+mod index;
 mod input;
 mod legacy;
+mod names;
 mod options;
 mod pickle;
+mod plan;
+mod quantized;
 mod reader;
+mod record;
 mod scan;
+mod shards;
+mod sparse;
 mod tar;
 mod view;
+mod writer;
 mod zip;
 
 pub use options::OpenOptions;
 pub use pickle::uses::{Action, Finding, Verdict};
+pub use plan::{WriteOptions, plan};
 pub use reader::{PytorchReader, open, open_with};
 pub use scan::{PickleReport, ScanReport, scan};
+pub use shards::{open_index, open_index_with};
+pub use writer::PytorchWriter;

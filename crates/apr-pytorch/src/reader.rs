@@ -1,6 +1,6 @@
 //! A checkpoint as its users see it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use apr_core::{
@@ -9,10 +9,10 @@ use apr_core::{
 };
 use serde_json::{Map, Value};
 
+use crate::content::Content;
 use crate::contents::Contents;
 use crate::flatten::{Flat, flatten};
 use crate::options::OpenOptions;
-use crate::view::View;
 use crate::{archive, legacy, scan, tar};
 
 /// Key of the plain values in the metadata: path to value.
@@ -46,7 +46,16 @@ pub fn open_with<S: ByteSource + 'static>(
     limits: &Limits,
     options: &OpenOptions,
 ) -> Result<PytorchReader> {
-    let reader = read(Box::new(source), name, limits, options);
+    open_boxed(Box::new(source), name, limits, options)
+}
+
+pub(crate) fn open_boxed(
+    source: Box<dyn ByteSource>,
+    name: &str,
+    limits: &Limits,
+    options: &OpenOptions,
+) -> Result<PytorchReader> {
+    let reader = read(source, name, limits, options);
     reader.map_err(|error| if name.is_empty() { error } else { error.in_file(name) })
 }
 
@@ -74,16 +83,87 @@ fn read(source: Box<dyn ByteSource>, name: &str, limits: &Limits, options: &Open
 /// and [`keys::TIED`], which maps each tensor that is another one under a second name to the first. Tensor positions
 /// given to its methods must be below the number of [`tensors`](CheckpointReader::tensors).
 pub struct PytorchReader {
-    source: Box<dyn ByteSource>,
+    sources: Vec<Box<dyn ByteSource>>,
+    /// One for each source.
     files: Vec<FileInfo>,
     tensors: Vec<TensorInfo>,
-    views: Vec<View>,
+    /// One for each tensor.
+    places: Vec<Place>,
     metadata: Metadata,
     header_fields: Map<String, Value>,
     warnings: Vec<String>,
 }
 
+/// Where a tensor's elements are.
+#[derive(Debug, Clone)]
+struct Place {
+    file: usize,
+    content: Content,
+}
+
 impl PytorchReader {
+    /// The shards of one checkpoint as if they were one file. There is at least one, and no name is in two of them.
+    pub(crate) fn join(shards: Vec<Self>) -> Self {
+        let mut shards = shards.into_iter();
+        let mut joined = shards.next().unwrap_or_else(|| unreachable!("an index names a shard"));
+        joined.warnings = joined.shard_warnings();
+        for shard in shards {
+            let file = joined.files.len();
+            joined.warnings.extend(shard.shard_warnings());
+            joined.places.extend(shard.places.into_iter().map(|place| Place { file: file + place.file, ..place }));
+            joined.sources.extend(shard.sources);
+            joined.files.extend(shard.files);
+            joined.tensors.extend(shard.tensors);
+            for key in [VALUES, keys::TIED] {
+                let Some(Value::Object(more)) = shard.metadata.get(key).cloned() else { continue };
+                let mut all = joined.metadata.object(key).cloned().unwrap_or_default();
+                for (name, value) in more {
+                    all.entry(name).or_insert(value);
+                }
+                joined.metadata.set(key, all);
+            }
+        }
+        joined
+    }
+
+    /// Keeps the tensors under a prefix, and takes it off their names.
+    pub(crate) fn select(mut self, prefix: &str) -> Result<Self> {
+        let positions = (0..).zip(&self.tensors).map(|(position, info)| (info.name.clone(), position));
+        let kept = strip(positions.collect(), prefix, 0, &mut self.warnings)?;
+        self.tensors =
+            kept.iter().map(|(name, at)| TensorInfo { name: name.clone(), ..self.tensors[*at].clone() }).collect();
+        self.places = kept.iter().map(|(_, at)| self.places[*at].clone()).collect();
+        self.metadata.remove(keys::TIED);
+        self.tie();
+        Ok(self)
+    }
+
+    /// Notes which tensors are another one under a second name.
+    fn tie(&mut self) {
+        let mut first = HashMap::new();
+        let mut tied = Map::new();
+        for (position, (info, place)) in self.tensors.iter().zip(&self.places).enumerate() {
+            if let Some(identity) = place.content.identity().filter(|_| place.content.len() > 0) {
+                let owner = *first.entry((place.file, identity, info.dtype, &info.shape)).or_insert(position);
+                if owner < position {
+                    tied.insert(info.name.clone(), self.tensors[owner].name.clone().into());
+                }
+            }
+        }
+        if !tied.is_empty() {
+            self.metadata.set(keys::TIED, tied);
+        }
+    }
+
+    fn shard_warnings(&self) -> Vec<String> {
+        let name = Escaped::short(&self.files[0].name);
+        self.warnings.iter().map(|warning| format!("{name}: {warning}")).collect()
+    }
+
+    pub(crate) fn warn(&mut self, warning: String) {
+        self.warnings.push(warning);
+    }
+
     fn new(
         source: Box<dyn ByteSource>,
         name: &str,
@@ -91,79 +171,71 @@ impl PytorchReader {
         options: &OpenOptions,
         limits: &Limits,
     ) -> Result<Self> {
-        let Flat { tensors: mut paths, values, dropped } = flatten(&contents.heap, contents.root, limits)?;
+        let prefix = options.prefix.as_deref().unwrap_or_default();
+        let Flat { tensors: mut paths, values, dropped, outside, arrays, array } =
+            flatten(&contents.heap, contents.root, prefix, limits)?;
         let mut warnings = std::mem::take(&mut contents.warnings);
-        if let Some(prefix) = &options.prefix {
-            let all = paths.len();
-            paths = strip(paths, prefix)?;
-            if paths.len() < all {
-                warnings.push(format!(
-                    "{} tensors outside '{}' are not read",
-                    all - paths.len(),
-                    Escaped::short(prefix)
-                ));
-            }
+        if options.prefix.is_some() {
+            paths = strip(paths, prefix, outside, &mut warnings)?;
         }
         if dropped > 0 {
             warnings.push(format!("{dropped} values of the pickle are too many or too long to be kept as metadata"));
         }
-        let (mut tensors, mut views): (Vec<TensorInfo>, Vec<View>) = (Vec::new(), Vec::new());
+        if let Some(array) = array {
+            warnings.push(format!("{arrays} NumPy arrays are not read, the first is '{}'", Escaped::short(&array)));
+        }
+        let (mut tensors, mut places): (Vec<TensorInfo>, Vec<Place>) = (Vec::new(), Vec::new());
         let mut metadata = Metadata::new();
-        let mut tied = Map::new();
-        let mut first = HashMap::new();
-        let mut names = HashMap::new();
+        let mut names = HashSet::new();
+        let mut places_budget = limits.max_index;
         let mut budget = source.len().saturating_mul(MAX_GROWTH).saturating_add(FREE_BYTES);
-        for (name, position) in paths {
-            let tensor = &contents.heap.tensors[position as usize];
-            let view = contents.locate(&contents.heap.storages[tensor.storage as usize]);
-            let view = view.and_then(|range| View::new(tensor, range)).map_err(|error| error.for_tensor(&name))?;
-            if names.insert(name.clone(), tensors.len()).is_some() {
+        for (name, found) in paths {
+            let (dtype, shape, content) =
+                contents.content(&*source, found, &mut places_budget).map_err(|error| error.for_tensor(&name))?;
+            if !names.insert(name.clone()) {
                 return Err(Error::format("the checkpoint has two tensors of this name").for_tensor(name));
             }
-            budget = budget.checked_sub(view.len).ok_or_else(|| {
+            budget = budget.checked_sub(content.len()).ok_or_else(|| {
                 let message = "the tensors up to this one take more than 16 times the file's length, and over 1 GiB";
                 Error::memory(message).for_tensor(&name)
             })?;
-            let info = TensorInfo { name, dtype: tensor.dtype, shape: Shape::from(tensor.shape.clone()) };
-            if view.len > 0 {
-                let same = (view.clone(), info.dtype, info.shape.clone());
-                let at = *first.entry(same).or_insert(tensors.len());
-                if at < tensors.len() {
-                    tied.insert(info.name.clone(), tensors[at].name.clone().into());
-                }
-            }
+            let info = TensorInfo { name, dtype, shape: Shape::from(shape) };
             tensors.push(info);
-            views.push(view);
+            places.push(Place { file: 0, content });
         }
         if !values.is_empty() {
             metadata.set(VALUES, values);
         }
-        if !tied.is_empty() {
-            metadata.set(keys::TIED, tied);
-        }
         let files = vec![FileInfo { name: name.to_owned(), len: source.len() }];
         let header_fields = contents.header_fields;
-        Ok(Self { source, files, tensors, views, metadata, header_fields, warnings })
+        let mut reader = Self { sources: vec![source], files, tensors, places, metadata, header_fields, warnings };
+        reader.tie();
+        Ok(reader)
     }
 }
 
-/// The tensors under a prefix, without it.
-fn strip(paths: Vec<(String, u32)>, prefix: &str) -> Result<Vec<(String, u32)>> {
-    let example = paths.first().map(|(name, _)| name.clone());
-    let kept: Vec<_> = paths
-        .into_iter()
-        .filter_map(|(name, tensor)| {
-            let rest = name.strip_prefix(prefix).filter(|rest| !rest.is_empty())?;
-            Some((rest.to_owned(), tensor))
-        })
-        .collect();
-    match example {
-        Some(example) if kept.is_empty() => {
-            let (prefix, example) = (Escaped::short(prefix), Escaped::short(&example));
-            Err(Error::format(format!("no tensor's name starts with '{prefix}'; the first one is '{example}'")))
-        }
-        _ => Ok(kept),
+/// The tensors under a prefix, without it; `outside` it were others already.
+fn strip<T>(
+    paths: Vec<(String, T)>,
+    prefix: &str,
+    outside: usize,
+    warnings: &mut Vec<String>,
+) -> Result<Vec<(String, T)>> {
+    let (all, example) = (paths.len() + outside, paths.first().map(|(name, _)| name.clone()));
+    let under = |(name, tensor): (String, T)| {
+        let rest = name.strip_prefix(prefix).filter(|rest| !rest.is_empty())?;
+        Some((rest.to_owned(), tensor))
+    };
+    let kept: Vec<_> = paths.into_iter().filter_map(under).collect();
+    let shown = Escaped::short(prefix);
+    if let Some(example) = example.filter(|_| kept.is_empty()) {
+        let example = Escaped::short(&example);
+        return Err(Error::format(format!("no tensor's name starts with '{shown}'; the first one is '{example}'")));
     }
+    if kept.len() < all {
+        warnings.push(format!("{} tensors outside '{shown}' are not read", all - kept.len()));
+    }
+    Ok(kept)
 }
 
 impl CheckpointReader for PytorchReader {
@@ -181,26 +253,30 @@ impl CheckpointReader for PytorchReader {
 
     /// For a tensor that does not lie flat, the range from its first element to its last.
     fn stored(&self, tensor: usize) -> StoredRange {
-        let view = &self.views[tensor];
-        StoredRange { file: 0, offset: view.offset, len: view.span }
+        let Place { file, content } = &self.places[tensor];
+        let view = content.view();
+        StoredRange { file: *file, offset: view.offset, len: view.span }
     }
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let view = &self.views[tensor];
+        let Place { file, content } = &self.places[tensor];
         let locate = |error: Error| {
-            let error = error.for_tensor(&self.tensors[tensor].name);
-            if self.files[0].name.is_empty() { error } else { error.in_file(&self.files[0].name) }
+            let (error, file) = (error.for_tensor(&self.tensors[tensor].name), &self.files[*file].name);
+            if file.is_empty() { error } else { error.in_file(file) }
         };
-        if offset.checked_add(buf.len() as u64).is_none_or(|end| end > view.len) {
-            let message = format!("{} bytes from byte {offset} on, but it has {}", buf.len(), view.len);
+        if offset.checked_add(buf.len() as u64).is_none_or(|end| end > content.len()) {
+            let message = format!("{} bytes from byte {offset} on, but it has {}", buf.len(), content.len());
             return Err(locate(Error::corrupt(message)));
         }
-        view.read(&*self.source, offset, buf).map_err(locate)
+        content.read(&*self.sources[*file], offset, buf).map_err(locate)
     }
 
     fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
-        let view = self.views.get(tensor).filter(|view| view.is_flat())?;
-        self.source.slice_at(view.offset, view.len)
+        let Place { file, content: Content::Stored(view) } = self.places.get(tensor)? else { return None };
+        if !view.is_flat() {
+            return None;
+        }
+        self.sources[*file].slice_at(view.offset, view.len)
     }
 
     fn header_fields(&self) -> Value {

@@ -40,14 +40,14 @@
 //! `transformers` documentation, "Big models", section "Sharded checkpoints".
 //!
 //! ```
-//! use apr_core::{CheckpointReader, CheckpointWriter, DType, Limits, Metadata, Shape, TensorInfo};
+//! use apr_core::{CheckpointReader, CheckpointWriter, Notes, DType, Limits, Metadata, Shape, TensorInfo};
 //!
 //! let tensors = [TensorInfo { name: "bias".into(), dtype: DType::F32, shape: Shape::from([2]) }];
 //! let mut writer = apr_safetensors::plan(&tensors, &Metadata::new(), &apr_safetensors::WriteOptions::default())?;
 //! let mut file = Vec::new();
 //! writer.begin(&mut file)?;
 //! writer.write_chunk(&mut file, &[0, 0, 128, 63, 0, 0, 0, 64], None)?;
-//! writer.finish(&mut file, &[])?;
+//! writer.finish(&mut file, &Notes::default())?;
 //!
 //! let reader = apr_safetensors::open(file, "model.safetensors", &Limits::default())?;
 //! let mut second = [0; 4];

@@ -48,7 +48,7 @@ impl Default for WriteOptions {
 /// which lack that key, it is `{"format": "pt"}`.
 ///
 /// ```
-/// use apr_core::{CheckpointWriter, DType, MemoryFolder, Metadata, Shape, TensorInfo};
+/// use apr_core::{CheckpointWriter, Notes, DType, MemoryFolder, Metadata, Shape, TensorInfo};
 /// use apr_safetensors::{WriteOptions, plan};
 ///
 /// let tensor = |name: &str| TensorInfo { name: name.into(), dtype: DType::U8, shape: Shape::from([4]) };
@@ -59,7 +59,7 @@ impl Default for WriteOptions {
 /// writer.begin(&mut folder)?;
 /// writer.write_chunk(&mut folder, b"aaaa", None)?;
 /// writer.write_chunk(&mut folder, b"bbbb", None)?;
-/// writer.finish(&mut folder, &[])?;
+/// writer.finish(&mut folder, &Notes::default())?;
 /// let names: Vec<_> = folder.files().keys().collect();
 /// assert_eq!(names, [
 ///     "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json",

@@ -1,7 +1,7 @@
 //! Writing what was planned, byte after byte and file after file.
 
 use apr_core::digest::ChunkSums;
-use apr_core::{CheckpointWriter, Error, Layout, Loss, PlannedTensor, Result, Sink};
+use apr_core::{CheckpointWriter, Error, Layout, Notes, PlannedTensor, Result, Sink};
 
 /// A safetensors checkpoint being written; [`plan`](crate::plan()) makes it.
 ///
@@ -86,7 +86,7 @@ impl CheckpointWriter for SafetensorsWriter {
         self.advance(sink)
     }
 
-    fn finish(&mut self, sink: &mut dyn Sink, _losses: &[Loss]) -> Result<()> {
+    fn finish(&mut self, sink: &mut dyn Sink, _notes: &Notes) -> Result<()> {
         if let Some(tensor) = self.due() {
             let message = format!("it ends after {} bytes, but {} are planned", self.written, tensor.len);
             return Err(Error::corrupt(message).for_tensor(&self.plan.names[self.due]));

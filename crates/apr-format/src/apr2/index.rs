@@ -20,9 +20,11 @@ mod flag {
     pub(super) const FILTER: u32 = 0xf0;
     pub(super) const LAYOUT: u32 = 0xf00;
     pub(super) const ENCRYPTED: u32 = 1 << 12;
-    pub(super) const TIED: u32 = 1 << 13;
+    pub(crate) const TIED: u32 = 1 << 13;
     pub(super) const KNOWN: u32 = CODEC | FILTER | LAYOUT | ENCRYPTED | TIED;
 }
+
+pub(super) use flag::TIED;
 
 /// A decoded entry.
 #[derive(Debug, Clone, PartialEq, Eq)]

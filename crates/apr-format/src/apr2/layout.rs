@@ -85,10 +85,11 @@ fn tie_target(entry: &IndexEntry, entries: &[IndexEntry], metadata: &Metadata) -
     })
 }
 
-/// Positions in the index, in the order the bytes are stored; tied entries follow their target.
-pub(super) fn sort_by_place(places: &[Place]) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..places.len()).collect();
-    order.sort_by_key(|&index| (places[index].offset, places[index].len, places[index].tied, index));
+/// Positions in the index, in the order of offsets; a tied entry stands where its own offset puts it, though its bytes
+/// are elsewhere.
+pub(super) fn sort_by_place(entries: &[IndexEntry]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..entries.len()).collect();
+    order.sort_by_key(|&index| (entries[index].offset, entries[index].size, index));
     order
 }
 

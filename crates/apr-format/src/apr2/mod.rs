@@ -18,7 +18,7 @@
 //! Plain tensors only: compressed, sparse and encrypted ones are recognised and refused with E003.
 //!
 //! ```
-//! use apr_core::{CheckpointReader, CheckpointWriter, DType, Limits, Metadata, TensorInfo};
+//! use apr_core::{CheckpointReader, CheckpointWriter, Notes, DType, Limits, Metadata, TensorInfo};
 //! use apr_format::apr2;
 //!
 //! let tensors = [TensorInfo { name: "bias".into(), dtype: DType::F32, shape: [2].into() }];
@@ -26,7 +26,7 @@
 //! let mut file = Vec::new();
 //! writer.begin(&mut file)?;
 //! writer.write_chunk(&mut file, &[0; 8], None)?;
-//! writer.finish(&mut file, &[])?;
+//! writer.finish(&mut file, &Notes::default())?;
 //!
 //! let reader = apr2::open(file, "model.apr", &Limits::default())?;
 //! assert_eq!(reader.tensors(), tensors);

@@ -65,7 +65,7 @@ impl Apr2Reader {
         let Index { entries, warnings: index_warnings } = decode_index(&index, &header)?;
 
         let mut places = place_entries(&entries, &metadata, &header, source.len())?;
-        let stored = sort_by_place(&places);
+        let stored = sort_by_place(&entries);
         check_overlaps(&entries, &places, &stored)?;
         let trailer_offset = align(data_end(&entries, &header), BLOCK_ALIGNMENT);
         let trailer_offset = trailer_offset.ok_or_else(|| Error::corrupt("the data section ends past 2^64").at(28))?;

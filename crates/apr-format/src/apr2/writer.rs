@@ -3,7 +3,7 @@
 //! The front is laid out from names, dtypes and shapes, with slack for what is learnt on the way; tensors stream after
 //! it; trailer and footer come last. If the front changed, it is patched and its CRC combined with the running one.
 
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec;
@@ -11,13 +11,13 @@ use alloc::vec::Vec;
 
 use apr_core::digest::{ChunkSums, Crc32, Digest, TensorDigest};
 use apr_core::{
-    CheckpointWriter, Error, Escaped, FileInfo, Layout, Loss, Metadata, PlannedTensor, Result, Sink, TensorInfo, keys,
+    CheckpointWriter, Error, Escaped, FileInfo, Layout, Metadata, Notes, PlannedTensor, Result, Sink, TensorInfo, keys,
 };
 use serde_json::{Map, Value, json};
 
 use super::companion::{CompanionFile, embed_companions};
 use super::header::{Flags, Header, VERSION_MAJOR};
-use super::index::{INDEX_HEADER_LEN, IndexEntry, check_info};
+use super::index::{INDEX_HEADER_LEN, IndexEntry, TIED, check_info};
 use super::layout::{BLOCK_ALIGNMENT, FOOTER_LEN, align};
 use super::trailer::{Footer, digests_len, encode_digests};
 
@@ -51,6 +51,8 @@ pub struct Apr2Writer {
     by_name: Vec<usize>,
     flags: Flags,
     data_offset: u32,
+    /// Entries that are no companions.
+    visible: usize,
     layout: Layout,
     companions: Vec<Vec<u8>>,
 
@@ -65,7 +67,8 @@ pub struct Apr2Writer {
     digests: Vec<Digest>,
 }
 
-/// Plans a file: tensors are stored in the order given, companions after them.
+/// Plans a file: tensors are stored in the order given, companions after them. A tensor that the metadata tie to one of
+/// the same dtype and shape ([`keys::TIED`]) is not stored again, and not in the layout.
 ///
 /// # Errors
 /// E001 when a tensor does not fit the index (name, dimensions, dtype, shape) or two share a name, E008 when metadata
@@ -84,7 +87,8 @@ pub fn plan(
     let (companion_infos, companions) = embed_companions(&mut metadata, companions)?;
 
     let infos = || tensors.iter().chain(&companion_infos);
-    let entries = place_tensors(infos(), alignment_flag.alignment())?;
+    let ties = ties(tensors, &metadata);
+    let entries = place_tensors(infos(), &ties, alignment_flag.alignment())?;
     let mut by_name: Vec<usize> = (0..entries.len()).collect();
     by_name.sort_unstable_by(|&a, &b| entries[a].info.name.cmp(&entries[b].info.name));
     check_unique(&entries, &by_name)?;
@@ -97,13 +101,15 @@ pub fn plan(
         Error::memory(format!("metadata and index take {front_len} bytes; the header can address 4 GiB"))
     })?;
 
-    let layout = plan_layout(&entries, tensors.len(), data_offset, &options.file_name)?;
+    let visible = tensors.len();
+    let layout = plan_layout(&entries, visible, data_offset, &options.file_name)?;
     Ok(Apr2Writer {
         metadata,
         entries,
         by_name,
         flags,
         data_offset,
+        visible,
         layout,
         companions,
         front: Vec::new(),
@@ -115,16 +121,33 @@ pub fn plan(
     })
 }
 
-fn place_tensors<'a>(infos: impl Iterator<Item = &'a TensorInfo>, alignment: u64) -> Result<Vec<IndexEntry>> {
+/// Names of the tensors whose bytes are another one's: as the metadata tell, where the two are alike.
+fn ties<'a>(tensors: &'a [TensorInfo], metadata: &Metadata) -> BTreeSet<&'a str> {
+    let Some(tied) = metadata.object(keys::TIED) else { return BTreeSet::new() };
+    let by_name: BTreeMap<&str, &TensorInfo> = tensors.iter().map(|info| (info.name.as_str(), info)).collect();
+    let is_tied = |info: &TensorInfo| {
+        let target = tied.get(&info.name).and_then(Value::as_str).filter(|target| !tied.contains_key(*target));
+        let target = target.and_then(|target| by_name.get(target));
+        target.is_some_and(|target| target.dtype == info.dtype && target.shape == info.shape)
+    };
+    tensors.iter().filter(|info| is_tied(info)).map(|info| info.name.as_str()).collect()
+}
+
+fn place_tensors<'a>(
+    infos: impl Iterator<Item = &'a TensorInfo>,
+    ties: &BTreeSet<&str>,
+    alignment: u64,
+) -> Result<Vec<IndexEntry>> {
     let mut next = 0_u64;
     infos
         .map(|info| {
-            let size = check_info(info)?;
+            let len = check_info(info)?;
+            let (size, flags) = if ties.contains(info.name.as_str()) { (0, TIED) } else { (len, 0) };
             let offset = next;
-            // An empty tensor takes a place too: offsets that differ keep the stored order readable from the index.
+            // A tensor without bytes takes a place too: offsets that differ keep the order readable from the index.
             let end = offset.checked_add(size.max(1)).and_then(|end| align(end, alignment));
             next = end.ok_or_else(|| Error::format("the tensors together exceed 2^64 bytes").for_tensor(&info.name))?;
-            Ok(IndexEntry { info: info.clone(), offset, size, flags: 0 })
+            Ok(IndexEntry { info: info.clone(), offset, size, flags })
         })
         .collect()
 }
@@ -147,6 +170,7 @@ fn plan_layout(entries: &[IndexEntry], visible: usize, data_offset: u32, file_na
     let tensors: Vec<_> = entries[..visible]
         .iter()
         .enumerate()
+        .filter(|(_, entry)| !entry.is_tied())
         .map(|(source, entry)| PlannedTensor {
             source,
             file: 0,
@@ -217,22 +241,39 @@ impl Apr2Writer {
         sink.write_all(zeros)
     }
 
-    /// Records losses where the front has room, in full or as a count; returns the front's final bytes.
-    fn note_losses(&mut self, losses: &[Loss]) -> Result<Vec<u8>> {
-        // A conversion of a converted file adds to what is already lost.
-        let mut full = self.metadata.get(keys::LOSS).and_then(Value::as_array).cloned().unwrap_or_default();
-        full.extend(losses.iter().filter_map(|loss| serde_json::to_value(loss).ok()));
-        let names: BTreeSet<_> = full.iter().filter_map(|loss| loss.get("name")?.as_str()).collect();
+    /// Writes the notes down where the front has room, in full or as a count; returns the front's final bytes.
+    fn take_notes(&mut self, notes: &Notes) -> Result<Vec<u8>> {
+        let losses = notes.losses.iter().filter_map(|loss| serde_json::to_value(loss).ok()).collect();
+        let mut front = None;
+        for (key, name, new) in [(keys::LOSS, "name", losses), (keys::VIOLATIONS, "tensor", notes.violations.clone())] {
+            front = self.note(key, name, new)?.or(front);
+        }
+        Ok(front.unwrap_or_else(|| self.front.clone()))
+    }
+
+    /// Adds to the list under `key`, whose entries name what they are about under `name`.
+    fn note(&mut self, key: &str, name: &str, new: Vec<Value>) -> Result<Option<Vec<u8>>> {
+        if new.is_empty() {
+            return Ok(None);
+        }
+        // A conversion of a converted file adds to what is already noted.
+        let before = self.metadata.get(key).cloned();
+        let mut full = before.as_ref().and_then(Value::as_array).cloned().unwrap_or_default();
+        full.extend(new);
+        let names: BTreeSet<_> = full.iter().filter_map(|entry| entry.get(name)?.as_str()).collect();
         let what = format!("{} entries", names.len());
-        let summary = json!([{ "name": "*", "what": what, "why": "see the conversion's report" }]);
+        let summary = json!([{ name: "*", "what": what, "why": "see the conversion's report" }]);
         for value in [Value::Array(full), summary] {
-            self.metadata.set(keys::LOSS, value);
+            self.metadata.set(key, value);
             if let Some(front) = self.encode_front()? {
-                return Ok(front);
+                return Ok(Some(front));
             }
         }
-        self.metadata.remove(keys::LOSS);
-        Ok(self.front.clone())
+        match before {
+            Some(before) => self.metadata.set(key, before),
+            None => drop(self.metadata.remove(key)),
+        }
+        Ok(None)
     }
 
     /// Appends bytes to the entry that is due.
@@ -277,14 +318,14 @@ impl CheckpointWriter for Apr2Writer {
             // An empty tensor ended when its turn came; sums of nothing must not reach the next one's digest.
             return Ok(());
         }
-        if self.due >= self.layout.tensors.len() {
+        if self.due >= self.visible {
             return Err(Error::corrupt(format!("{} bytes came after the last tensor", bytes.len())));
         }
         self.append(sink, bytes, sums)
     }
 
-    fn finish(&mut self, sink: &mut dyn Sink, losses: &[Loss]) -> Result<()> {
-        if self.due < self.layout.tensors.len() {
+    fn finish(&mut self, sink: &mut dyn Sink, notes: &Notes) -> Result<()> {
+        if self.due < self.visible {
             let entry = &self.entries[self.due];
             let missing = entry.size - self.received;
             let message = format!("{missing} of {} bytes never came", entry.size);
@@ -293,8 +334,8 @@ impl CheckpointWriter for Apr2Writer {
         for companion in core::mem::take(&mut self.companions) {
             self.append(sink, &companion, None)?;
         }
-        if !losses.is_empty() && sink.can_patch() {
-            let front = self.note_losses(losses)?;
+        if !notes.is_empty() && sink.can_patch() {
+            let front = self.take_notes(notes)?;
             sink.patch(0, &front)?;
             self.front = front;
         }

@@ -1,7 +1,7 @@
 //! Writing and opening in memory.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
-use apr_core::{CheckpointReader, CheckpointWriter, DType, Error, Limits, Loss, Metadata, TensorInfo};
+use apr_core::{CheckpointReader, CheckpointWriter, DType, Error, Limits, Loss, Metadata, Notes, TensorInfo};
 use apr_format::apr2::{self, Apr2Reader, CompanionFile, WriteOptions};
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
 use apr_testkit::{PeakAlloc, peak_memory};
@@ -44,7 +44,9 @@ impl Model {
         for tensor in &self.tensors {
             writer.write_chunk(&mut file, &tensor.bytes, None).expect("the planned bytes");
         }
-        writer.finish(&mut file, &self.losses).expect("all tensors are there");
+        writer
+            .finish(&mut file, &Notes { losses: self.losses.clone(), ..Notes::default() })
+            .expect("all tensors are there");
         file
     }
 }

@@ -7,7 +7,7 @@ use super::value::{Element, Id, Node, OPAQUE, Storage, Tensor};
 use super::vm::{Numbered, Persistent, Vm};
 
 /// Most dimensions; NumPy and PyTorch stop here.
-const MAX_DIMS: usize = 64;
+pub(crate) const MAX_DIMS: usize = 64;
 
 /// Longest key of a storage, in bytes.
 const MAX_KEY: usize = 256;
@@ -39,6 +39,8 @@ impl Vm<'_> {
         match global.meaning {
             Meaning::Tensor => self.tensor(args, None),
             Meaning::TensorWithDType => self.tensor(args, Some(args.get(6).copied().unwrap_or(OPAQUE))),
+            Meaning::Quantized => self.quantized(args),
+            Meaning::Sparse => self.sparse(args),
             Meaning::First => first.ok_or_else(|| self.bad("calls a function without arguments")),
             Meaning::FromType => self.subclass(args),
             Meaning::Unsupported(what) => self.heap.add(Node::Unsupported(what.into())),
@@ -56,11 +58,12 @@ impl Vm<'_> {
                     _ => Node::Set(items),
                 })
             }
-            Meaning::Encode => {
-                let text = first.and_then(|text| self.heap.text(text));
-                text.ok_or_else(|| self.bad("encodes a value that is no text"))?;
-                self.heap.add(Node::Bytes)
-            }
+            Meaning::Encode => self.latin1(args),
+            Meaning::NumpyDType => self.numpy_dtype(args),
+            Meaning::NumpyScalar => self.numpy_scalar(args),
+            Meaning::NumpyArray => self.numpy_array(args),
+            Meaning::NumpyClass => Err(self.bad("calls numpy.ndarray, whose arrays are made otherwise")),
+            Meaning::NumpyBuffer => self.numpy_buffer(args),
             Meaning::Reconstructor => match first.map(|class| global_meaning(self, class)) {
                 Some(Meaning::Class) => self.heap.add(Node::Object(None)),
                 _ => Err(self.bad("makes an instance of something that is no known class")),
@@ -150,7 +153,7 @@ impl Vm<'_> {
         })
     }
 
-    fn numbers(&self, id: Id) -> Result<Vec<u64>> {
+    pub(super) fn numbers(&self, id: Id) -> Result<Vec<u64>> {
         let items = self.heap.items(id).filter(|items| items.len() <= MAX_DIMS);
         let numbers = items.and_then(|items| items.iter().map(|&item| self.heap.unsigned(item)).collect());
         numbers.ok_or_else(|| self.bad(&format!("has a shape or strides that are not up to {MAX_DIMS} sizes")))
@@ -178,11 +181,20 @@ impl Vm<'_> {
                 return Err(self.bad(&format!("sets {key}")));
             }
         }
+        if self.set_numpy_state(target, state)? {
+            return Ok(());
+        }
         match self.heap.get_mut(target) {
             Node::Object(slot @ None) => *slot = Some(state),
             Node::Object(_) => return Err(self.bad("gives an object its state twice")),
             // `_metadata` of a state dict, hooks of a parameter: not weights.
-            Node::Dict(_) | Node::Tensor(_) | Node::Unsupported(_) | Node::List(_) | Node::Set(_) | Node::Opaque => {}
+            Node::Dict(_)
+            | Node::Tensor(_)
+            | Node::Derived(_)
+            | Node::Unsupported(_)
+            | Node::List(_)
+            | Node::Set(_)
+            | Node::Opaque => {}
             _ => return Err(self.bad("gives a state to a value that has none")),
         }
         Ok(())
@@ -270,7 +282,7 @@ impl Vm<'_> {
 }
 
 /// What a value means if it is a name.
-fn global_meaning(vm: &Vm<'_>, id: Id) -> Meaning {
+pub(super) fn global_meaning(vm: &Vm<'_>, id: Id) -> Meaning {
     vm.heap.global(id).map_or(Meaning::Forbidden, |global| global.meaning)
 }
 

@@ -16,6 +16,10 @@ pub(crate) enum Meaning {
     First,
     /// `_rebuild_from_type_v2`: function, class, arguments, state.
     FromType,
+    /// `_rebuild_qtensor`: storage, offset, size, stride, quantizer.
+    Quantized,
+    /// `_rebuild_sparse_tensor`: layout, indices and values and size.
+    Sparse,
     /// A tensor of a kind that is not read.
     Unsupported(&'static str),
     /// The class of a storage.
@@ -29,6 +33,16 @@ pub(crate) enum Meaning {
     Set,
     /// `_codecs.encode`, by which protocol 2 spells bytes.
     Encode,
+    /// `numpy.dtype`: text, whether aligned, whether copied.
+    NumpyDType,
+    /// `numpy.core.multiarray.scalar`: dtype, bytes.
+    NumpyScalar,
+    /// `numpy.core.multiarray._reconstruct`: class, shape, dtype; the state has the rest.
+    NumpyArray,
+    /// `numpy.core.numeric._frombuffer`: bytes, dtype, shape, order.
+    NumpyBuffer,
+    /// `numpy.ndarray`.
+    NumpyClass,
     /// `copyreg._reconstructor`: class, base, state.
     Reconstructor,
     /// A class whose instances only hold state.
@@ -62,6 +76,11 @@ const ELEMENTS: &[Element] = &[
     element("QUInt4x2Storage", None, 1),
     element("QUInt2x4Storage", None, 1),
 ];
+
+/// The class in `torch` whose storages hold elements of this dtype.
+pub(crate) fn storage_class(dtype: DType) -> Option<&'static str> {
+    ELEMENTS.iter().find(|element| element.dtype == Some(dtype)).map(|element| element.name)
+}
 
 /// Storages of bytes: the tensor names the dtype.
 const UNTYPED: Element = element("UntypedStorage", Some(DType::U8), 1);
@@ -114,10 +133,8 @@ pub(crate) fn allowed(module: &str, name: &str) -> Option<Meaning> {
         ("torch._utils", "_rebuild_tensor_v3") => Meaning::TensorWithDType,
         ("torch._utils", "_rebuild_parameter" | "_rebuild_parameter_with_state") => Meaning::First,
         ("torch._tensor", "_rebuild_from_type_v2") => Meaning::FromType,
-        ("torch._utils", "_rebuild_qtensor") => Meaning::Unsupported("a quantized tensor"),
-        ("torch._utils", "_rebuild_sparse_tensor" | "_rebuild_sparse_csr_tensor") => {
-            Meaning::Unsupported("a sparse tensor")
-        }
+        ("torch._utils", "_rebuild_qtensor") => Meaning::Quantized,
+        ("torch._utils", "_rebuild_sparse_tensor" | "_rebuild_sparse_csr_tensor") => Meaning::Sparse,
         ("torch._utils", "_rebuild_meta_tensor_no_storage") => Meaning::Unsupported("a tensor without values (meta)"),
         ("torch._utils", "_rebuild_nested_tensor") => Meaning::Unsupported("a nested tensor"),
         ("torch._utils", "_rebuild_device_tensor_from_numpy" | "_rebuild_xla_tensor") => {
@@ -126,13 +143,15 @@ pub(crate) fn allowed(module: &str, name: &str) -> Option<Meaning> {
         ("torch.storage", "TypedStorage" | "_TypedStorage") => {
             Meaning::Unsupported("a storage pickled inside the pickle")
         }
+        // Hands on its argument as far as anyone here looks at it.
+        ("torch.serialization", "_get_layout") => Meaning::First,
         ("torch.jit._pickle", "build_intlist" | "build_tensorlist" | "build_doublelist" | "build_boollist")
         | ("torch.jit._pickle", "restore_type_tag") => Meaning::First,
         ("torch", "Size") => Meaning::Tuple,
         ("torch", "device" | "Tensor" | "strided" | "sparse_coo" | "sparse_csr" | "contiguous_format")
         | ("torch", "channels_last" | "channels_last_3d" | "preserve_format")
         | ("torch", "per_tensor_affine" | "per_channel_affine" | "per_tensor_symmetric" | "per_channel_symmetric")
-        | ("torch.serialization", "_get_layout")
+        | ("torch", "per_channel_affine_float_qparams" | "sparse_csc" | "sparse_bsr" | "sparse_bsc")
         | ("torch.nn.backends.thnn", "_get_thnn_function_backend")
         | ("torch._C._nn", "gelu") => Meaning::Inert,
         ("torch", tensor) if tensor.strip_suffix("Tensor").is_some_and(is_element) => Meaning::Inert,
@@ -144,8 +163,16 @@ pub(crate) fn allowed(module: &str, name: &str) -> Option<Meaning> {
         ("builtins" | "__builtin__", "tuple") => Meaning::Tuple,
         ("builtins" | "__builtin__", "set" | "frozenset") => Meaning::Set,
         ("builtins" | "__builtin__", "int" | "long" | "float" | "str" | "unicode" | "bool" | "complex" | "bytes")
-        | ("builtins" | "__builtin__", "bytearray" | "object" | "slice") => Meaning::Inert,
+        | ("builtins" | "__builtin__", "bytearray" | "object" | "slice" | "range" | "xrange") => Meaning::Inert,
         ("_codecs", "encode") => Meaning::Encode,
+        ("numpy", "dtype") => Meaning::NumpyDType,
+        ("numpy", "ndarray") => Meaning::NumpyClass,
+        ("numpy.core.multiarray" | "numpy._core.multiarray", "scalar") => Meaning::NumpyScalar,
+        ("numpy.core.multiarray" | "numpy._core.multiarray", "_reconstruct") => Meaning::NumpyArray,
+        ("numpy.core.numeric" | "numpy._core.numeric", "_frombuffer") => Meaning::NumpyBuffer,
+        ("datetime", "datetime" | "date" | "time" | "timedelta" | "timezone")
+        | ("pathlib" | "pathlib._local", "PosixPath" | "WindowsPath" | "PurePosixPath" | "PureWindowsPath")
+        | ("torch.torch_version", "TorchVersion") => Meaning::Inert,
         ("copyreg" | "copy_reg", "_reconstructor") => Meaning::Reconstructor,
         ("argparse", "Namespace") => Meaning::Class,
         _ => return storage(module, name).or_else(|| holder(module, name)).or_else(|| torch_dtype(module, name)),
@@ -352,12 +379,16 @@ mod tests {
             ("torch.nn.modules.module", "os.system"),
             ("torch.utils.data", "x"),
             ("functools", "partial"),
+            ("numpy", "load"),
+            ("numpy.testing._private.utils", "runstring"),
+            ("pathlib", "os.system"),
+            ("pathlib", "io"),
         ] {
             assert_eq!(allowed(module, name), None, "{module}.{name}");
             assert_eq!(verdict(module, name), Verdict::Dangerous, "{module}.{name}");
         }
         for (module, name) in
-            [("__main__", "Net"), ("numpy.core.multiarray", "scalar"), ("torch.nn.modules.x", "lower")]
+            [("__main__", "Net"), ("numpy", "object_"), ("datetime", "sys"), ("torch.nn.modules.x", "lower")]
         {
             assert_eq!(allowed(module, name), None, "{module}.{name}");
             assert_eq!(verdict(module, name), Verdict::Unknown, "{module}.{name}");
@@ -374,6 +405,10 @@ mod tests {
             ("collections", "OrderedDict"),
             ("torch.nn.modules.linear", "Linear"),
             ("__torch__.torch.nn", "Module"),
+            ("numpy.core.multiarray", "scalar"),
+            ("numpy._core.multiarray", "_reconstruct"),
+            ("pathlib", "PosixPath"),
+            ("datetime", "datetime"),
         ] {
             assert_eq!(verdict(module, name), Verdict::Allowed, "{module}.{name}");
         }

@@ -1,12 +1,15 @@
 //! A pickle machine that builds plain values and calls nothing.
 
 pub(crate) mod build;
+pub(crate) mod derived;
+pub(crate) mod encode;
 pub(crate) mod globals;
+pub(crate) mod numpy;
 pub(crate) mod opcode;
 pub(crate) mod text;
 pub(crate) mod uses;
 pub(crate) mod value;
 pub(crate) mod vm;
 
-pub(crate) use value::{Heap, Id, Node, Storage, Tensor};
+pub(crate) use value::{Derived, Heap, Id, Indices, Node, Scale, Sparse, Storage, Tensor};
 pub(crate) use vm::{Outcome, Persistent, Policy, run};

@@ -3,6 +3,7 @@
 use apr_core::{DType, Error, Result};
 
 use super::globals::Meaning;
+use super::numpy::Number;
 
 /// Position of a value in its [`Heap`].
 pub(crate) type Id = u32;
@@ -17,8 +18,8 @@ pub(crate) enum Node {
     BigInt,
     Float(f64),
     Str(Box<str>),
-    /// Bytes that are no text; no tensor depends on any.
-    Bytes,
+    /// Bytes that are no text. The first few are kept; no tensor depends on any.
+    Bytes(Bytes),
     Tuple(Box<[Id]>),
     List(Vec<Id>),
     Set(Vec<Id>),
@@ -30,10 +31,39 @@ pub(crate) enum Node {
     Storage(u32),
     /// Position in [`Heap::tensors`].
     Tensor(u32),
+    /// Position in [`Heap::derived`].
+    Derived(u32),
     /// A tensor that is not readable, and why.
     Unsupported(Box<str>),
+    /// `numpy.dtype`; `None` where the bytes of its values say nothing here.
+    NumpyDType(Option<Number>),
+    /// `numpy.ndarray`, whose bytes are in the pickle.
+    NumpyArray,
     /// A value nobody needs.
     Opaque,
+}
+
+/// Bytes of a pickle, as far as a number needs them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bytes {
+    head: [u8; 8],
+    /// Length, where it is no more than that.
+    len: Option<u8>,
+}
+
+impl From<&[u8]> for Bytes {
+    fn from(bytes: &[u8]) -> Self {
+        let (mut head, kept) = ([0; 8], bytes.len().min(8));
+        head[..kept].copy_from_slice(&bytes[..kept]);
+        Self { head, len: u8::try_from(bytes.len()).ok().filter(|len| *len <= 8) }
+    }
+}
+
+impl Bytes {
+    /// All of the bytes, where they are few.
+    pub(crate) fn all(&self) -> Option<&[u8]> {
+        self.head.get(..self.len?.into())
+    }
 }
 
 /// A name that Python would import.
@@ -76,12 +106,48 @@ pub(crate) struct Tensor {
     pub(crate) strides: Vec<u64>,
 }
 
+/// A tensor whose elements are computed from what is stored.
+#[derive(Debug, Clone)]
+pub(crate) enum Derived {
+    /// `(q - zero_point) * scale`, in F32. The stored tensor's elements are I8, U8 or I32.
+    Quantized { stored: Tensor, scale: Scale },
+    /// Zero but for some elements.
+    Sparse(Sparse),
+}
+
+/// Scale and zero point.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Scale {
+    /// Of all elements.
+    One(f32, i64),
+    /// Of each position along an axis, in two tensors.
+    Channels { scales: u32, zero_points: u32, axis: usize },
+}
+
+/// Positions in [`Heap::tensors`] of the parts of a sparse tensor, and its shape.
+#[derive(Debug, Clone)]
+pub(crate) struct Sparse {
+    pub(crate) indices: Indices,
+    pub(crate) values: u32,
+    pub(crate) shape: Vec<u64>,
+}
+
+/// Where the values of a sparse tensor belong.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Indices {
+    /// A row for each sparse dimension, a column for each value.
+    Coo(u32),
+    /// For each row where its values start, and one end; for each value its column.
+    Csr(u32, u32),
+}
+
 /// Everything a pickle built.
 #[derive(Debug)]
 pub(crate) struct Heap {
     nodes: Vec<Node>,
     pub(crate) storages: Vec<Storage>,
     pub(crate) tensors: Vec<Tensor>,
+    pub(crate) derived: Vec<Derived>,
     max_nodes: usize,
     /// Items that may still be copied or searched.
     work: usize,
@@ -106,7 +172,7 @@ impl Heap {
             vec![Node::None, Node::Bool(true), Node::Bool(false), Node::Opaque, Node::Tuple(Box::default())];
         nodes.extend((0..=255).map(Node::Int));
         let max_nodes = FREE_NODES + paid;
-        Self { nodes, storages: Vec::new(), tensors: Vec::new(), max_nodes, work: 4 * max_nodes }
+        Self { nodes, storages: Vec::new(), tensors: Vec::new(), derived: Vec::new(), max_nodes, work: 4 * max_nodes }
     }
 
     /// Pays for copying or searching `items`: an opcode of three bytes may ask for a container of millions, again and

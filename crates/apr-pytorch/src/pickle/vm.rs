@@ -265,7 +265,7 @@ impl Vm<'_> {
         };
         let node = match String::from_utf8(bytes) {
             Ok(text) => Node::Str(text.into()),
-            Err(_) => Node::Bytes,
+            Err(error) => Node::Bytes(error.as_bytes().into()),
         };
         self.push_node(node)
     }
@@ -292,8 +292,8 @@ impl Vm<'_> {
             op::BINBYTES => self.len32()?,
             _ => self.len64()?,
         };
-        self.input.take(len)?;
-        self.push_node(Node::Bytes)
+        let bytes = self.input.take(len)?;
+        self.push_node(Node::Bytes(bytes[..].into()))
     }
 
     fn memo_key(&mut self) -> Result<u32> {
@@ -375,7 +375,7 @@ impl Vm<'_> {
         Ok(())
     }
 
-    fn record(&mut self, module: &str, name: &str, action: Action, verdict: Verdict) {
+    pub(super) fn record(&mut self, module: &str, name: &str, action: Action, verdict: Verdict) {
         let (opcode, offset) = (op::name(self.opcode), self.at);
         let (module, name) = (module.to_owned(), name.to_owned());
         self.uses.record(Finding { module, name, action, opcode, offset, count: 1, verdict });

@@ -6,10 +6,14 @@ use apr_core::{CheckpointReader, Code, Error, Limits, Result};
 use apr_pytorch::{OpenOptions, PytorchReader, ScanReport};
 
 mod corruption;
+mod derived;
 mod hostile;
 mod malicious;
 mod pack;
+mod shards;
+mod torch;
 mod values;
+mod write;
 
 #[global_allocator]
 static ALLOCATOR: apr_testkit::PeakAlloc = apr_testkit::PeakAlloc;

@@ -152,6 +152,14 @@ fn a_prefix_selects_and_is_taken_off() {
     assert_eq!(names, ["module.a", "layers.0", "layers.1.b"]);
     assert!(reader.warnings().iter().any(|warning| warning.contains("1 tensors outside")), "{:?}", reader.warnings());
 
+    let deep = [("optimizer.state.0.", "exp_avg"), ("model.layers.1.", "b"), ("model.module.", "a")];
+    for (prefix, name) in deep {
+        let options = OpenOptions { prefix: Some(prefix.into()), ..OpenOptions::default() };
+        let reader = open_with(golden("nested.pt"), &options).expect(prefix);
+        let names: Vec<_> = reader.tensors().iter().map(|info| info.name.as_str()).collect();
+        assert_eq!(names, [name], "{prefix}");
+    }
+
     let options = OpenOptions { prefix: Some("net.".into()), ..OpenOptions::default() };
     let error = open_with(golden("nested.pt"), &options).map(drop).expect_err("no such prefix");
     assert!(error.message().contains("'model.module.a'"), "{error}");
@@ -160,8 +168,8 @@ fn a_prefix_selects_and_is_taken_off() {
 #[test]
 fn what_is_not_read_is_refused_with_the_tensor_and_the_kind() {
     let cases = [
-        ("sparse.pt", "some.sparse", "sparse"),
-        ("quantized.pt", "q", "quantized"),
+        ("sparse_twice.pt", "some.sparse", "several values for one element"),
+        ("quantized_floats.pt", "q", "zero points are no integers"),
         ("complex128.pt", "z", "ComplexDoubleStorage"),
     ];
     for (name, tensor, kind) in cases {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use apr_core::{
-    ByteSource, CheckpointReader, CheckpointWriter, Code, DType, Error, IoCause, Limits, MemoryFolder, Metadata,
+    ByteSource, CheckpointReader, CheckpointWriter, Code, DType, Error, IoCause, Limits, MemoryFolder, Metadata, Notes,
     Result, Shape, Sink, SourceSet, TensorInfo,
 };
 use apr_safetensors::{SafetensorsReader, WriteOptions, dtype_name, plan};
@@ -72,7 +72,7 @@ fn write_to(
             writer.write_chunk(sink, bytes, None)?;
         }
     }
-    writer.finish(sink, &[])
+    writer.finish(sink, &Notes::default())
 }
 
 fn write(tensors: &[(TensorInfo, Vec<u8>)], metadata: &Metadata, options: &WriteOptions) -> Vec<u8> {

@@ -1,6 +1,6 @@
 //! The writer's bytes and what it refuses.
 
-use apr_core::{CheckpointWriter, Code, DType, FileInfo, MemoryFolder, Metadata, PlannedTensor, TensorInfo};
+use apr_core::{CheckpointWriter, Code, DType, FileInfo, MemoryFolder, Metadata, Notes, PlannedTensor, TensorInfo};
 use apr_safetensors::{Order, WriteOptions, plan};
 use serde_json::json;
 
@@ -68,7 +68,7 @@ fn empty_tensors_are_due_and_done_at_once() {
     writer.write_chunk(&mut bytes, &[], None).expect("nothing");
     writer.write_chunk(&mut bytes, &[7], None).expect("tensor b");
     writer.write_chunk(&mut bytes, &[], None).expect("nothing");
-    writer.finish(&mut bytes, &[]).expect("the plan is fulfilled");
+    writer.finish(&mut bytes, &Notes::default()).expect("the plan is fulfilled");
     assert!(open(bytes).is_ok());
 }
 
@@ -87,7 +87,7 @@ fn bytes_off_the_plan_are_refused() {
     assert_eq!(bytes, written);
     writer.write_chunk(&mut bytes, &[0; 3], None).expect("three of four");
     assert_refused(
-        writer.finish(&mut bytes, &[]),
+        writer.finish(&mut bytes, &Notes::default()),
         Code::Corrupt,
         "tensor 'a': it ends after 3 bytes, but 4 are planned",
     );
@@ -95,10 +95,10 @@ fn bytes_off_the_plan_are_refused() {
 
     let (mut writer, mut bytes) = begun();
     writer.write_chunk(&mut bytes, &[0; 4], None).expect("tensor a");
-    assert_refused(writer.finish(&mut bytes, &[]), Code::Corrupt, "tensor 'b': it ends after 0 bytes");
+    assert_refused(writer.finish(&mut bytes, &Notes::default()), Code::Corrupt, "tensor 'b': it ends after 0 bytes");
     writer.write_chunk(&mut bytes, &[0; 4], None).expect("tensor b");
     assert_refused(writer.write_chunk(&mut bytes, &[0], None), Code::Corrupt, "after the last planned tensor");
-    writer.finish(&mut bytes, &[]).expect("the plan is fulfilled");
+    writer.finish(&mut bytes, &Notes::default()).expect("the plan is fulfilled");
 }
 
 #[test]

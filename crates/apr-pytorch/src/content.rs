@@ -1,0 +1,69 @@
+//! What a tensor's bytes are made of: stored as they are, quantized, or sparse.
+
+use apr_core::{ByteSource, DType, Result};
+
+use crate::quantized::Quantized;
+use crate::sparse::Cells;
+use crate::view::View;
+
+/// A tensor that says something of another one, and its shape.
+pub(crate) struct Part<'a> {
+    pub(crate) view: View,
+    pub(crate) dtype: DType,
+    pub(crate) shape: &'a [u64],
+}
+
+impl Part<'_> {
+    /// Whether each element has bytes of its own, so that the file's length bounds what is made of them.
+    pub(crate) fn is_distinct(&self) -> bool {
+        self.view.span >= self.view.len
+    }
+}
+
+/// Where a tensor's bytes come from.
+#[derive(Debug, Clone)]
+pub(crate) enum Content {
+    Stored(View),
+    Quantized(Quantized),
+    Sparse(Cells),
+}
+
+impl Content {
+    /// Bytes of the whole tensor.
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Self::Stored(view) => view.len,
+            // As many elements of four bytes; checked when it was made.
+            Self::Quantized(quantized) => quantized.len,
+            Self::Sparse(cells) => cells.len,
+        }
+    }
+
+    /// The part of the file that holds the values.
+    pub(crate) fn view(&self) -> &View {
+        match self {
+            Self::Stored(view) => view,
+            Self::Quantized(quantized) => &quantized.view,
+            Self::Sparse(cells) => &cells.values,
+        }
+    }
+
+    /// Fills `buf` with the tensor's bytes from `start` on, which must be there.
+    pub(crate) fn read(&self, source: &dyn ByteSource, start: u64, buf: &mut [u8]) -> Result<()> {
+        match self {
+            Self::Stored(view) => view.read(source, start, buf),
+            Self::Quantized(quantized) => quantized.read(source, start, buf),
+            Self::Sparse(cells) => cells.read(source, start, buf),
+        }
+    }
+
+    /// What two tensors that are one have in common, besides dtype and shape. Those with
+    /// scales or indices of their own are never compared.
+    pub(crate) fn identity(&self) -> Option<(&View, Option<(u32, i64)>)> {
+        match self {
+            Self::Stored(view) => Some((view, None)),
+            Self::Quantized(quantized) => Some((&quantized.view, Some(quantized.only_scale()?))),
+            Self::Sparse(_) => None,
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! NumPy's numbers and arrays, which training checkpoints keep beside their weights: learning rates, losses, the state of
+//! a random number generator.
+//!
+//! Only dtypes of plain numbers, texts and bytes are known. An array of objects is a list of anything, and NumPy unpickles
+//! objects out of some of their bytes, so a dtype that is not known to hold none refuses the file.
+
+use apr_core::{Escaped, Result};
+
+use super::build::global_meaning;
+use super::globals::Meaning;
+use super::uses::{Action, Verdict};
+use super::value::{Bytes, Id, Node};
+use super::vm::Vm;
+
+/// A little-endian number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Number {
+    Bool,
+    Int,
+    Uint,
+    F32,
+    F64,
+}
+
+impl Number {
+    /// The value of all the bytes of a number.
+    fn decode(self, bytes: &[u8]) -> Option<Node> {
+        let unsigned = bytes.iter().rev().fold(0_u64, |value, &byte| value << 8 | u64::from(byte));
+        let bits = u32::try_from(8 * bytes.len()).ok().filter(|bits| (8..=64).contains(bits))?;
+        Some(match self {
+            Self::Bool => Node::Bool(unsigned != 0),
+            Self::Uint => Node::Int(unsigned.into()),
+            Self::Int => Node::Int((unsigned.cast_signed() << (64 - bits) >> (64 - bits)).into()),
+            Self::F32 => Node::Float(f32::from_le_bytes(bytes.try_into().ok()?).into()),
+            Self::F64 => Node::Float(f64::from_le_bytes(bytes.try_into().ok()?)),
+        })
+    }
+}
+
+/// The dtype that NumPy spells so: `f8`, `<i4`, `S5`. `None` for one that might hold objects.
+fn parse(text: &str) -> Option<Option<Number>> {
+    let (order, text) = match text.strip_prefix(['<', '=', '|']) {
+        Some(rest) => (true, rest),
+        None => text.strip_prefix('>').map_or((true, text), |rest| (false, rest)),
+    };
+    let mut letters = text.chars();
+    let kind = letters.next()?;
+    let digits = letters.as_str();
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let number = match (kind, digits) {
+        ('b', _) => Number::Bool,
+        ('i', _) => Number::Int,
+        ('u', _) => Number::Uint,
+        ('f', "4") => Number::F32,
+        ('f', "8") => Number::F64,
+        ('f' | 'c' | 'S' | 'U' | 'V' | 'M' | 'm', _) => return Some(None),
+        _ => return None,
+    };
+    Some(order.then_some(number))
+}
+
+impl Vm<'_> {
+    /// `_codecs.encode(text, 'latin1')`
+    pub(super) fn latin1(&mut self, args: &[Id]) -> Result<Id> {
+        let text = args.first().and_then(|&text| self.heap.text(text));
+        let text = text.ok_or_else(|| self.bad("encodes a value that is no text"))?;
+        let codec = args.get(1).and_then(|&codec| self.heap.text(codec));
+        if !matches!(codec, Some("latin1" | "latin-1" | "iso-8859-1")) {
+            return Err(self.bad("encodes text otherwise than bytes are pickled"));
+        }
+        let bytes: Option<Vec<u8>> = text.chars().map(|letter| u8::try_from(letter).ok()).collect();
+        let bytes = bytes.ok_or_else(|| self.bad("encodes text that is not Latin-1"))?;
+        self.heap.add(Node::Bytes(bytes[..].into()))
+    }
+
+    pub(super) fn numpy_dtype(&mut self, args: &[Id]) -> Result<Id> {
+        let text = args.first().and_then(|&text| self.heap.text(text)).unwrap_or("?");
+        match parse(text) {
+            Some(number) => self.heap.add(Node::NumpyDType(number)),
+            None => {
+                let name = format!("dtype('{}')", Escaped::short(text));
+                self.record("numpy", &name, Action::Call, Verdict::Unknown);
+                Err(self.bad(&format!("makes a numpy.{name}, which may hold objects; arrays of objects are not read")))
+            }
+        }
+    }
+
+    /// `scalar(dtype, bytes)`, as the number it is.
+    pub(super) fn numpy_scalar(&mut self, args: &[Id]) -> Result<Id> {
+        let [dtype, value @ ..] = args else { return Err(self.bad("makes a NumPy number of nothing")) };
+        let Node::NumpyDType(number) = *self.heap.get(*dtype) else {
+            return Err(self.bad("makes a NumPy number without a dtype"));
+        };
+        let bytes = value.first().and_then(|&value| match self.heap.get(value) {
+            Node::Bytes(bytes) => Some(*bytes),
+            Node::Str(text) => Some(Bytes::from(text.as_bytes())),
+            _ => None,
+        });
+        let decoded = number.zip(bytes).and_then(|(number, bytes)| number.decode(bytes.all()?));
+        self.heap.add(decoded.unwrap_or(Node::Opaque))
+    }
+
+    /// `_reconstruct(numpy.ndarray, (0,), b'b')`
+    pub(super) fn numpy_array(&mut self, args: &[Id]) -> Result<Id> {
+        match args.first().map(|&class| global_meaning(self, class)) {
+            Some(Meaning::NumpyClass) => self.heap.add(Node::NumpyArray),
+            _ => Err(self.bad("makes an array of a class that is not numpy.ndarray")),
+        }
+    }
+
+    /// `_frombuffer(bytes, dtype, shape, order)`
+    pub(super) fn numpy_buffer(&mut self, args: &[Id]) -> Result<Id> {
+        match args.get(1).map(|&dtype| self.heap.get(dtype)) {
+            Some(Node::NumpyDType(_)) => self.heap.add(Node::NumpyArray),
+            _ => Err(self.bad("makes an array without a dtype")),
+        }
+    }
+
+    /// `(version, shape, dtype, order, bytes)` of an array, `(version, byte order, ...)` of a dtype. Whether there was
+    /// one of those.
+    pub(super) fn set_numpy_state(&mut self, target: Id, state: Id) -> Result<bool> {
+        let items = self.heap.items(state).unwrap_or_default();
+        match self.heap.get(target) {
+            Node::NumpyArray => {
+                let dtype = items.get(2).map(|&dtype| self.heap.get(dtype));
+                let values = items.get(4).map(|&values| self.heap.get(values));
+                match (dtype, values) {
+                    (Some(Node::NumpyDType(_)), Some(Node::Bytes(_) | Node::Str(_) | Node::Opaque)) => Ok(true),
+                    _ => Err(self.bad("gives an array a state that is not a dtype and bytes")),
+                }
+            }
+            Node::NumpyDType(_) => {
+                let order = items.get(1).and_then(|&order| self.heap.text(order));
+                if order == Some(">") {
+                    *self.heap.get_mut(target) = Node::NumpyDType(None);
+                }
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_dtypes_without_objects_are_known() {
+        for text in ["O", "O8", "|O", "object", "i4,O", "", "<", "f", "8f", "x4", "(2,)O", "f8 ", "{'a':'O'}"] {
+            assert!(parse(text).is_none(), "{text}");
+        }
+        assert_eq!(parse("<f8"), Some(Some(Number::F64)));
+        assert_eq!(parse("i4"), Some(Some(Number::Int)));
+        assert_eq!(parse(">i4"), Some(None));
+        assert_eq!(parse("S5"), Some(None));
+        assert_eq!(parse("f2"), Some(None));
+    }
+
+    #[test]
+    fn numbers_are_decoded_by_kind_and_length() {
+        assert!(matches!(Number::Int.decode(&[0xfe, 0xff]), Some(Node::Int(-2))));
+        assert!(matches!(Number::Uint.decode(&[0xff; 8]), Some(Node::Int(0xffff_ffff_ffff_ffff))));
+        assert!(matches!(Number::Int.decode(&[0xff; 8]), Some(Node::Int(-1))));
+        assert!(matches!(Number::Bool.decode(&[1]), Some(Node::Bool(true))));
+        assert!(matches!(Number::F32.decode(&[0, 0, 128, 63]), Some(Node::Float(value)) if value == 1.0));
+        assert!(Number::F64.decode(&[0; 4]).is_none() && Number::Int.decode(&[]).is_none());
+    }
+}

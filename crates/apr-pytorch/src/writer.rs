@@ -1,0 +1,143 @@
+//! Writing what was planned, byte after byte.
+
+use apr_core::digest::{ChunkSums, Crc32};
+use apr_core::{CheckpointWriter, Error, Layout, Notes, PlannedTensor, Result, Sink};
+
+use crate::record::{Record, end_records};
+
+/// Content of the entry `byteorder`.
+pub(crate) const BYTE_ORDER: &[u8] = b"little";
+
+/// Content of the entry `version`.
+pub(crate) const VERSION: &[u8] = b"3\n";
+
+/// Entries in front of the first storage.
+const FIRST_STORAGE: usize = 2;
+
+/// A state dict being written; [`plan`](crate::plan()) makes it.
+///
+/// Nothing is ever patched, so any sink will do, a pipe too. Losses have no place in the format: callers report them.
+#[derive(Debug)]
+pub struct PytorchWriter {
+    plan: Plan,
+    /// Position in the layout of the tensor that is due.
+    due: usize,
+    /// How many of its bytes are written.
+    written: u64,
+    /// Checksum of those.
+    crc: Crc32,
+    /// Checksums of the entries so far, which the directory repeats.
+    crcs: Vec<u32>,
+}
+
+/// Everything that is known before the first byte of a tensor.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) layout: Layout,
+    /// Names of the layout's tensors.
+    pub(crate) names: Vec<String>,
+    /// Pickle, byte order, the layout's tensors, version.
+    pub(crate) records: Vec<Record>,
+    pub(crate) pickle: Vec<u8>,
+    /// Whether the sink hears the file's name.
+    pub(crate) named: bool,
+}
+
+impl PytorchWriter {
+    pub(crate) fn new(plan: Plan) -> Self {
+        Self { plan, due: 0, written: 0, crc: Crc32::new(), crcs: Vec::new() }
+    }
+
+    fn due(&self) -> Option<&PlannedTensor> {
+        self.plan.layout.tensors.get(self.due)
+    }
+
+    /// Writes an entry whose content is at hand.
+    fn write_record(&mut self, sink: &mut dyn Sink, record: usize, content: &[u8]) -> Result<()> {
+        let mut crc = Crc32::new();
+        crc.update(content);
+        self.crcs.push(crc.value());
+        let record = &self.plan.records[record];
+        sink.write_all(&record.local())?;
+        sink.write_all(content)?;
+        sink.write_all(&record.descriptor(crc.value()))
+    }
+
+    fn start_tensor(&self, sink: &mut dyn Sink) -> Result<()> {
+        match self.due() {
+            Some(_) => sink.write_all(&self.plan.records[FIRST_STORAGE + self.due].local()),
+            None => Ok(()),
+        }
+    }
+
+    /// Goes on while the tensor that is due is complete, which empty ones are from the start.
+    fn advance(&mut self, sink: &mut dyn Sink) -> Result<()> {
+        while self.due().is_some_and(|tensor| tensor.len == self.written) {
+            let crc = std::mem::take(&mut self.crc).value();
+            sink.write_all(&self.plan.records[FIRST_STORAGE + self.due].descriptor(crc))?;
+            self.crcs.push(crc);
+            (self.due, self.written) = (self.due + 1, 0);
+            self.start_tensor(sink)?;
+        }
+        Ok(())
+    }
+
+    fn write_directory(&self, sink: &mut dyn Sink) -> Result<()> {
+        let offset = self.plan.records.last().map_or(0, |record| record.end);
+        let mut len = 0;
+        for (record, &crc) in self.plan.records.iter().zip(&self.crcs) {
+            sink.write_all(&record.central(crc))?;
+            len += record.central_len();
+        }
+        sink.write_all(&end_records(self.plan.records.len() as u64, offset, len))
+    }
+}
+
+impl CheckpointWriter for PytorchWriter {
+    fn layout(&self) -> &Layout {
+        &self.plan.layout
+    }
+
+    fn begin(&mut self, sink: &mut dyn Sink) -> Result<()> {
+        if let Some(file) = self.plan.layout.files.first().filter(|_| self.plan.named) {
+            sink.next_file(&file.name)?;
+        }
+        let pickle = std::mem::take(&mut self.plan.pickle);
+        self.write_record(sink, 0, &pickle)?;
+        self.write_record(sink, 1, BYTE_ORDER)?;
+        self.start_tensor(sink)?;
+        self.advance(sink)
+    }
+
+    fn write_chunk(&mut self, sink: &mut dyn Sink, bytes: &[u8], sums: Option<ChunkSums>) -> Result<()> {
+        let len = bytes.len() as u64;
+        match self.due() {
+            Some(tensor) if len > tensor.len - self.written => {
+                let (left, planned) = (tensor.len - self.written, tensor.len);
+                let message = format!("{len} more bytes come, but {left} of the planned {planned} are left");
+                return Err(Error::corrupt(message).for_tensor(&self.plan.names[self.due]));
+            }
+            None if len > 0 => {
+                return Err(Error::corrupt(format!("{len} bytes come after the last planned tensor")));
+            }
+            _ => {}
+        }
+        sink.write_all(bytes)?;
+        match sums {
+            Some(sums) => self.crc.append(sums),
+            None => self.crc.update(bytes),
+        }
+        self.written += len;
+        self.advance(sink)
+    }
+
+    fn finish(&mut self, sink: &mut dyn Sink, _notes: &Notes) -> Result<()> {
+        if let Some(tensor) = self.due() {
+            let message = format!("it ends after {} bytes, but {} are planned", self.written, tensor.len);
+            return Err(Error::corrupt(message).for_tensor(&self.plan.names[self.due]));
+        }
+        let version = self.plan.records.len() - 1;
+        self.write_record(sink, version, VERSION)?;
+        self.write_directory(sink)
+    }
+}
