@@ -1,0 +1,122 @@
+//! The numbers that shapes are made of: from the configuration, or else from the tensors themselves.
+
+use std::collections::BTreeMap;
+
+use apr_core::Shape;
+use serde_json::{Map, Value as Json};
+
+use crate::expression::{Expression, Value};
+use crate::family::{Family, FamilyTensor};
+
+/// Hyperparameters as `config.json` states them.
+pub type Config = Map<String, Json>;
+
+/// Dimensions of one checkpoint of a family.
+#[derive(Debug)]
+pub(crate) struct Dimensions<'a> {
+    family: &'a Family,
+    config: &'a Config,
+    /// Read off the tensors.
+    observed: BTreeMap<&'a str, Value>,
+    resolved: BTreeMap<&'a str, Option<Value>>,
+}
+
+impl<'a> Dimensions<'a> {
+    pub(crate) fn new(family: &'a Family, config: &'a Config) -> Self {
+        let mut dimensions = Self { family, config, observed: BTreeMap::new(), resolved: BTreeMap::new() };
+        dimensions.resolve_all();
+        dimensions
+    }
+
+    /// Takes dimensions that the configuration leaves open from tensors, the first that shows one counts.
+    pub(crate) fn observe<'t>(&mut self, tensors: impl Iterator<Item = (&'a FamilyTensor, &'t Shape)>) {
+        for (tensor, shape) in tensors {
+            let Some(expected) = tensor.shape.as_ref().filter(|expected| expected.len() == shape.dims().len()) else {
+                continue;
+            };
+            for (expression, &dim) in expected.iter().zip(shape.dims()) {
+                let Some(name) = expression.as_name() else { continue };
+                let open = self.config.is_empty() || self.resolved.get(name).is_some_and(Option::is_none);
+                if open && self.family.dimensions.contains_key(name) {
+                    self.observed.entry(name).or_insert(Value::Number(dim as f64));
+                }
+            }
+        }
+        self.resolve_all();
+    }
+
+    fn resolve_all(&mut self) {
+        self.resolved.clear();
+        for name in self.family.dimensions.keys() {
+            self.resolve(name, &mut Vec::new());
+        }
+    }
+
+    /// Computes a dimension, and on the way those it is made of; a name within its own definition is the
+    /// configuration's.
+    fn resolve(&mut self, name: &'a str, within: &mut Vec<&'a str>) -> Option<Value> {
+        if let Some(known) = self.resolved.get(name) {
+            return known.clone();
+        }
+        // Without a configuration, what the tensors show is better than what a definition falls back on.
+        let observed = self.observed.get(name).cloned();
+        let family = self.family;
+        within.push(name);
+        let stated = family.dimensions.get(name).into_iter().flatten().find_map(|alternative| {
+            alternative.value(&mut |inner| match family.dimensions.get_key_value(inner) {
+                Some((inner, _)) if !within.contains(&inner.as_str()) => self.resolve(inner, within),
+                _ => configured(self.config, inner),
+            })
+        });
+        within.pop();
+        let value = if self.config.is_empty() { observed.or(stated) } else { stated.or(observed) };
+        // Half-way through another definition a name may have meant the configuration's.
+        if within.is_empty() {
+            self.resolved.insert(name, value.clone());
+        }
+        value
+    }
+
+    pub(crate) fn value(&self, expression: &Expression, numbers: &[(&str, u64)]) -> Option<Value> {
+        expression.value(&mut |name| {
+            let number = numbers.iter().find(|(index, _)| *index == name);
+            match (number, self.resolved.get(name)) {
+                (Some((_, number)), _) => Some(Value::Number(*number as f64)),
+                (None, Some(resolved)) => resolved.clone(),
+                (None, None) => configured(self.config, name),
+            }
+        })
+    }
+
+    pub(crate) fn size(&self, expression: &Expression) -> Option<u64> {
+        self.value(expression, &[])?.as_size()
+    }
+
+    pub(crate) fn truth(&self, expression: &Expression, numbers: &[(&str, u64)]) -> Option<bool> {
+        self.value(expression, numbers)?.as_truth()
+    }
+
+    /// Whether there is no configuration, so that everything is read off the tensors.
+    pub(crate) fn is_guessed(&self) -> bool {
+        self.config.is_empty()
+    }
+
+    pub(crate) fn named(&self, name: &str) -> Option<u64> {
+        self.resolved.get(name)?.as_ref()?.as_size()
+    }
+
+    /// Dimensions that are whole numbers, by name.
+    pub(crate) fn sizes(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.resolved.iter().filter_map(|(name, value)| Some((*name, value.as_ref()?.as_size()?)))
+    }
+}
+
+/// The configuration's entry under a dotted path.
+fn configured(config: &Config, path: &str) -> Option<Value> {
+    let mut parts = path.split('.');
+    let mut json = config.get(parts.next()?)?;
+    for part in parts {
+        json = json.get(part)?;
+    }
+    Value::of(json)
+}

@@ -1,0 +1,317 @@
+//! The small language of family files: `heads * head_dim`, `layer % 2 == 0`, `text_config.hidden_size`.
+//!
+//! | from loosest to tightest | |
+//! |---|---|
+//! | `||` | either, as logic |
+//! | `&&` | both |
+//! | `==` `!=` `<` `<=` `>` `>=` | comparison; the last four of numbers |
+//! | `+` `-` | |
+//! | `*` `/` `%` | division rounds down |
+//! | `!` `-` | of what follows |
+//! | `name` `a.b` `list[index]` `12` `0.5` `'text'` `true` `(...)` | |
+//!
+//! What can't be computed (an unknown name, text times a number, division by zero) is no error but no value: a family
+//! then simply expects less.
+
+use std::iter::Peekable;
+use std::str::Chars;
+
+use apr_core::{Error, Result};
+use serde_json::Value as Json;
+
+/// Deepest nesting of an expression.
+const MAX_DEPTH: usize = 32;
+
+/// What an expression comes to.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Value {
+    Number(f64),
+    Truth(bool),
+    Text(String),
+    List(Vec<Self>),
+}
+
+impl Value {
+    /// The value of a configuration's entry; null and objects have none.
+    pub(crate) fn of(json: &Json) -> Option<Self> {
+        match json {
+            Json::Number(number) => number.as_f64().map(Self::Number),
+            Json::Bool(truth) => Some(Self::Truth(*truth)),
+            Json::String(text) => Some(Self::Text(text.clone())),
+            Json::Array(items) => items.iter().map(Self::of).collect::<Option<_>>().map(Self::List),
+            Json::Null | Json::Object(_) => None,
+        }
+    }
+
+    /// A count or a length: a whole number from 0 on that `f64` holds exactly.
+    pub(crate) fn as_size(&self) -> Option<u64> {
+        const EXACT: f64 = (1_u64 << 53) as f64;
+        match self {
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole and in range")]
+            &Self::Number(number) if number.fract() == 0.0 && (0.0..=EXACT).contains(&number) => Some(number as u64),
+            _ => None,
+        }
+    }
+
+    fn as_number(&self) -> Option<f64> {
+        if let Self::Number(number) = self { Some(*number) } else { None }
+    }
+
+    pub(crate) fn as_truth(&self) -> Option<bool> {
+        if let Self::Truth(truth) = self { Some(*truth) } else { None }
+    }
+}
+
+/// A parsed expression.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Expression {
+    Constant(Value),
+    Name(String),
+    Element(Box<Self>, Box<Self>),
+    Not(Box<Self>),
+    Negative(Box<Self>),
+    Binary(Operator, Box<Self>, Box<Self>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Operator {
+    Or,
+    And,
+    Equal,
+    Different,
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+    Plus,
+    Minus,
+    Times,
+    Divide,
+    Remainder,
+}
+
+impl Operator {
+    /// Spelling and how tightly it binds; longer spellings before their beginnings.
+    const ALL: [(&'static str, Self, u8); 13] = [
+        ("||", Self::Or, 1),
+        ("&&", Self::And, 2),
+        ("==", Self::Equal, 3),
+        ("!=", Self::Different, 3),
+        ("<=", Self::LessOrEqual, 3),
+        (">=", Self::GreaterOrEqual, 3),
+        ("<", Self::Less, 3),
+        (">", Self::Greater, 3),
+        ("+", Self::Plus, 4),
+        ("-", Self::Minus, 4),
+        ("*", Self::Times, 5),
+        ("/", Self::Divide, 5),
+        ("%", Self::Remainder, 5),
+    ];
+
+    /// Whether the left side alone gives the result.
+    fn is_decided_by(self, left: &Value) -> bool {
+        matches!((self, left), (Self::Or, Value::Truth(true)) | (Self::And, Value::Truth(false)))
+    }
+
+    fn apply(self, left: &Value, right: &Value) -> Option<Value> {
+        let numbers = || Some((left.as_number()?, right.as_number()?));
+        let compared = |holds: fn(f64, f64) -> bool| numbers().map(|(a, b)| Value::Truth(holds(a, b)));
+        let computed = |of: fn(f64, f64) -> f64| {
+            numbers().map(|(a, b)| of(a, b)).filter(|number| number.is_finite()).map(Value::Number)
+        };
+        match self {
+            Self::Or => Some(Value::Truth(left.as_truth()? || right.as_truth()?)),
+            Self::And => Some(Value::Truth(left.as_truth()? && right.as_truth()?)),
+            Self::Equal => Some(Value::Truth(left == right)),
+            Self::Different => Some(Value::Truth(left != right)),
+            Self::Less => compared(|a, b| a < b),
+            Self::LessOrEqual => compared(|a, b| a <= b),
+            Self::Greater => compared(|a, b| a > b),
+            Self::GreaterOrEqual => compared(|a, b| a >= b),
+            Self::Plus => computed(|a, b| a + b),
+            Self::Minus => computed(|a, b| a - b),
+            Self::Times => computed(|a, b| a * b),
+            Self::Divide => computed(|a, b| (a / b).floor()),
+            Self::Remainder => computed(f64::rem_euclid),
+        }
+    }
+}
+
+impl Expression {
+    /// # Errors
+    /// E001 when the text is no expression.
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        let mut parser = Parser { rest: text.chars().peekable(), depth: 0 };
+        let whole = parser.binary(0).filter(|_| parser.next_token().is_none());
+        whole.ok_or_else(|| Error::format(format!("'{text}' is no expression")))
+    }
+
+    /// The value, with `lookup` for what names stand for.
+    pub(crate) fn value(&self, lookup: &mut dyn FnMut(&str) -> Option<Value>) -> Option<Value> {
+        match self {
+            Self::Constant(value) => Some(value.clone()),
+            Self::Name(name) => lookup(name),
+            Self::Element(list, index) => {
+                let index = usize::try_from(index.value(lookup)?.as_size()?).ok()?;
+                let Value::List(items) = list.value(lookup)? else { return None };
+                items.get(index).cloned()
+            }
+            Self::Not(inner) => Some(Value::Truth(!inner.value(lookup)?.as_truth()?)),
+            Self::Negative(inner) => Some(Value::Number(-inner.value(lookup)?.as_number()?)),
+            Self::Binary(operator, left, right) => {
+                let left = left.value(lookup)?;
+                if operator.is_decided_by(&left) { Some(left) } else { operator.apply(&left, &right.value(lookup)?) }
+            }
+        }
+    }
+
+    /// The name, where the expression is nothing but one.
+    pub(crate) fn as_name(&self) -> Option<&str> {
+        if let Self::Name(name) = self { Some(name) } else { None }
+    }
+}
+
+struct Parser<'a> {
+    rest: Peekable<Chars<'a>>,
+    depth: usize,
+}
+
+impl Parser<'_> {
+    fn next_token(&mut self) -> Option<char> {
+        while self.rest.next_if(|character| character.is_whitespace()).is_some() {}
+        self.rest.peek().copied()
+    }
+
+    fn eat(&mut self, expected: &str) -> bool {
+        self.next_token();
+        let mut ahead = self.rest.clone();
+        let found = expected.chars().all(|character| ahead.next() == Some(character));
+        if found {
+            self.rest = ahead;
+        }
+        found
+    }
+
+    /// Operators that bind tighter than `loosest`, from left to right.
+    fn binary(&mut self, loosest: u8) -> Option<Expression> {
+        let mut left = self.unary()?;
+        loop {
+            self.next_token();
+            let ahead = self.rest.clone();
+            let found = Operator::ALL.iter().find(|(spelling, _, _)| self.eat(spelling));
+            let Some(&(_, operator, strength)) = found.filter(|(_, _, strength)| *strength > loosest) else {
+                self.rest = ahead;
+                return Some(left);
+            };
+            left = Expression::Binary(operator, Box::new(left), Box::new(self.binary(strength)?));
+        }
+    }
+
+    fn unary(&mut self) -> Option<Expression> {
+        self.depth += 1;
+        let expression = if self.depth > MAX_DEPTH {
+            None
+        } else if self.eat("!") {
+            Some(Expression::Not(Box::new(self.unary()?)))
+        } else if self.eat("-") {
+            Some(Expression::Negative(Box::new(self.unary()?)))
+        } else {
+            self.element()
+        };
+        self.depth -= 1;
+        expression
+    }
+
+    fn element(&mut self) -> Option<Expression> {
+        let atom = self.atom()?;
+        if !self.eat("[") {
+            return Some(atom);
+        }
+        let index = self.binary(0)?;
+        self.eat("]").then(|| Expression::Element(Box::new(atom), Box::new(index)))
+    }
+
+    fn atom(&mut self) -> Option<Expression> {
+        if self.eat("(") {
+            let inner = self.binary(0)?;
+            return self.eat(")").then_some(inner);
+        }
+        if self.eat("'") {
+            let text = self.take_while(|character| character != '\'');
+            return self.eat("'").then_some(Expression::Constant(Value::Text(text)));
+        }
+        let word = self.take_while(|character| character.is_ascii_alphanumeric() || "_.".contains(character));
+        match (word.as_str(), word.chars().next()?) {
+            ("true", _) => Some(Expression::Constant(Value::Truth(true))),
+            ("false", _) => Some(Expression::Constant(Value::Truth(false))),
+            (number, '0'..='9' | '.') => number.parse().ok().map(Value::Number).map(Expression::Constant),
+            _ => Some(Expression::Name(word)),
+        }
+    }
+
+    fn take_while(&mut self, wanted: impl Fn(char) -> bool) -> String {
+        std::iter::from_fn(|| self.rest.next_if(|&character| wanted(character))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(text: &str) -> Option<Value> {
+        let known = |name: &str| match name {
+            "heads" => Some(Value::Number(6.0)),
+            "text_config.hidden_size" => Some(Value::Number(384.0)),
+            "act" => Some(Value::Text("gelu".to_owned())),
+            "conv_dim" => Some(Value::List(vec![Value::Number(512.0), Value::Number(256.0)])),
+            _ => None,
+        };
+        Expression::parse(text).expect("an expression").value(&mut { known })
+    }
+
+    #[test]
+    fn operators_bind_as_in_arithmetic() {
+        let number = |text| value(text).and_then(|value| value.as_number());
+        assert_eq!(number("1 + 2 * 3"), Some(7.0));
+        assert_eq!(number("(1 + 2) * 3"), Some(9.0));
+        assert_eq!(number("10 - 3 - 2"), Some(5.0));
+        assert_eq!(number("text_config.hidden_size / heads"), Some(64.0));
+        assert_eq!(number("7 / 2 * 2"), Some(6.0));
+        assert_eq!(number("-heads + 7 % 4"), Some(-3.0));
+        assert_eq!(number("conv_dim[2 - 1]"), Some(256.0));
+    }
+
+    #[test]
+    fn comparisons_and_logic_give_truth() {
+        let truth = |text| value(text).and_then(|value| value.as_truth());
+        assert_eq!(truth("heads == 6 && act == 'gelu'"), Some(true));
+        assert_eq!(truth("heads > 6 || act != 'gelu'"), Some(false));
+        assert_eq!(truth("!(heads <= 5)"), Some(true));
+        assert_eq!(truth("act == 'relu' || heads >= 6"), Some(true));
+    }
+
+    #[test]
+    fn what_cant_be_computed_has_no_value() {
+        for text in ["unknown", "heads * unknown", "heads / 0", "act + 1", "conv_dim[2]", "heads && true", "heads[0]"] {
+            assert_eq!(value(text), None, "{text}");
+        }
+        assert_eq!(value("false && unknown"), Some(Value::Truth(false)), "one side decides");
+        assert_eq!(value("true || unknown"), Some(Value::Truth(true)), "one side decides");
+    }
+
+    #[test]
+    fn what_is_no_expression_is_refused() {
+        let nested = "(".repeat(1000) + "1" + &")".repeat(1000);
+        for text in ["", "1 +", "* 2", "(1", "1)", "a b", "'open", "1.2.3", "conv_dim[1", "a = b", &nested] {
+            assert!(Expression::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_whole_and_exact() {
+        assert_eq!(Value::Number(384.0).as_size(), Some(384));
+        for number in [-1.0, 0.5, 1e300, f64::NAN] {
+            assert_eq!(Value::Number(number).as_size(), None, "{number}");
+        }
+    }
+}

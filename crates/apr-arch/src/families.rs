@@ -1,0 +1,170 @@
+//! The families that are known, and which of them a checkpoint belongs to.
+
+use std::sync::{Arc, LazyLock};
+
+use apr_core::{Error, Metadata, Result, TensorInfo, keys};
+
+use crate::dimensions::Config;
+use crate::family::Family;
+use crate::file::FamilyFile;
+use crate::model::{FamilyModel, best_naming};
+
+/// Share of a checkpoint's tensors that a family must know to be believed: where the configuration names the family, and
+/// where names alone speak for it. Below, a checkpoint whose tensors were rewritten (GPTQ, LoRA) is better taken as it is.
+const TOLD: f64 = 0.5;
+const GUESSED: f64 = 0.9;
+
+/// Fewest tensors that names alone are enough for: many small networks have a `fc1.weight`.
+const FEWEST: usize = 5;
+
+/// Bases before the families that extend them. Where names alone can't tell, the first family wins.
+const BUILTIN: [&str; 22] = [
+    include_str!("../families/llama.toml"),
+    include_str!("../families/mistral.toml"),
+    include_str!("../families/qwen2.toml"),
+    include_str!("../families/qwen3.toml"),
+    include_str!("../families/gemma.toml"),
+    include_str!("../families/gemma2.toml"),
+    include_str!("../families/gemma3.toml"),
+    include_str!("../families/phi3.toml"),
+    include_str!("../families/mixtral.toml"),
+    include_str!("../families/qwen2_moe.toml"),
+    include_str!("../families/qwen3_moe.toml"),
+    include_str!("../families/phi.toml"),
+    include_str!("../families/gpt2.toml"),
+    include_str!("../families/gpt_neox.toml"),
+    include_str!("../families/bert.toml"),
+    include_str!("../families/roberta.toml"),
+    include_str!("../families/distilbert.toml"),
+    include_str!("../families/t5.toml"),
+    include_str!("../families/whisper.toml"),
+    include_str!("../families/vit.toml"),
+    include_str!("../families/clip.toml"),
+    include_str!("../families/wav2vec2.toml"),
+];
+
+static PARSED: LazyLock<Vec<Arc<Family>>> = LazyLock::new(|| {
+    let mut families = Families { list: Vec::new(), brought: Vec::new() };
+    for text in BUILTIN {
+        // A test loads each of them: one that is malformed never leaves this repository.
+        let _ = families.add(text).inspect_err(|error| debug_assert!(false, "{error}"));
+    }
+    families.list
+});
+
+static NO_CONFIG: LazyLock<Config> = LazyLock::new(Config::new);
+
+/// Families by name.
+///
+/// ```
+/// use apr_arch::{Families, TensorNameMapper};
+///
+/// let mut families = Families::builtin();
+/// families.add(r#"
+///     name = "tiny"
+///     title = "Tiny"
+///     model_types = ["tiny"]
+///     [indices]
+///     layer = "num_layers"
+///     [[tensor]]
+///     name = "layers.{layer}.weight"
+///     huggingface = "net.{layer}.w"
+///     kind = "linear"
+///     role = "Weight of layer {layer}"
+/// "#)?;
+/// let tiny = families.find("tiny").expect("just added");
+/// assert_eq!(tiny.map_name("net.3.w").as_deref(), Some("layers.3.weight"));
+/// assert_eq!(tiny.role("layers.3.weight").as_deref(), Some("Weight of layer 3"));
+/// # Ok::<(), apr_core::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Families {
+    list: Vec<Arc<Family>>,
+    brought: Vec<String>,
+}
+
+impl Families {
+    /// Those that apr knows by itself.
+    #[must_use]
+    pub fn builtin() -> Self {
+        Self { list: PARSED.clone(), brought: Vec::new() }
+    }
+
+    /// Adds a family from the text of a family file; it comes before a known one of the same name.
+    ///
+    /// # Errors
+    /// E001 when the text is not TOML, not a family, or extends one that is not known.
+    pub fn add(&mut self, text: &str) -> Result<&Family> {
+        let mut file = FamilyFile::parse(text)?;
+        if let Some(base) = &file.extends {
+            let base = self.find(base).ok_or_else(|| self.unknown(base))?.file.clone();
+            file = file.on_top_of(&base);
+        }
+        let family = Arc::new(Family::new(file)?);
+        self.brought.push(family.name().to_owned());
+        let place = self.list.iter().position(|known| known.name() == family.name()).unwrap_or(self.list.len());
+        self.list.insert(place, family);
+        Ok(&self.list[place])
+    }
+
+    /// Names of the families that were added to the built-in ones.
+    #[must_use]
+    pub fn brought(&self) -> &[String] {
+        &self.brought
+    }
+
+    /// The family that is called so, by itself or by configurations.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<&Family> {
+        let by_own_name = self.list.iter().find(|family| family.name().eq_ignore_ascii_case(name));
+        by_own_name.or_else(|| self.list.iter().find(|family| family.is_called(name))).map(|family| &**family)
+    }
+
+    /// All of them, in the order they are tried.
+    pub fn iter(&self) -> impl Iterator<Item = &Family> {
+        self.list.iter().map(|family| &**family)
+    }
+
+    /// The family of a checkpoint: as its metadata say, or else as its tensors' names do. `None` where neither convinces.
+    #[must_use]
+    pub fn identify<'a>(&'a self, tensors: &[TensorInfo], metadata: &'a Metadata) -> Option<FamilyModel<'a>> {
+        let told = metadata.text(keys::MODEL_TYPE).and_then(|name| self.find(name));
+        let share = |known: usize| known as f64 / tensors.len().max(1) as f64;
+        if let Some(family) = told {
+            let (_, known) = best_naming(family, tensors);
+            return (share(known) >= TOLD).then(|| FamilyModel::new(family, tensors, config(metadata)));
+        }
+        let mut best: Option<(usize, usize, FamilyModel<'a>)> = None;
+        for family in self.iter() {
+            let (_, known) = best_naming(family, tensors);
+            if known < FEWEST || share(known) < GUESSED {
+                continue;
+            }
+            let model = FamilyModel::new(family, tensors, config(metadata));
+            let wrong = model.mismatches(tensors).len();
+            // Most tensors known, then fewest mismatches: a kin that asks for tensors that are not there is not it.
+            if best.as_ref().is_none_or(|(most, fewest, _)| known > *most || (known == *most && wrong < *fewest)) {
+                best = Some((known, wrong, model));
+            }
+        }
+        best.map(|(_, _, model)| model)
+    }
+
+    /// The checkpoint as a member of the family called `name`, whatever its tensors are called.
+    ///
+    /// # Errors
+    /// E001 when there is no such family.
+    pub fn apply<'a>(&'a self, name: &str, tensors: &[TensorInfo], metadata: &'a Metadata) -> Result<FamilyModel<'a>> {
+        let family = self.find(name).ok_or_else(|| self.unknown(name))?;
+        Ok(FamilyModel::new(family, tensors, config(metadata)))
+    }
+
+    fn unknown(&self, name: &str) -> Error {
+        let names: Vec<&str> = self.iter().map(Family::name).collect();
+        Error::format(format!("there is no family '{name}'; known are {}", names.join(", ")))
+    }
+}
+
+fn config(metadata: &Metadata) -> &Config {
+    metadata.object(keys::ARCHITECTURE).unwrap_or(&NO_CONFIG)
+}

@@ -1,0 +1,283 @@
+//! A family, ready to be asked.
+
+use std::collections::BTreeMap;
+
+use apr_core::{Error, Result};
+
+use crate::expression::Expression;
+use crate::file::{Condition, FamilyFile, RangesEntry, TensorEntry};
+use crate::kind::{Kind, TensorExpectation};
+use crate::mapper::TensorNameMapper;
+use crate::pattern::{Pattern, PatternIndex};
+
+/// The convention of safetensors and PyTorch files.
+pub const HUGGING_FACE: &str = "huggingface";
+/// The convention of GGUF files.
+pub const GGUF: &str = "gguf";
+/// The convention of ONNX graphs: canonical names with slashes.
+pub const ONNX: &str = "onnx";
+/// The canonical names themselves.
+pub const CANONICAL: &str = "apr";
+
+/// A way to name the tensors of a family.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Naming {
+    /// `huggingface`, `gguf`, `onnx`, `apr`, or one that the family alone has.
+    pub convention: String,
+    /// What precedes the names of the base model, such as `model.`.
+    pub prefix: String,
+}
+
+/// A tensor that a family has, once or once per layer.
+#[derive(Debug, Clone)]
+pub(crate) struct FamilyTensor {
+    pub(crate) pattern: Pattern,
+    pub(crate) expectation: TensorExpectation,
+    pub(crate) shape: Option<Vec<Expression>>,
+    pub(crate) required: Required,
+    pub(crate) role: String,
+    /// The patterns that are written, by convention.
+    written: BTreeMap<String, Pattern>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Required {
+    Stated(bool),
+    Computed(Expression),
+}
+
+/// A family of models: how its tensors are called, shaped, distributed, and what they are for.
+///
+/// ```
+/// use apr_arch::{Families, HUGGING_FACE, Naming, TensorNameMapper};
+///
+/// let families = Families::builtin();
+/// let llama = families.find("llama").expect("a built-in family");
+/// let canonical = llama.map_name("model.layers.0.self_attn.q_proj.weight").expect("a tensor of the family");
+/// assert_eq!(canonical, "layers.0.attn.q_proj.weight");
+///
+/// let naming = Naming { convention: HUGGING_FACE.to_owned(), prefix: "model.".to_owned() };
+/// let name = llama.source_name(&canonical, &naming);
+/// assert_eq!(name.as_deref(), Some("model.layers.0.self_attn.q_proj.weight"));
+/// ```
+#[derive(Debug)]
+pub struct Family {
+    pub(crate) file: FamilyFile,
+    pub(crate) sizes: Vec<(String, Expression)>,
+    pub(crate) dimensions: BTreeMap<String, Vec<Expression>>,
+    pub(crate) indices: BTreeMap<String, Expression>,
+    pub(crate) tensors: Vec<FamilyTensor>,
+    /// Patterns that are understood, by convention.
+    understood: BTreeMap<String, PatternIndex>,
+}
+
+/// A tensor found by its name.
+pub(crate) struct Found<'a> {
+    /// Position in [`Family::tensors`].
+    pub(crate) tensor: usize,
+    /// Placeholders and what they stand for.
+    pub(crate) numbers: Vec<(&'a str, u64)>,
+}
+
+impl Found<'_> {
+    pub(crate) fn number(&self, index: &str) -> Option<u64> {
+        self.numbers.iter().find(|(name, _)| *name == index).map(|(_, number)| *number)
+    }
+}
+
+impl Family {
+    pub(crate) fn new(file: FamilyFile) -> Result<Self> {
+        let expressions =
+            |texts: &[String]| texts.iter().map(|text| Expression::parse(text)).collect::<Result<Vec<_>>>();
+        let mut family = Self {
+            sizes: file
+                .sizes
+                .iter()
+                .map(|size| Ok((size.name.clone(), Expression::parse(&size.when)?)))
+                .collect::<Result<_>>()?,
+            dimensions: file
+                .dimensions
+                .iter()
+                .map(|(name, alternatives)| Ok((name.clone(), expressions(alternatives)?)))
+                .collect::<Result<_>>()?,
+            indices: file
+                .indices
+                .iter()
+                .map(|(name, count)| Ok((name.clone(), Expression::parse(count)?)))
+                .collect::<Result<_>>()?,
+            tensors: Vec::with_capacity(file.tensors.len()),
+            understood: BTreeMap::new(),
+            file,
+        };
+        for position in 0..family.file.tensors.len() {
+            let entry = family.file.tensors[position].clone();
+            family.add(&entry).map_err(|error| error.for_tensor(&entry.name))?;
+        }
+        Ok(family)
+    }
+
+    fn add(&mut self, entry: &TensorEntry) -> Result<()> {
+        let position = self.tensors.len();
+        let pattern = Pattern::parse(&entry.name)?;
+        if let Some(index) = pattern.indices().iter().find(|index| !self.indices.contains_key(*index)) {
+            return Err(Error::format(format!("[indices] does not say how many {index} there are")));
+        }
+        let mut written = BTreeMap::from([(CANONICAL.to_owned(), pattern.clone())]);
+        let mut understand = |convention: &str, pattern: Pattern| {
+            self.understood.entry(convention.to_owned()).or_default().add(pattern, position);
+        };
+        understand(CANONICAL, pattern.clone());
+        if !entry.conventions.contains_key(HUGGING_FACE) {
+            let same = Pattern::parse(&format!("~{}", entry.name))?;
+            understand(HUGGING_FACE, same.clone());
+            written.insert(HUGGING_FACE.to_owned(), same);
+        }
+        for (convention, names) in &entry.conventions {
+            for name in names.iter() {
+                let alias = Pattern::parse(name)?;
+                if alias.indices().len() != pattern.indices().len()
+                    || !alias.indices().iter().all(|index| pattern.indices().contains(index))
+                {
+                    return Err(Error::format(format!("'{name}' has other placeholders than the canonical name")));
+                }
+                understand(convention, alias.clone());
+                written.entry(convention.clone()).or_insert(alias);
+            }
+        }
+        let shape = entry.shape.as_ref().map(|shape| shape.iter().map(|dim| Expression::parse(dim)).collect());
+        let required = match &entry.required {
+            None => Required::Stated(true),
+            Some(Condition::Stated(stated)) => Required::Stated(*stated),
+            Some(Condition::Computed(text)) => Required::Computed(Expression::parse(text)?),
+        };
+        let expectation = self.expectation(entry);
+        let role = entry.role.clone();
+        self.tensors.push(FamilyTensor { pattern, expectation, shape: shape.transpose()?, required, role, written });
+        Ok(())
+    }
+
+    /// What the tensor's own entry says, else its family, else its kind.
+    fn expectation(&self, entry: &TensorEntry) -> TensorExpectation {
+        let general = entry.kind.expectation();
+        let RangesEntry { mean, std } =
+            self.file.expectations.get(&entry.kind).copied().unwrap_or(RangesEntry { mean: None, std: None });
+        TensorExpectation {
+            mean: entry.mean.or(mean).or(general.mean),
+            std: entry.std.or(std).or(general.std),
+            ..general
+        }
+    }
+
+    /// What `--arch` and `model_type` in the metadata call it.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.file.name
+    }
+
+    /// What people call it.
+    #[must_use]
+    pub fn title(&self) -> &str {
+        &self.file.title
+    }
+
+    /// Whether configurations or users call the family so.
+    #[must_use]
+    pub fn is_called(&self, name: &str) -> bool {
+        let known = [&self.file.name].into_iter().chain(&self.file.model_types).chain(&self.file.aliases);
+        known.into_iter().any(|known| known.eq_ignore_ascii_case(name))
+    }
+
+    /// All ways to name the tensors, the most common first.
+    pub fn namings(&self) -> impl Iterator<Item = Naming> {
+        let rank =
+            |convention: &str| [HUGGING_FACE, CANONICAL].iter().position(|first| *first == convention).unwrap_or(2);
+        let mut conventions: Vec<&String> = self.understood.keys().collect();
+        conventions.sort_by_key(|convention| rank(convention));
+        conventions
+            .into_iter()
+            .flat_map(|convention| {
+                let prefixes =
+                    self.file.conventions.get(convention).map_or(vec![String::new()], |entry| entry.prefixes.clone());
+                prefixes.into_iter().map(move |prefix| Naming { convention: convention.clone(), prefix })
+            })
+            .chain([Naming { convention: ONNX.to_owned(), prefix: String::new() }])
+    }
+
+    /// The naming that a convention uses where nothing else is known.
+    #[must_use]
+    pub fn default_naming(&self, convention: &str) -> Option<Naming> {
+        self.namings().find(|naming| naming.convention == convention)
+    }
+
+    /// The tensor that has this name under a naming.
+    pub(crate) fn find<'a>(&'a self, name: &str, naming: &Naming) -> Option<Found<'a>> {
+        if naming.convention == ONNX {
+            return self.find_canonical(&name.strip_prefix('/')?.replace('/', "."));
+        }
+        let (tensor, pattern, numbers) = self.understood.get(&naming.convention)?.find(name, &naming.prefix)?;
+        // Aliases may have the placeholders in another order.
+        let number = |index: &str| {
+            let position = pattern.indices().iter().position(|known| known == index)?;
+            Some(numbers[position])
+        };
+        let indices = self.tensors[tensor].pattern.indices().iter().map(String::as_str);
+        Some(Found { tensor, numbers: indices.filter_map(|index| Some((index, number(index)?))).collect() })
+    }
+
+    pub(crate) fn find_canonical(&self, name: &str) -> Option<Found<'_>> {
+        self.find(name, &Naming { convention: CANONICAL.to_owned(), prefix: String::new() })
+    }
+
+    pub(crate) fn written(&self, found: &Found<'_>, naming: &Naming) -> Option<String> {
+        if naming.convention == ONNX {
+            let canonical = self.tensors[found.tensor].pattern.name("", |index| found.number(index))?;
+            return Some(format!("/{}", canonical.replace('.', "/")));
+        }
+        self.tensors[found.tensor].written.get(&naming.convention)?.name(&naming.prefix, |index| found.number(index))
+    }
+
+    /// The canonical name of a tensor called `name` under a naming.
+    #[must_use]
+    pub fn canonical_name(&self, name: &str, naming: &Naming) -> Option<String> {
+        let found = self.find(name, naming)?;
+        self.tensors[found.tensor].pattern.name("", |index| found.number(index))
+    }
+
+    /// What a naming calls the tensor with this canonical name; `None` where it has none like it.
+    #[must_use]
+    pub fn source_name(&self, canonical: &str, naming: &Naming) -> Option<String> {
+        self.written(&self.find_canonical(canonical)?, naming)
+    }
+
+    /// Canonical names of all tensors, those of layers as they are in the first one.
+    pub fn example_names(&self) -> impl Iterator<Item = String> {
+        self.tensors.iter().filter_map(|tensor| tensor.pattern.name("", |_| Some(0)))
+    }
+
+    /// What the tensor with this canonical name is for.
+    #[must_use]
+    pub fn role(&self, canonical: &str) -> Option<String> {
+        let found = self.find_canonical(canonical)?;
+        let mut role = self.tensors[found.tensor].role.clone();
+        for (index, number) in &found.numbers {
+            role = role.replace(&format!("{{{index}}}"), &number.to_string());
+        }
+        Some(role)
+    }
+
+    /// What the tensor with this canonical name is.
+    #[must_use]
+    pub fn kind(&self, canonical: &str) -> Option<Kind> {
+        Some(self.expected_stats(canonical)?.kind)
+    }
+}
+
+impl TensorNameMapper for Family {
+    fn map_name(&self, source_name: &str) -> Option<String> {
+        self.namings().find_map(|naming| self.canonical_name(source_name, &naming))
+    }
+
+    fn expected_stats(&self, apr_name: &str) -> Option<TensorExpectation> {
+        Some(self.tensors[self.find_canonical(apr_name)?.tensor].expectation)
+    }
+}

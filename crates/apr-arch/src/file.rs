@@ -1,0 +1,139 @@
+//! Family files as they are written: TOML, one table per tensor.
+
+use std::collections::BTreeMap;
+
+use apr_core::{Error, Result};
+use serde::Deserialize;
+
+use crate::kind::{Kind, Range};
+
+/// One name or several.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Names {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl Names {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &str> {
+        match self {
+            Self::One(name) => std::slice::from_ref(name),
+            Self::Many(names) => names,
+        }
+        .iter()
+        .map(String::as_str)
+    }
+}
+
+/// A truth that is stated or computed.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Condition {
+    Stated(bool),
+    Computed(String),
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SizeEntry {
+    pub(crate) name: String,
+    pub(crate) when: String,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ConventionEntry {
+    pub(crate) prefixes: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RangesEntry {
+    pub(crate) mean: Option<Range>,
+    pub(crate) std: Option<Range>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct TensorEntry {
+    pub(crate) name: String,
+    pub(crate) kind: Kind,
+    pub(crate) shape: Option<Vec<String>>,
+    pub(crate) required: Option<Condition>,
+    pub(crate) role: String,
+    pub(crate) mean: Option<Range>,
+    pub(crate) std: Option<Range>,
+    /// Every other key is a convention.
+    #[serde(flatten)]
+    pub(crate) conventions: BTreeMap<String, Names>,
+}
+
+/// A family file.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FamilyFile {
+    pub(crate) name: String,
+    pub(crate) title: String,
+    pub(crate) extends: Option<String>,
+    #[serde(default)]
+    pub(crate) without: Vec<String>,
+    #[serde(default)]
+    pub(crate) model_types: Vec<String>,
+    #[serde(default)]
+    pub(crate) aliases: Vec<String>,
+    pub(crate) purpose: Option<String>,
+    pub(crate) architecture: Option<String>,
+    pub(crate) input: Option<String>,
+    pub(crate) output: Option<String>,
+    #[serde(default, rename = "size")]
+    pub(crate) sizes: Vec<SizeEntry>,
+    #[serde(default)]
+    pub(crate) dimensions: BTreeMap<String, Vec<String>>,
+    #[serde(default)]
+    pub(crate) indices: BTreeMap<String, String>,
+    #[serde(default)]
+    pub(crate) conventions: BTreeMap<String, ConventionEntry>,
+    #[serde(default)]
+    pub(crate) expectations: BTreeMap<Kind, RangesEntry>,
+    #[serde(default, rename = "tensor")]
+    pub(crate) tensors: Vec<TensorEntry>,
+}
+
+impl FamilyFile {
+    /// # Errors
+    /// E001 with line and column when the text is not TOML or not a family.
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        toml::from_str(text)
+            .map_err(|error| Error::format(format!("this is no family file: {}", error.to_string().trim())))
+    }
+
+    /// Everything of `base`, with this file on top.
+    pub(crate) fn on_top_of(self, base: &Self) -> Self {
+        let mut tensors = base.tensors.clone();
+        tensors.retain(|tensor| !self.without.contains(&tensor.name));
+        for tensor in self.tensors {
+            match tensors.iter_mut().find(|inherited| inherited.name == tensor.name) {
+                Some(inherited) => *inherited = tensor,
+                None => tensors.push(tensor),
+            }
+        }
+        Self {
+            tensors,
+            purpose: self.purpose.or_else(|| base.purpose.clone()),
+            architecture: self.architecture.or_else(|| base.architecture.clone()),
+            input: self.input.or_else(|| base.input.clone()),
+            output: self.output.or_else(|| base.output.clone()),
+            dimensions: merged(&base.dimensions, self.dimensions),
+            indices: merged(&base.indices, self.indices),
+            conventions: merged(&base.conventions, self.conventions),
+            expectations: merged(&base.expectations, self.expectations),
+            ..self
+        }
+    }
+}
+
+fn merged<K: Clone + Ord, V: Clone>(base: &BTreeMap<K, V>, own: BTreeMap<K, V>) -> BTreeMap<K, V> {
+    let mut all = base.clone();
+    all.extend(own);
+    all
+}

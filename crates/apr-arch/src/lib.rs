@@ -1,0 +1,26 @@
+//! Model families: how their tensors are called, shaped and distributed, and what they are for (seed 001 §10.8, §10.9).
+//!
+//! A family is a table in `families/NAME.toml`: one entry per tensor, with its canonical name, its names in other
+//! conventions, its shape as expressions over the configuration, what it is, and its role in a sentence. Kin extend one
+//! another. [`Families::identify`] finds the family of a checkpoint, and the [`FamilyModel`] it returns answers what an
+//! import, a linter or an explanation asks.
+//!
+//! Users add families of their own in the same form ([`Families::add`]), or implement [`TensorNameMapper`].
+#![forbid(unsafe_code)]
+
+mod dimensions;
+mod expression;
+mod families;
+mod family;
+mod file;
+mod kind;
+mod mapper;
+mod model;
+mod pattern;
+
+pub use dimensions::Config;
+pub use families::Families;
+pub use family::{CANONICAL, Family, GGUF, HUGGING_FACE, Naming, ONNX};
+pub use kind::{Kind, Range, TensorExpectation};
+pub use mapper::TensorNameMapper;
+pub use model::{Description, FamilyModel, Mismatch};

@@ -1,0 +1,334 @@
+//! A family applied to one checkpoint.
+
+use std::collections::{BTreeMap, HashSet};
+
+use apr_core::{Shape, TensorInfo};
+use serde::Serialize;
+
+use crate::dimensions::{Config, Dimensions};
+use crate::family::{CANONICAL, Family, FamilyTensor, HUGGING_FACE, Naming, Required};
+use crate::kind::TensorExpectation;
+
+/// Missing tensors that are named before the rest is left out: a configuration can ask for 2^60 layers.
+const MAX_MISSING: usize = 1000;
+
+/// A checkpoint, seen as a member of a family.
+#[derive(Debug)]
+pub struct FamilyModel<'a> {
+    family: &'a Family,
+    naming: Naming,
+    /// Of each tensor: which of the family's it is.
+    members: Vec<Option<Member>>,
+    dimensions: Dimensions<'a>,
+    counts: BTreeMap<&'a str, u64>,
+}
+
+#[derive(Debug)]
+struct Member {
+    tensor: usize,
+    numbers: Vec<u64>,
+    canonical: String,
+}
+
+/// What a family says about its model (seed 001 §4.12).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Description {
+    /// Title of the family.
+    pub title: String,
+    /// Size of the model, where the family has names for sizes.
+    pub size: Option<String>,
+    /// What the model is for.
+    pub purpose: Option<String>,
+    /// How it is built.
+    pub architecture: Option<String>,
+    /// What goes in.
+    pub input: Option<String>,
+    /// What comes out.
+    pub output: Option<String>,
+}
+
+/// A difference between a checkpoint and its family, known from names and shapes alone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Mismatch {
+    /// The family has no such tensor.
+    Unexpected {
+        /// Name in the checkpoint.
+        name: String,
+    },
+    /// The checkpoint lacks a tensor that its configuration asks for.
+    Missing {
+        /// Name in the checkpoint's own convention.
+        name: String,
+    },
+    /// Two tensors have the same canonical name.
+    Twice {
+        /// Name of the second one in the checkpoint.
+        name: String,
+        /// The name both would get.
+        canonical: String,
+    },
+    /// A tensor has another shape than the configuration leads to.
+    Shape {
+        /// Name in the checkpoint.
+        name: String,
+        /// Its shape.
+        shape: Shape,
+        /// The shape it should have.
+        expected: Shape,
+        /// How that is made up: `[vocab, hidden]`.
+        formula: String,
+    },
+}
+
+impl Mismatch {
+    /// The tensor, as the checkpoint calls it or would.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Unexpected { name }
+            | Self::Missing { name }
+            | Self::Twice { name, .. }
+            | Self::Shape { name, .. } => name,
+        }
+    }
+}
+
+impl std::fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unexpected { .. } => f.write_str("models of this family have no such tensor"),
+            Self::Missing { .. } => f.write_str("the configuration asks for it, and it is not there"),
+            Self::Twice { canonical, .. } => write!(f, "another tensor stands for {canonical} already"),
+            Self::Shape { shape, expected, formula, .. } => {
+                write!(f, "its shape is {shape}, but the configuration leads to {formula} = {expected}")
+            }
+        }
+    }
+}
+
+impl<'a> FamilyModel<'a> {
+    /// Applies a family under the naming that knows most of the tensors.
+    pub(crate) fn new(family: &'a Family, tensors: &[TensorInfo], config: &'a Config) -> Self {
+        let (naming, _) = best_naming(family, tensors);
+        let members: Vec<Option<Member>> = tensors.iter().map(|info| member(family, &info.name, &naming)).collect();
+        let mut dimensions = Dimensions::new(family, config);
+        let known = members
+            .iter()
+            .zip(tensors)
+            .filter_map(|(member, info)| Some((&family.tensors[member.as_ref()?.tensor], &info.shape)));
+        dimensions.observe(known);
+        let counts = counts(family, &members, &dimensions);
+        Self { family, naming, members, dimensions, counts }
+    }
+
+    /// The family.
+    #[must_use]
+    pub fn family(&self) -> &'a Family {
+        self.family
+    }
+
+    /// How the checkpoint names its tensors.
+    #[must_use]
+    pub fn naming(&self) -> &Naming {
+        &self.naming
+    }
+
+    /// The canonical name of the tensor at this position of the checkpoint.
+    #[must_use]
+    pub fn canonical(&self, tensor: usize) -> Option<&str> {
+        Some(self.members.get(tensor)?.as_ref()?.canonical.as_str())
+    }
+
+    /// Statistics that the tensor at this position should have.
+    #[must_use]
+    pub fn expectation(&self, tensor: usize) -> Option<TensorExpectation> {
+        Some(self.family.tensors[self.members.get(tensor)?.as_ref()?.tensor].expectation)
+    }
+
+    /// Tensors that the family knows.
+    #[must_use]
+    pub fn known(&self) -> usize {
+        self.members.iter().flatten().count()
+    }
+
+    /// A dimension of the family file, such as `hidden` or `vocab`.
+    #[must_use]
+    pub fn dimension(&self, name: &str) -> Option<u64> {
+        self.dimensions.named(name)
+    }
+
+    /// The shape that the tensor at this position should have, where its dimensions are known, and how it is made up:
+    /// `[vocab, hidden]`.
+    #[must_use]
+    pub fn expected_shape(&self, tensor: usize) -> Option<(Shape, String)> {
+        let member = self.members.get(tensor)?.as_ref()?;
+        let family_tensor = &self.family.tensors[member.tensor];
+        let numbers = numbers(family_tensor, member);
+        let dims: Option<Vec<u64>> =
+            family_tensor.shape.as_ref()?.iter().map(|dim| self.dimensions.value(dim, &numbers)?.as_size()).collect();
+        let formula = self.family.file.tensors[member.tensor].shape.as_ref()?.join(", ");
+        Some((dims?.into(), format!("[{formula}]")))
+    }
+
+    /// Everything that names and shapes tell to be wrong: of the checkpoint's tensors in their order, then what is
+    /// missing.
+    #[must_use]
+    pub fn mismatches(&self, tensors: &[TensorInfo]) -> Vec<Mismatch> {
+        let mut seen = HashSet::new();
+        let mut mismatches = Vec::new();
+        for (position, info) in tensors.iter().enumerate() {
+            let name = || info.name.clone();
+            match self.canonical(position) {
+                None => mismatches.push(Mismatch::Unexpected { name: name() }),
+                Some(canonical) if !seen.insert(canonical) => {
+                    mismatches.push(Mismatch::Twice { name: name(), canonical: canonical.to_owned() });
+                }
+                Some(_) => {}
+            }
+            if let Some((expected, formula)) = self.expected_shape(position).filter(|(shape, _)| *shape != info.shape) {
+                mismatches.push(Mismatch::Shape { name: name(), shape: info.shape.clone(), expected, formula });
+            }
+        }
+        let missing = |canonical: String| {
+            let name = self.family.source_name(&canonical, &self.naming).unwrap_or(canonical);
+            Mismatch::Missing { name }
+        };
+        mismatches.extend(self.missing(&seen).into_iter().map(missing));
+        mismatches
+    }
+
+    /// Canonical names of required tensors that are not in `present`.
+    fn missing(&self, present: &HashSet<&str>) -> Vec<String> {
+        let mut missing = Vec::new();
+        // Without a configuration, a part that is absent as a whole may not belong to the model.
+        let parts: HashSet<&str> = present.iter().map(|name| part(name)).collect();
+        let may_be_asked_for = |name: &str| !self.dimensions.is_guessed() || parts.contains(part(name));
+        for tensor in &self.family.tensors {
+            let indices = tensor.pattern.indices();
+            let counts: Option<Vec<u64>> =
+                indices.iter().map(|index| self.counts.get(index.as_str()).copied()).collect();
+            let Some(counts) = counts else { continue };
+            for numbers in combinations(&counts) {
+                let named: Vec<_> = indices.iter().map(String::as_str).zip(numbers).collect();
+                if missing.len() >= MAX_MISSING {
+                    return missing;
+                }
+                let required = match &tensor.required {
+                    Required::Stated(stated) => *stated,
+                    Required::Computed(condition) => self.dimensions.truth(condition, &named).unwrap_or(false),
+                };
+                if !required {
+                    // What one layer may lack, the others of an unconditional tensor may, too.
+                    if matches!(tensor.required, Required::Stated(_)) {
+                        break;
+                    }
+                    continue;
+                }
+                let number = |index: &str| named.iter().find(|(name, _)| *name == index).map(|(_, number)| *number);
+                let canonical = tensor.pattern.name("", number).unwrap_or_default();
+                if !present.contains(canonical.as_str()) && may_be_asked_for(&canonical) {
+                    missing.push(canonical);
+                }
+            }
+        }
+        missing
+    }
+
+    /// What the model is.
+    #[must_use]
+    pub fn description(&self) -> Description {
+        let file = &self.family.file;
+        let fill = |text: &Option<String>| {
+            let text = text.as_ref()?;
+            let filled = self
+                .dimensions
+                .sizes()
+                .fold(text.clone(), |text, (name, value)| text.replace(&format!("{{{name}}}"), &value.to_string()));
+            // A sentence about a number nobody knows says nothing.
+            (!filled.contains('{')).then_some(filled)
+        };
+        let size = self.family.sizes.iter().find(|(_, when)| self.dimensions.truth(when, &[]) == Some(true));
+        Description {
+            title: file.title.clone(),
+            size: size.map(|(name, _)| name.clone()),
+            purpose: fill(&file.purpose),
+            architecture: fill(&file.architecture),
+            input: fill(&file.input),
+            output: fill(&file.output),
+        }
+    }
+}
+
+/// The module that a tensor belongs to, at the top: `decoder`.
+fn part(canonical: &str) -> &str {
+    canonical.split('.').next().unwrap_or(canonical)
+}
+
+fn member(family: &Family, name: &str, naming: &Naming) -> Option<Member> {
+    let found = family.find(name, naming)?;
+    let canonical = family.written(&found, &Naming { convention: CANONICAL.to_owned(), prefix: String::new() })?;
+    Some(Member { tensor: found.tensor, numbers: found.numbers.iter().map(|(_, number)| *number).collect(), canonical })
+}
+
+fn numbers<'f>(tensor: &'f FamilyTensor, member: &Member) -> Vec<(&'f str, u64)> {
+    tensor.pattern.indices().iter().map(String::as_str).zip(member.numbers.iter().copied()).collect()
+}
+
+/// The naming under which the family knows most of the tensors, and how many those are; the more common one where two
+/// are equally good.
+pub(crate) fn best_naming(family: &Family, tensors: &[TensorInfo]) -> (Naming, usize) {
+    let mut best: Option<(Naming, usize)> = None;
+    for naming in family.namings() {
+        let known = tensors.iter().filter(|info| family.find(&info.name, &naming).is_some()).count();
+        if best.as_ref().is_none_or(|(_, most)| known > *most) {
+            best = Some((naming, known));
+        }
+    }
+    best.unwrap_or_else(|| (Naming { convention: HUGGING_FACE.to_owned(), prefix: String::new() }, 0))
+}
+
+/// How many there are of each index: as the configuration says, else as far as the tensors go.
+fn counts<'a>(family: &'a Family, members: &[Option<Member>], dimensions: &Dimensions<'_>) -> BTreeMap<&'a str, u64> {
+    let seen = |index: &str| {
+        let of = |member: &Member| {
+            let tensor = &family.tensors[member.tensor];
+            numbers(tensor, member).into_iter().find(|(name, _)| *name == index).map(|(_, number)| number)
+        };
+        members.iter().flatten().filter_map(of).max().map(|last| last.saturating_add(1))
+    };
+    let count = |(index, count)| Some((String::as_str(index), dimensions.size(count).or_else(|| seen(index))?));
+    family.indices.iter().filter_map(count).collect()
+}
+
+/// All combinations of numbers below the counts, the last one running fastest.
+fn combinations(counts: &[u64]) -> impl Iterator<Item = Vec<u64>> {
+    let mut next = (!counts.contains(&0)).then(|| vec![0; counts.len()]);
+    std::iter::from_fn(move || {
+        let current = next.take()?;
+        let mut following = current.clone();
+        for (number, &count) in following.iter_mut().zip(counts).rev() {
+            *number += 1;
+            if *number < count {
+                next = Some(following);
+                break;
+            }
+            *number = 0;
+        }
+        Some(current)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn combinations_run_through_all_numbers() {
+        let all: Vec<_> = combinations(&[2, 3]).collect();
+        assert_eq!(all, [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]);
+        assert_eq!(combinations(&[]).count(), 1);
+        assert_eq!(combinations(&[3, 0]).count(), 0);
+    }
+}

@@ -1,0 +1,170 @@
+//! Patterns of tensor names: `~layers.{layer}.self_attn.q_proj.weight`.
+//!
+//! A pattern is made of components between dots. `{layer}` stands for a decimal number, `~` at the start for the prefix
+//! of a convention, which a checkpoint has or lacks as a whole.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+
+use apr_core::{Error, Result};
+
+/// A component of a pattern.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Component {
+    Literal(String),
+    /// Position in the pattern's [`indices`](Pattern::indices).
+    Index(usize),
+}
+
+/// A pattern of names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Pattern {
+    prefixed: bool,
+    components: Vec<Component>,
+    indices: Vec<String>,
+}
+
+/// The numbers that the placeholders of a pattern stand for, in the order of [`Pattern::indices`].
+pub(crate) type Numbers = Vec<u64>;
+
+impl Pattern {
+    /// # Errors
+    /// E001 when a placeholder is not a component of its own or stands twice.
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        let bad = |why: &str| Err(Error::format(format!("the name pattern '{text}' {why}")));
+        let (prefixed, body) = text.strip_prefix('~').map_or((false, text), |body| (true, body));
+        if body.is_empty() {
+            return bad("is empty");
+        }
+        let (mut components, mut indices) = (Vec::new(), Vec::new());
+        for part in body.split('.') {
+            let index = part.strip_prefix('{').and_then(|part| part.strip_suffix('}'));
+            components.push(match index {
+                Some(index) if indices.iter().any(|known| known == index) => return bad("has a placeholder twice"),
+                Some(index) => {
+                    indices.push(index.to_owned());
+                    Component::Index(indices.len() - 1)
+                }
+                None if part.contains(['{', '}', '~']) => return bad("has a placeholder that is not between dots"),
+                None => Component::Literal(part.to_owned()),
+            });
+        }
+        Ok(Self { prefixed, components, indices })
+    }
+
+    /// Names of the placeholders, in the order they stand.
+    pub(crate) fn indices(&self) -> &[String] {
+        &self.indices
+    }
+
+    /// The name with these numbers; `number` is asked for each placeholder.
+    pub(crate) fn name(&self, prefix: &str, number: impl Fn(&str) -> Option<u64>) -> Option<String> {
+        let mut name = if self.prefixed { prefix.to_owned() } else { String::new() };
+        for (position, component) in self.components.iter().enumerate() {
+            if position > 0 {
+                name.push('.');
+            }
+            match component {
+                Component::Literal(text) => name.push_str(text),
+                Component::Index(index) => write!(name, "{}", number(&self.indices[*index])?).ok()?,
+            }
+        }
+        Some(name)
+    }
+
+    /// The numbers in a name of this form, the prefix taken off.
+    fn matches(&self, body: &str) -> Option<Numbers> {
+        let mut numbers = vec![0; self.indices.len()];
+        let mut parts = body.split('.');
+        for component in &self.components {
+            let part = parts.next()?;
+            match component {
+                Component::Literal(text) if text == part => {}
+                Component::Literal(_) => return None,
+                Component::Index(index) => numbers[*index] = number(part)?,
+            }
+        }
+        parts.next().is_none().then_some(numbers)
+    }
+
+    fn skeleton(&self) -> String {
+        let name = self.name("", |_| Some(0)).unwrap_or_default();
+        skeleton(&name)
+    }
+}
+
+/// A number as it is written in names: without sign or leading zeros, so that writing it again gives the same text.
+fn number(part: &str) -> Option<u64> {
+    let canonical = part == "0" || !part.starts_with('0');
+    (canonical && part.bytes().all(|byte| byte.is_ascii_digit())).then(|| part.parse().ok())?
+}
+
+/// What names that differ in their numbers have in common.
+fn skeleton(name: &str) -> String {
+    let mut skeleton = String::with_capacity(name.len());
+    for part in name.split('.') {
+        skeleton.push('.');
+        skeleton.push_str(if number(part).is_some() { "#" } else { part });
+    }
+    skeleton
+}
+
+/// Patterns, found by a name without trying each.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct PatternIndex(HashMap<String, Vec<(Pattern, usize)>>);
+
+impl PatternIndex {
+    /// Adds a pattern that stands for `tensor`; earlier ones win.
+    pub(crate) fn add(&mut self, pattern: Pattern, tensor: usize) {
+        self.0.entry(pattern.skeleton()).or_default().push((pattern, tensor));
+    }
+
+    /// The tensor that `name` stands for, the pattern it matched, and its numbers.
+    pub(crate) fn find(&self, name: &str, prefix: &str) -> Option<(usize, &Pattern, Numbers)> {
+        let of = |body: &str, prefixed: bool| {
+            let candidates = self.0.get(&skeleton(body))?;
+            let alike = candidates.iter().filter(|(pattern, _)| pattern.prefixed == prefixed);
+            alike.into_iter().find_map(|(pattern, tensor)| Some((*tensor, pattern, pattern.matches(body)?)))
+        };
+        of(name, false).or_else(|| of(name.strip_prefix(prefix)?, true))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn index(patterns: &[&str]) -> PatternIndex {
+        let mut index = PatternIndex::default();
+        for (tensor, pattern) in patterns.iter().enumerate() {
+            index.add(Pattern::parse(pattern).expect("a pattern"), tensor);
+        }
+        index
+    }
+
+    #[test]
+    fn names_are_found_with_their_numbers() {
+        let index = index(&["~layers.{layer}.mlp.experts.{expert}.w1.weight", "lm_head.weight", "~mlp.0.weight"]);
+        let found = |name, prefix| index.find(name, prefix).map(|(tensor, _, numbers)| (tensor, numbers));
+        assert_eq!(found("model.layers.3.mlp.experts.17.w1.weight", "model."), Some((0, vec![3, 17])));
+        assert_eq!(found("layers.3.mlp.experts.17.w1.weight", ""), Some((0, vec![3, 17])));
+        assert_eq!(found("lm_head.weight", "model."), Some((1, vec![])));
+        assert_eq!(found("model.mlp.0.weight", "model."), Some((2, vec![])));
+        for other in ["model.mlp.1.weight", "model.layers.03.mlp.experts.1.w1.weight", "model.lm_head.weight", ""] {
+            assert_eq!(found(other, "model."), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_number_past_64_bits_is_no_match() {
+        let index = index(&["layers.{layer}.weight"]);
+        assert!(index.find("layers.99999999999999999999.weight", "").is_none());
+    }
+
+    #[test]
+    fn malformed_patterns_are_refused() {
+        for text in ["", "~", "a{b}.c", "a.{b}.{b}", "a.~b"] {
+            assert!(Pattern::parse(text).is_err(), "{text}");
+        }
+    }
+}

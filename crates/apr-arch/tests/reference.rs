@@ -1,0 +1,142 @@
+//! The tables against models that another library built: every name, every shape (`fixtures/families`).
+
+use std::path::PathBuf;
+
+use apr_arch::{Families, HUGGING_FACE, Mismatch};
+use apr_core::{DType, Metadata, TensorInfo};
+use apr_testkit::locate::fixture;
+use serde_json::Value;
+
+struct Case {
+    name: String,
+    family: String,
+    tensors: Vec<TensorInfo>,
+    metadata: Metadata,
+}
+
+fn cases() -> Vec<Case> {
+    let mut paths: Vec<PathBuf> = std::fs::read_dir(fixture("families"))
+        .expect("the fixtures are there")
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "json"))
+        .collect();
+    paths.sort();
+    assert!(paths.len() > 20, "{} cases", paths.len());
+    paths.iter().map(|path| case(path)).collect()
+}
+
+fn case(path: &std::path::Path) -> Case {
+    let json: Value = serde_json::from_slice(&std::fs::read(path).expect("it can be read")).expect("it is JSON");
+    let mut config = json["config"].as_object().expect("a configuration").clone();
+    let model_type = config.remove("model_type").expect("a model type");
+    config.retain(|_, value| !value.is_null());
+    let mut metadata = Metadata::new();
+    metadata.set("model_type", model_type);
+    metadata.set("architecture", config);
+    let shape = |shape: &Value| shape.as_array().expect("a shape").iter().filter_map(Value::as_u64).collect::<Vec<_>>();
+    let tensors = json["tensors"].as_object().expect("tensors").iter().map(|(name, dims)| TensorInfo {
+        name: name.clone(),
+        dtype: DType::F32,
+        shape: shape(dims).into(),
+    });
+    Case {
+        name: path.file_stem().expect("a name").to_string_lossy().into_owned(),
+        family: json["family"].as_str().expect("a family").to_owned(),
+        tensors: tensors.collect(),
+        metadata,
+    }
+}
+
+#[test]
+fn every_family_file_loads() {
+    let families = Families::builtin();
+    assert_eq!(
+        families.iter().count(),
+        std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/families")).expect("a folder").count()
+    );
+}
+
+#[test]
+fn every_tensor_is_known_and_has_the_expected_shape() {
+    let families = Families::builtin();
+    for Case { name, family, tensors, metadata } in cases() {
+        let model = families.identify(&tensors, &metadata).unwrap_or_else(|| panic!("{name} is not identified"));
+        assert_eq!(model.family().name(), family, "{name}");
+        assert_eq!(model.mismatches(&tensors), [], "{name}");
+        assert_eq!(model.known(), tensors.len(), "{name}");
+        let unchecked: Vec<_> =
+            (0..tensors.len()).filter(|&at| model.expected_shape(at).is_none()).map(|at| &tensors[at].name).collect();
+        assert!(unchecked.is_empty(), "{name}: no shape is expected of {unchecked:?}");
+    }
+}
+
+#[test]
+fn canonical_names_lead_back_to_the_source() {
+    let families = Families::builtin();
+    for Case { name, tensors, metadata, .. } in cases() {
+        let model = families.identify(&tensors, &metadata).expect("identified");
+        assert_eq!(model.naming().convention, HUGGING_FACE, "{name}");
+        for (position, info) in tensors.iter().enumerate() {
+            let canonical = model.canonical(position).expect("known");
+            assert!(!canonical.starts_with("model."), "{name}: {canonical}");
+            let back = model.family().source_name(canonical, model.naming());
+            assert_eq!(back.as_deref(), Some(info.name.as_str()), "{name}");
+            assert!(model.family().role(canonical).is_some_and(|role| !role.contains('{')), "{name}: {canonical}");
+        }
+    }
+}
+
+#[test]
+fn canonical_checkpoints_are_known_by_their_canonical_names() {
+    let families = Families::builtin();
+    for Case { name, tensors, metadata, .. } in cases() {
+        let model = families.identify(&tensors, &metadata).expect("identified");
+        let canonical: Vec<TensorInfo> = tensors
+            .iter()
+            .enumerate()
+            .map(|(at, info)| TensorInfo { name: model.canonical(at).expect("known").to_owned(), ..info.clone() })
+            .collect();
+        let again = families.identify(&canonical, &metadata).expect("identified");
+        assert_eq!(again.mismatches(&canonical), [], "{name}");
+        assert!((0..canonical.len()).all(|at| again.canonical(at) == Some(canonical[at].name.as_str())), "{name}");
+    }
+}
+
+/// Without a configuration, dimensions come from the tensors: whatever is found then must not be called wrong.
+#[test]
+fn names_alone_cry_no_wolf() {
+    let families = Families::builtin();
+    let nothing = Metadata::new();
+    let mut found = 0;
+    for Case { name, tensors, .. } in cases() {
+        let Some(model) = families.identify(&tensors, &nothing) else { continue };
+        found += 1;
+        assert_eq!(model.mismatches(&tensors), [], "{name} as {}", model.family().name());
+    }
+    assert!(found > 20, "{found} were found by their names");
+}
+
+#[test]
+fn a_broken_checkpoint_is_not_passed() {
+    let families = Families::builtin();
+    for Case { name, tensors, metadata, .. } in cases() {
+        let mut missed = Vec::new();
+        for at in 0..tensors.len() {
+            let mut broken = tensors.clone();
+            let mut dims = broken[at].shape.dims().to_vec();
+            let Some(first) = dims.first_mut() else { continue };
+            *first += 1;
+            broken[at].shape = dims.into();
+            let model = families.identify(&broken, &metadata).expect("identified");
+            let told = model.mismatches(&broken);
+            // The configuration does not tell the number of classes, and a head without a bias has nothing to contradict.
+            if model.expected_shape(at).is_some_and(|(_, formula)| formula.starts_with("[label")) {
+                continue;
+            }
+            if !told.iter().any(|mismatch| matches!(mismatch, Mismatch::Shape { .. })) {
+                missed.push(&tensors[at].name);
+            }
+        }
+        assert!(missed.is_empty(), "{name}: a longer {missed:?} is not noticed");
+    }
+}
