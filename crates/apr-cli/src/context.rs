@@ -1,12 +1,17 @@
 //! What every command gets: settings, limits, threads, a printer.
 
+use std::cell::OnceCell;
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 
-use apr::Limits;
-use apr_io::{Interrupt, Threads};
+use apr::{CheckpointReader, Limits};
+use apr_arch::{Families, Family, FamilyModel};
+use apr_io::{Interrupt, Threads, io_error};
+use apr_ops::import::{Architecture, family_of};
+use apr_ops::nearest;
 
 use crate::Outcome;
-use crate::args::{ColorWhen, GlobalArgs};
+use crate::args::{Arch, ColorWhen, GlobalArgs};
 use crate::config::{Config, OutputFormat};
 use crate::failure::Failure;
 use crate::printer::{Level, Printer};
@@ -23,6 +28,9 @@ pub(crate) struct Context {
     pub(crate) interrupt: Interrupt,
     threads: NonZeroUsize,
     max_memory: u64,
+    arch: Option<Arch>,
+    arch_files: Vec<PathBuf>,
+    families: OnceCell<Families>,
 }
 
 impl Context {
@@ -40,8 +48,50 @@ impl Context {
             interrupt: Interrupt::default(),
             threads: args.threads.unwrap_or(cores),
             max_memory: args.max_memory.unwrap_or(DEFAULT_MEMORY),
+            arch: args.arch.clone(),
+            arch_files: args.arch_file.clone(),
+            families: OnceCell::new(),
             config,
         })
+    }
+
+    /// The families that are known, with those that the user brought.
+    pub(crate) fn families(&self) -> Outcome<&Families> {
+        if let Some(families) = self.families.get() {
+            return Ok(families);
+        }
+        let mut families = Families::builtin();
+        for path in &self.arch_files {
+            let text = std::fs::read_to_string(path).map_err(|error| io_error(&error, path))?;
+            families.add(&text).map_err(|error| error.in_file(path.display()))?;
+        }
+        Ok(self.families.get_or_init(|| families))
+    }
+
+    /// The family that `--arch` names; one that came with `--arch-file` is meant without being named.
+    pub(crate) fn architecture(&self) -> Outcome<Architecture> {
+        let named = match (&self.arch, self.arch_files.is_empty()) {
+            (Some(Arch::Named(name)), _) => name.clone(),
+            (Some(Arch::Auto), _) | (None, true) => return Ok(Architecture::Auto),
+            (None, false) => match self.families()?.brought() {
+                [only] => only.clone(),
+                _ => return Ok(Architecture::Auto),
+            },
+        };
+        match self.families()?.find(&named) {
+            Some(_) => Ok(Architecture::Named(named)),
+            None => {
+                let known: Vec<&str> = self.families()?.iter().map(Family::name).collect();
+                let similar = nearest(&named, known.iter().copied(), 3);
+                let names = if similar.is_empty() { known } else { similar };
+                Err(Failure::Usage(format!("there is no family '{named}'; try {}", names.join(", "))))
+            }
+        }
+    }
+
+    /// The family of a model.
+    pub(crate) fn family_of<'a>(&'a self, reader: &'a dyn CheckpointReader) -> Outcome<Option<FamilyModel<'a>>> {
+        Ok(family_of(reader, self.families()?, &self.architecture()?)?)
     }
 
     /// The pipeline that passes run on.

@@ -4,8 +4,12 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
-use apr::{Code, Error, IoCause};
+use apr::{Code, Error, Escaped, IoCause};
+use apr_ops::inline::ValidationError;
 use serde_json::json;
+
+/// Misfits shown before the rest is only counted.
+const SHOWN: usize = 10;
 
 const GENERAL: u8 = 1;
 const ARGUMENTS: u8 = 2;
@@ -28,6 +32,22 @@ pub(crate) enum Failure {
     Usage(String),
     /// A check failed; its report has been printed.
     Validation,
+    /// Names or shapes that the model's family does not have; nothing was written.
+    Misfit {
+        /// The source.
+        file: String,
+        /// What people call the family.
+        family: Option<String>,
+        /// What does not fit.
+        misfits: Vec<ValidationError>,
+    },
+    /// A tensor with values that no healthy model has; nothing was written.
+    Unhealthy {
+        /// The source.
+        file: String,
+        /// What is wrong.
+        error: Box<ValidationError>,
+    },
 }
 
 impl From<Error> for Failure {
@@ -66,7 +86,7 @@ impl Failure {
         match self {
             Self::General(_) => GENERAL,
             Self::Usage(_) => ARGUMENTS,
-            Self::Validation => VALIDATION,
+            Self::Validation | Self::Misfit { .. } | Self::Unhealthy { .. } => VALIDATION,
             Self::Model(error) | Self::Reported(error) => match (error.code(), error.cause()) {
                 (_, Some(IoCause::NotFound)) => NOT_FOUND,
                 (_, Some(IoCause::Interrupted)) => INTERRUPTED,
@@ -85,10 +105,26 @@ impl Failure {
             Self::Model(error) | Self::Reported(error) => error.to_string(),
             Self::General(message) | Self::Usage(message) => message.clone(),
             Self::Validation => "validation failed".to_owned(),
+            Self::Misfit { file, family, misfits } => misfit_message(file, family.as_deref(), misfits),
+            Self::Unhealthy { file, error } => format!("{}: {error}", Escaped(file)),
         }
     }
 
     fn advice(&self) -> Option<String> {
+        match self {
+            Self::Misfit { .. } => {
+                return Some(
+                    "nothing was written; --relaxed takes the model as it is, --arch NAME as another family".into(),
+                );
+            }
+            Self::Unhealthy { error, .. } => {
+                let name = Escaped::short(&error.tensor);
+                return Some(format!(
+                    "nothing was written; `apr tensors MODEL --hist '{name}'` shows its values, --relaxed takes it as it is"
+                ));
+            }
+            _ => {}
+        }
         let (Self::Model(error) | Self::Reported(error)) = self else { return None };
         match (error.code(), error.cause()) {
             (_, Some(IoCause::AlreadyExists)) => Some("use --force to replace it".to_owned()),
@@ -107,7 +143,25 @@ impl Failure {
                 "tensor": error.tensor(),
                 "offset": error.offset(),
             }}),
+            Self::Misfit { file, family, misfits } => json!({ "error": {
+                "code": null, "message": self.message(), "file": file, "family": family, "misfits": misfits,
+            }}),
+            Self::Unhealthy { file, error } => json!({ "error": {
+                "code": null, "message": error.message, "file": file, "tensor": error.tensor, "violation": error,
+            }}),
             _ => json!({ "error": { "code": null, "message": self.message() } }),
         }
     }
+}
+
+fn misfit_message(file: &str, family: Option<&str>, misfits: &[ValidationError]) -> String {
+    let family = family.map_or_else(|| "its family".to_owned(), |family| format!("the {} family", Escaped(family)));
+    let mut message = format!("{}: the tensors do not fit {family}", Escaped(file));
+    for misfit in misfits.iter().take(SHOWN) {
+        message.push_str(&format!("\n  {misfit}"));
+    }
+    if misfits.len() > SHOWN {
+        message.push_str(&format!("\n  and {} more; --json lists them all", misfits.len() - SHOWN));
+    }
+    message
 }

@@ -9,8 +9,8 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use apr::{CheckpointReader, Error, IoCause, SourceSet};
-use apr_io::{FileSource, ModelFolder, io_error};
+use apr::{CheckpointReader, Error, IoCause};
+use apr_io::{FileSource, io_error, is_index, open_model, open_model_with_companions};
 use tempfile::NamedTempFile;
 
 use crate::Outcome;
@@ -34,57 +34,38 @@ pub(crate) struct Model {
 /// Opens a file, a folder, a shard index, or standard input.
 pub(crate) fn open(path: &Path, context: &Context) -> Outcome<Model> {
     let name = path.display().to_string();
-    if let Some(remote) = ["hf://", "https://", "http://"].into_iter().find(|scheme| name.starts_with(scheme)) {
+    if let Some(remote) = remote_scheme(path) {
         return Err(Failure::Usage(format!("{remote} models are not read by this version; download the model first")));
     }
     let limits = &context.limits;
-    let mut spool = None;
-    let reader = if name == STDIN {
-        let (source, spooled) = open_stdin(context)?;
-        spool = spooled;
-        apr::open(source, "standard input", limits)?
-    } else if path.is_dir() {
-        let folder = ModelFolder::open(path)?;
-        Box::new(apr::open_folder(&folder, limits).map_err(|error| error.in_file(&name))?)
-    } else if is_set(path) {
-        let (folder, file) = neighbourhood(path)?;
-        apr::open_in(&folder, &file, limits)?
-    } else {
-        apr::open(FileSource::open(path)?, &name, limits)?
-    };
-    Ok(Model { reader, name, _spool: spool })
+    if name == STDIN {
+        let (source, spool) = open_stdin(context)?;
+        return Ok(Model { reader: apr::open(source, "standard input", limits)?, name, _spool: spool });
+    }
+    Ok(Model { reader: open_model(path, limits)?, name, _spool: None })
 }
 
 /// Opens a model together with the configuration and tokenizer files beside it.
 pub(crate) fn open_with_companions(path: &Path, context: &Context) -> Outcome<Model> {
-    let mut model = open(path, context)?;
-    if model.name == STDIN || path.is_dir() {
-        return Ok(model);
+    if path.as_os_str() == STDIN || remote_scheme(path).is_some() {
+        return open(path, context);
     }
-    let (folder, _) = neighbourhood(path)?;
-    // Without a configuration the neighbours are just other files that happen to be in the same folder.
-    if model.reader.companions().is_empty() && folder.open("config.json").is_ok() {
-        model.reader = Box::new(apr::with_companions(model.reader, &folder, &context.limits)?);
-    }
-    Ok(model)
+    let reader = open_model_with_companions(path, &context.limits)?;
+    Ok(Model { reader, name: path.display().to_string(), _spool: None })
 }
 
 /// Whether the path stands for several files, so that its bytes alone say nothing.
 pub(crate) fn is_set(path: &Path) -> bool {
-    path.is_dir() || path.extension().is_some_and(|extension| extension == "json")
+    path.is_dir() || is_index(path)
+}
+
+fn remote_scheme(path: &Path) -> Option<&'static str> {
+    ["hf://", "https://", "http://"].into_iter().find(|scheme| path.to_string_lossy().starts_with(scheme))
 }
 
 /// Opens the bytes of one file, whatever they are.
 pub(crate) fn open_bytes(path: &Path, context: &Context) -> Outcome<(FileSource, Option<NamedTempFile>)> {
     if path.as_os_str() == STDIN { open_stdin(context) } else { Ok((FileSource::open(path)?, None)) }
-}
-
-fn neighbourhood(path: &Path) -> Outcome<(ModelFolder, String)> {
-    // A file that is not there is reported by its own name, not by its folder's.
-    path.metadata().map_err(|error| io_error(&error, path))?;
-    let folder = ModelFolder::open(path.parent().unwrap_or(Path::new(".")))?;
-    let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    Ok((folder, file))
 }
 
 /// A redirected file is read in place; a pipe is copied to the cache folder first, since readers go back and forth.

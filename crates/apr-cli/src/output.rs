@@ -25,6 +25,7 @@ impl Output {
     pub(crate) fn plan_options(format: TargetFormat, path: Option<&Path>) -> PlanOptions {
         let default = match format {
             TargetFormat::Safetensors => "model.safetensors",
+            TargetFormat::Pytorch => "model.pt",
             _ => "model.apr",
         };
         let Some(path) = path.filter(|path| !Self::is_stdout(path)) else { return PlanOptions::new(format, default) };

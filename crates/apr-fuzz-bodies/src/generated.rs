@@ -1,6 +1,6 @@
 //! Checkpoints made from the input's bytes.
 
-use apr::{CheckpointWriter, DType, Limits, MemoryFolder, Metadata, Shape, TensorInfo, apr2};
+use apr::{CheckpointWriter, DType, Limits, MemoryFolder, Metadata, Notes, Shape, TensorInfo, apr2};
 use apr_core::CheckpointReader;
 use arbitrary::{Arbitrary, Unstructured};
 
@@ -44,7 +44,7 @@ pub fn roundtrip_apr2(data: &[u8]) {
             writer.write_chunk(&mut sink, chunk, None).expect("lengths are as planned");
         }
     }
-    writer.finish(&mut sink, &[]).expect("every tensor is complete");
+    writer.finish(&mut sink, &Notes::default()).expect("every tensor is complete");
 
     let file = sink.files().values().next().cloned().unwrap_or_default();
     assert_eq!(file.len() as u64, planned.total_len(), "the plan told the length");

@@ -5,8 +5,11 @@
 
 mod generated;
 
-use apr::{CheckpointReader, Limits, PlanOptions, Serial, TargetFormat, apr2};
+use apr::{CheckpointReader, FormatId, Limits, PlanOptions, Serial, TargetFormat, apr2};
+use apr_arch::Families;
 use apr_ops::convert::{ConvertOptions, plan};
+use apr_ops::import::{Architecture, ImportOptions, prepare, restore};
+use apr_ops::inline::ValidationConfig;
 use apr_ops::validate::{ValidateOptions, validate};
 
 pub use generated::roundtrip_apr2;
@@ -54,14 +57,18 @@ pub fn probe_any(data: &[u8]) {
 
 /// Does with an opened checkpoint what commands do, and checks that it survives a conversion.
 fn use_reader(reader: &dyn CheckpointReader) {
-    std::hint::black_box(apr_ops::inspect::inspect(reader, NAME));
+    std::hint::black_box(apr_ops::inspect::inspect(reader, NAME, None));
     let read = apr_testkit::read_everything(reader);
-    let validated = validate(reader, NAME, ValidateOptions::default(), &Serial, &());
+    let families = Families::builtin();
+    let model = families.identify(reader.tensors(), reader.metadata());
+    let validated = validate(reader, NAME, model.as_ref(), ValidateOptions::default(), &Serial, &());
+    std::hint::black_box(apr_ops::lint::lint(reader, NAME, model.as_ref()).is_ok());
     assert_eq!(read.is_ok(), validated.is_ok(), "what can be read can be validated");
     if read.is_err() {
         return;
     }
-    for format in [TargetFormat::Apr2, TargetFormat::Safetensors] {
+    import(reader, &families);
+    for format in [TargetFormat::Apr2, TargetFormat::Safetensors, TargetFormat::Pytorch] {
         let target = PlanOptions::new(format, NAME);
         let Ok(conversion) = plan(reader, &ConvertOptions::default(), &target) else { continue };
         let mut file = Vec::new();
@@ -70,6 +77,23 @@ fn use_reader(reader: &dyn CheckpointReader) {
             // Metadata is written anew and may exceed what the input was allowed.
             let reopened = apr::open(file, NAME, &Limits::default());
             assert_same(reader, &*reopened.expect("what was written can be read"));
+        }
+    }
+}
+
+/// Imports a checkpoint whatever it is like, and checks that its own names come back.
+fn import(reader: &dyn CheckpointReader, families: &Families) {
+    let options = ImportOptions { validation: ValidationConfig::relaxed(), ..ImportOptions::default() };
+    let prepared = prepare(reader, families, &options).expect("companions can be read");
+    let target = PlanOptions::new(TargetFormat::Apr2, NAME);
+    let Ok(conversion) = plan(&prepared.view, &ConvertOptions::default(), &target) else { return };
+    let mut file = Vec::new();
+    if conversion.validated_by(prepared.validator).run(&prepared.view, &mut file, &Serial, &()).is_ok() {
+        let imported = apr::open(file, NAME, &Limits::default()).expect("what was written can be read");
+        let off = ValidationConfig::off();
+        let restored = restore(&*imported, families, &Architecture::Auto, TargetFormat::Safetensors, off);
+        if reader.format() != FormatId::Apr2 {
+            assert_same(reader, &restored.expect("companions can be read").view);
         }
     }
 }

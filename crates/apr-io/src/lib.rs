@@ -5,13 +5,17 @@
 //! - [`ModelFolder`] opens a model's other files and refuses names that lead out of its folder.
 //! - [`AtomicOutput`] writes beside the target and replaces it when everything is on disk.
 //! - [`StreamSink`] writes to standard output, a pipe or a device.
+//! - [`open_model`] opens what a path names, with its neighbours where they belong to it.
+//! - [`apr_import`] and [`AprConverter`] run whole imports.
 //! - [`Threads`] runs a pass on several threads, in order and within a memory budget.
 
 mod atomic;
 mod error;
 mod file;
 mod folder;
+mod import;
 mod mapped;
+mod model;
 mod stream;
 mod threads;
 
@@ -19,6 +23,8 @@ pub use atomic::{AtomicOutput, Target};
 pub use error::io_error;
 pub use file::FileSource;
 pub use folder::ModelFolder;
+pub use import::{AprConverter, apr_import};
 pub use mapped::MappedFile;
+pub use model::{is_index, open_model, open_model_with_companions};
 pub use stream::StreamSink;
 pub use threads::{Interrupt, Threads};

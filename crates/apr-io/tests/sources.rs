@@ -3,7 +3,9 @@
 use std::fs;
 
 use apr::Limits;
-use apr_core::{ByteSource, CheckpointReader, CheckpointWriter, Code, DType, IoCause, Metadata, SourceSet, TensorInfo};
+use apr_core::{
+    ByteSource, CheckpointReader, CheckpointWriter, Code, DType, IoCause, Metadata, Notes, SourceSet, TensorInfo,
+};
 use apr_io::{FileSource, MappedFile, ModelFolder};
 
 #[test]
@@ -16,7 +18,7 @@ fn a_mapped_tensor_is_lent_where_it_lies_and_aligned() {
     let mut file = Vec::new();
     writer.begin(&mut file).expect("memory takes it");
     writer.write_chunk(&mut file, &[7; 200], None).expect("as planned");
-    writer.finish(&mut file, &[]).expect("complete");
+    writer.finish(&mut file, &Notes::default()).expect("complete");
     fs::write(&path, file).expect("writable");
 
     let mapped = MappedFile::open(&path).expect("it can be mapped");

@@ -15,21 +15,56 @@
 //! let conversion = plan(&*model, &ConvertOptions::default(), &target)?;
 //! conversion.run(&*model, &mut converted, &Serial, &())?;
 //! assert!(converted.starts_with(b"APR2"));
-//! # Ok::<(), apr::Error>(())
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 use apr::apr2::CompanionFile;
 use apr::digest::{ChunkSums, TensorDigest};
 use apr::{
-    CheckpointReader, CheckpointWriter, DType, Error, FormatId, Loss, Metadata, Pipeline, PlanOptions, Result, Sink,
-    TargetFormat, TensorInfo, keys,
+    CheckpointReader, CheckpointWriter, DType, Error, FormatId, Loss, Metadata, Notes, Pipeline, PlanOptions, Result,
+    Sink, TargetFormat, TensorInfo, keys,
 };
 use apr_tensor::cast::{CastCounts, can_cast, cast_float};
+use apr_tensor::element::is_decodable;
+use apr_tensor::stats::{Moments, Scratch};
 use serde::Serialize;
 use serde_json::json;
 
 use crate::chunks::{Chunk, chunks, take};
+use crate::inline::{InlineValidator, ValidationConfig, ValidationError, ValidationReport};
 use crate::{Progress, counted};
+
+/// Why a conversion ended early.
+#[derive(Debug)]
+pub enum ConvertError {
+    /// The source can't be read or the target not be written.
+    Model(Error),
+    /// A tensor is not what a healthy model has, and errors end the job.
+    Invalid(ValidationError),
+}
+
+impl From<Error> for ConvertError {
+    fn from(error: Error) -> Self {
+        Self::Model(error)
+    }
+}
+
+impl From<ValidationError> for ConvertError {
+    fn from(error: ValidationError) -> Self {
+        Self::Invalid(error)
+    }
+}
+
+impl std::fmt::Display for ConvertError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Model(error) => error.fmt(f),
+            Self::Invalid(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ConvertError {}
 
 /// What a conversion changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -70,6 +105,9 @@ pub struct ConvertReport {
     pub rounding: Rounding,
     /// What the target can't hold.
     pub losses: Vec<Loss>,
+    /// What the tensors' values are like, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub validation: Option<ValidationReport>,
     /// What is odd about the source.
     pub warnings: Vec<String>,
 }
@@ -89,6 +127,7 @@ pub struct Rounding {
 pub struct Conversion {
     writer: Box<dyn CheckpointWriter>,
     casts: Vec<Option<DType>>,
+    validator: InlineValidator,
     report: ConvertReport,
 }
 
@@ -122,9 +161,11 @@ pub fn plan(reader: &dyn CheckpointReader, options: &ConvertOptions, target: &Pl
         tensors,
         rounding: Rounding::default(),
         losses: writer.layout().losses.clone(),
+        validation: None,
         warnings: warnings(reader),
     };
-    Ok(Conversion { writer, casts, report })
+    let validator = InlineValidator::new(ValidationConfig::off());
+    Ok(Conversion { writer, casts, validator, report })
 }
 
 fn cast_of(from: DType, to: DType) -> Option<DType> {
@@ -187,6 +228,8 @@ struct Slot {
     input_sums: Option<ChunkSums>,
     output_sums: Option<ChunkSums>,
     counts: CastCounts,
+    scratch: Scratch,
+    moments: Option<Moments>,
 }
 
 /// A chunk and the tensor it belongs to.
@@ -204,31 +247,51 @@ impl Conversion {
         &self.report
     }
 
+    /// Judges each tensor while it is converted; the validator's tensors are the reader's.
+    #[must_use]
+    pub fn validated_by(self, validator: InlineValidator) -> Self {
+        Self { validator, ..self }
+    }
+
     /// Reads, converts and writes everything. Bytes of a source with digests are checked against them on the way.
     ///
     /// # Errors
-    /// E004 when a tensor's bytes don't match its digest, otherwise what reader and sink say; the output is then
-    /// incomplete and must be dropped.
+    /// E004 when a tensor's bytes don't match its digest, the first violation that the validator does not let pass,
+    /// otherwise what reader and sink say; the output is then incomplete and must be dropped.
     pub fn run<P: Pipeline>(
         self,
         reader: &dyn CheckpointReader,
         sink: &mut dyn Sink,
         pipeline: &P,
         progress: &dyn Progress,
-    ) -> Result<ConvertReport> {
-        let Self { mut writer, casts, mut report } = self;
-        let wants_sums = writer.wants_sums();
+    ) -> Result<ConvertReport, ConvertError> {
+        let Self { mut writer, casts, mut validator, mut report } = self;
+        let wanted = Wanted { sums: writer.wants_sums(), moments: validator.config().reads_values() };
         let jobs = jobs(reader, &*writer)?;
-        let produce = |at: usize, slot: &mut Slot| produce(reader, jobs[at], casts[jobs[at].tensor], wants_sums, slot);
+        let produce = |at: usize, slot: &mut Slot| produce(reader, jobs[at], casts[jobs[at].tensor], wanted, slot);
 
         let mut digest = TensorDigest::new();
+        let mut moments = Moments::default();
         let mut counts = CastCounts::default();
         let mut losses = Vec::new();
+        let mut violation = None;
         writer.begin(sink)?;
-        pipeline.run(jobs.len(), produce, |at, slot| {
+        let outcome = pipeline.run(jobs.len(), produce, |at, slot| {
             let Job { tensor, chunk, .. } = jobs[at];
+            let info = &reader.tensors()[tensor];
             let input = &slot.input[..chunk.len];
             check_digest(reader, tensor, chunk, input, slot.input_sums, &mut digest)?;
+            if let Some(part) = slot.moments.take() {
+                moments.merge(&part);
+                if chunk.last {
+                    let stats = std::mem::take(&mut moments).finish();
+                    if let Err(error) = validator.validate_stats(tensor, &info.name, &stats) {
+                        violation = Some(error);
+                        // The pipeline's errors are the model's; what is meant is told below.
+                        return Err(Error::corrupt("a violation ended the job").for_tensor(&info.name));
+                    }
+                }
+            }
             let cast = casts[tensor];
             writer.write_chunk(sink, if cast.is_some() { &slot.output } else { input }, slot.output_sums)?;
             progress.advance(chunk.len as u64);
@@ -237,15 +300,30 @@ impl Conversion {
                 if chunk.last {
                     let counts = std::mem::take(&mut counts);
                     report.rounding.add(counts);
-                    losses.extend(overflow_loss(&reader.tensors()[tensor].name, to, counts));
+                    losses.extend(overflow_loss(&info.name, to, counts));
                 }
             }
             Ok(())
-        })?;
-        writer.finish(sink, &losses)?;
-        report.losses.extend(losses);
+        });
+        if let Some(violation) = violation {
+            return Err(violation.into());
+        }
+        outcome?;
+        let validation = validator.finish();
+        let violations = validation.errors.iter().filter_map(|error| serde_json::to_value(error).ok()).collect();
+        let notes = Notes { losses, violations };
+        writer.finish(sink, &notes)?;
+        report.losses.extend(notes.losses);
+        report.validation = wanted.moments.then_some(validation);
         Ok(report)
     }
+}
+
+/// What to compute of each chunk.
+#[derive(Clone, Copy)]
+struct Wanted {
+    sums: bool,
+    moments: bool,
 }
 
 fn jobs(reader: &dyn CheckpointReader, writer: &dyn CheckpointWriter) -> Result<Vec<Job>> {
@@ -264,7 +342,7 @@ fn produce(
     reader: &dyn CheckpointReader,
     job: Job,
     cast: Option<DType>,
-    wants_sums: bool,
+    wanted: Wanted,
     slot: &mut Slot,
 ) -> Result<()> {
     let Job { tensor, chunk, len } = job;
@@ -273,13 +351,14 @@ fn produce(
     let input = &*input;
     let check = chunk.summable && reader.digest(tensor).is_some();
     slot.input_sums =
-        (check || (wants_sums && cast.is_none() && chunk.summable)).then(|| ChunkSums::of(input, chunk.offset, len));
+        (check || (wanted.sums && cast.is_none() && chunk.summable)).then(|| ChunkSums::of(input, chunk.offset, len));
     slot.output_sums = slot.input_sums;
+    let from = reader.tensors()[tensor].dtype;
+    slot.moments = (wanted.moments && is_decodable(from)).then(|| Moments::of(from, input, &mut slot.scratch));
     if let Some(to) = cast {
-        let from = reader.tensors()[tensor].dtype;
         slot.counts = cast_float(from, to, input, &mut slot.output);
         let scaled = |bytes: u64| bytes / from.block_bytes() * to.block_bytes();
-        slot.output_sums = wants_sums.then(|| ChunkSums::of(&slot.output, scaled(chunk.offset), scaled(len)));
+        slot.output_sums = wanted.sums.then(|| ChunkSums::of(&slot.output, scaled(chunk.offset), scaled(len)));
     }
     Ok(())
 }

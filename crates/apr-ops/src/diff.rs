@@ -8,12 +8,13 @@ mod pairing;
 
 use std::collections::BTreeSet;
 
-use apr::{CheckpointReader, DType, Metadata, Pipeline, Result, Shape, keys};
+use apr::{CheckpointReader, DType, Pipeline, Result, Shape, keys};
+use apr_arch::FamilyModel;
 use globset::GlobMatcher;
 use serde::Serialize;
 
-use crate::Progress;
 use crate::vocabulary::vocabulary;
+use crate::{Progress, naming};
 
 use compare::{Comparison, Norms, compare};
 use pairing::{Pair, pair};
@@ -59,6 +60,8 @@ pub struct TensorDiff {
     /// Name in the right model, where it is another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub other_name: Option<String>,
+    /// Whether only its bytes tell that it is the same tensor.
+    pub renamed: bool,
     /// How they compare.
     pub verdict: Verdict,
     /// Dtypes, left and right.
@@ -123,36 +126,47 @@ pub struct DiffReport {
     pub bytes_read: u64,
 }
 
+/// A model to compare: its checkpoint, what the user calls it, and its family where that is known, so that tensors are
+/// found under the names of another convention.
+#[derive(Clone, Copy)]
+pub struct Side<'a> {
+    /// The checkpoint.
+    pub reader: &'a dyn CheckpointReader,
+    /// As the user wrote it.
+    pub name: &'a str,
+    /// The family.
+    pub model: Option<&'a FamilyModel<'a>>,
+}
+
 /// Compares two checkpoints.
 ///
 /// # Errors
 /// E001 when the mapping names a tensor that is not there, E002 and E007 when bytes can't be read.
 pub fn diff<P: Pipeline>(
-    left: (&dyn CheckpointReader, &str),
-    right: (&dyn CheckpointReader, &str),
+    left: Side<'_>,
+    right: Side<'_>,
     options: &DiffOptions,
     pipeline: &P,
     progress: &dyn Progress,
 ) -> Result<DiffReport> {
-    let ((left, left_name), (right, right_name)) = (left, right);
     let pairing = pair(left, right, options, pipeline, progress)?;
+    let Side { reader: left, name: left_name, .. } = left;
+    let Side { reader: right, name: right_name, .. } = right;
     let compared = compare(left, right, &pairing.pairs, pipeline, progress)?;
 
     let mut norms = Norms::default();
     let mut tensors = Vec::with_capacity(pairing.pairs.len());
+    let mut drift = false;
     let mut bytes_read = pairing.bytes_read;
     for (pair, comparison) in pairing.pairs.iter().zip(&compared) {
         norms.add(comparison);
         bytes_read += comparison.bytes_read;
-        tensors.push(describe(left, right, pair, comparison, options.tolerance));
+        let tensor = describe(left, right, pair, comparison, options.tolerance);
+        drift |= pair.renamed || !matches!(tensor.verdict, Verdict::Identical | Verdict::Match);
+        tensors.push(tensor);
     }
     let vocab = vocab_changes(left, right)?;
     let lonely = !pairing.removed.is_empty() || !pairing.added.is_empty();
-    let differs = |tensor: &TensorDiff| {
-        let renamed = tensor.other_name.is_some() && options.mapping.iter().all(|(left, _)| *left != tensor.name);
-        renamed || !matches!(tensor.verdict, Verdict::Identical | Verdict::Match)
-    };
-    let drift = tensors.iter().any(differs);
     Ok(DiffReport {
         left: left_name.to_owned(),
         right: right_name.to_owned(),
@@ -164,7 +178,7 @@ pub fn diff<P: Pipeline>(
         removed: pairing.removed,
         added: pairing.added,
         vocab,
-        metadata: metadata_changes(left.metadata(), right.metadata()),
+        metadata: metadata_changes(left, right)?,
         bytes_read,
     })
 }
@@ -193,6 +207,7 @@ fn describe(
     TensorDiff {
         name: a.name.clone(),
         other_name: (a.name != b.name).then(|| b.name.clone()),
+        renamed: pair.renamed,
         verdict,
         dtypes: [a.dtype, b.dtype],
         shapes: [a.shape.clone(), b.shape.clone()],
@@ -212,11 +227,23 @@ fn vocab_changes(left: &dyn CheckpointReader, right: &dyn CheckpointReader) -> R
 }
 
 /// Keys whose values differ. Where a file came from, and what its format alone knows, is no difference of the model.
-fn metadata_changes(left: &Metadata, right: &Metadata) -> Vec<MetadataChange> {
-    const OF_THE_FILE: [&str; 5] = [keys::APR_VERSION, keys::SOURCE, keys::LOSS, keys::SAFETENSORS, keys::FILES];
+fn metadata_changes(left: &dyn CheckpointReader, right: &dyn CheckpointReader) -> Result<Vec<MetadataChange>> {
+    const OF_THE_FILE: [&str; 6] =
+        [keys::APR_VERSION, keys::SOURCE, keys::LOSS, keys::SAFETENSORS, keys::FILES, naming::NAMES];
+    // What repeats the companions is there after an import alone: it tells nothing where the other side lacks it.
+    let derived = [naming::derived_keys(left)?, naming::derived_keys(right)?];
+    let (left, right) = (left.metadata(), right.metadata());
     let keys: BTreeSet<&str> = left.iter().chain(right.iter()).map(|(key, _)| key).collect();
-    let differing = keys.into_iter().filter(|key| !OF_THE_FILE.contains(key) && left.get(key) != right.get(key));
-    differing
-        .map(|key| MetadataChange { key: key.to_owned(), left: left.get(key).cloned(), right: right.get(key).cloned() })
-        .collect()
+    let only_derived = |key: &str| match (left.get(key), right.get(key)) {
+        (Some(_), None) => derived[0].iter().any(|derived| derived == key),
+        (None, Some(_)) => derived[1].iter().any(|derived| derived == key),
+        _ => false,
+    };
+    let differs = |key: &&str| !OF_THE_FILE.contains(key) && left.get(key) != right.get(key) && !only_derived(key);
+    let change = |key: &str| MetadataChange {
+        key: key.to_owned(),
+        left: left.get(key).cloned(),
+        right: right.get(key).cloned(),
+    };
+    Ok(keys.into_iter().filter(differs).map(change).collect())
 }

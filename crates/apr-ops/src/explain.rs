@@ -1,7 +1,11 @@
-//! What the error codes mean (seed 001 §4.12, §7).
+//! Error codes, models and tensors in plain words (seed 001 §4.12, §7).
+
+mod model;
 
 use apr::Code;
 use serde::Serialize;
+
+pub use model::{KnownTensor, ModelExplanation, TensorExplanation, explain_model, explain_tensor, known_tensor};
 
 /// An error code, explained.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

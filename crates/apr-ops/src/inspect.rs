@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use apr::{CheckpointReader, DType, FormatId, Metadata, keys};
+use apr_arch::{Description, FamilyModel};
 use apr_core::{Companion, FileInfo};
 use serde::Serialize;
 use serde_json::Value;
@@ -38,7 +39,9 @@ pub struct InspectReport {
     pub files: Vec<FileInfo>,
     /// Files that travel with the weights.
     pub companions: Vec<Companion>,
-    /// Metadata without the text of companions.
+    /// What the family says about the model, where that is known.
+    pub family: Option<Description>,
+    /// Metadata without the text of companions and the list of tokens.
     pub metadata: Metadata,
     /// What is odd.
     pub warnings: Vec<String>,
@@ -61,7 +64,7 @@ pub struct DTypeShare {
 
 /// Describes a checkpoint without reading tensor bytes.
 #[must_use]
-pub fn inspect(reader: &dyn CheckpointReader, file: &str) -> InspectReport {
+pub fn inspect(reader: &dyn CheckpointReader, file: &str, model: Option<&FamilyModel<'_>>) -> InspectReport {
     let dtypes = dtype_shares(reader);
     let elements = dtypes.iter().fold(0_u64, |sum, share| sum.saturating_add(share.elements));
     let bytes = dtypes.iter().fold(0_u64, |sum, share| sum.saturating_add(share.bytes));
@@ -82,7 +85,8 @@ pub fn inspect(reader: &dyn CheckpointReader, file: &str) -> InspectReport {
         header,
         files: reader.files().to_vec(),
         companions: reader.companions().to_vec(),
-        metadata: without_files(metadata),
+        family: model.map(FamilyModel::description),
+        metadata: without_texts(metadata),
         warnings: reader.warnings().to_vec(),
     }
 }
@@ -120,8 +124,9 @@ fn vocab_size(metadata: &Metadata) -> Option<u64> {
         .or_else(|| metadata.get("vocab").and_then(Value::as_array).map(|tokens| tokens.len() as u64))
 }
 
-fn without_files(metadata: &Metadata) -> Metadata {
+fn without_texts(metadata: &Metadata) -> Metadata {
     let mut metadata = metadata.clone();
     metadata.remove(keys::FILES);
+    metadata.remove("tokenizer.vocabulary");
     metadata
 }

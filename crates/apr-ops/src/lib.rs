@@ -4,19 +4,30 @@
 //! ends parse, call and render.
 #![forbid(unsafe_code)]
 
+pub mod analyze;
 mod chunks;
+pub mod companions;
 pub mod convert;
 pub mod debug;
 pub mod diff;
 pub mod explain;
+pub mod import;
+pub mod inline;
 pub mod inspect;
+pub mod lint;
+pub mod naming;
 mod nearest;
+pub mod physics;
 mod progress;
+pub mod sarif;
+mod sha256;
 pub mod tensors;
 mod text;
 pub mod validate;
+pub mod view;
 pub mod vocabulary;
 
 pub use nearest::nearest;
 pub use progress::Progress;
-pub use text::{counted, grouped};
+pub use sha256::sha256;
+pub use text::{counted, grouped, number};

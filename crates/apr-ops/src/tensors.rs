@@ -89,6 +89,14 @@ pub fn parse_filter(pattern: &str) -> Result<GlobMatcher> {
     glob.map(|glob| glob.compile_matcher()).map_err(|error| Error::format(format!("the filter is no pattern: {error}")))
 }
 
+/// A filter that only this name passes.
+///
+/// # Errors
+/// E001 when the name is longer than a pattern may be.
+pub fn named(name: &str) -> Result<GlobMatcher> {
+    parse_filter(&globset::escape(name))
+}
+
 /// Lists tensors; reads their bytes only for statistics.
 ///
 /// # Errors

@@ -23,3 +23,17 @@ pub fn grouped(number: u64) -> String {
     }
     grouped
 }
+
+/// A number to four significant digits: `11.2`, `-0.003125`, `1.5e-7`.
+///
+/// ```
+/// assert_eq!(apr_ops::number(11.0), "11");
+/// assert_eq!(apr_ops::number(0.000_312_54), "0.0003125");
+/// assert_eq!(apr_ops::number(1.0e12), "1e12");
+/// ```
+#[must_use]
+pub fn number(value: f64) -> String {
+    let rounded: f64 = format!("{value:.3e}").parse().unwrap_or(value);
+    let plain = rounded == 0.0 || !rounded.is_finite() || (1e-4..1e7).contains(&rounded.abs());
+    if plain { format!("{rounded}") } else { format!("{rounded:e}") }
+}

@@ -1,13 +1,17 @@
-//! Whether a checkpoint is healthy: one read for CRC, digests, NaN, infinity and zero tensors.
+//! Whether a checkpoint is healthy: one read for CRC, digests, NaN, infinity, zero tensors and improbable statistics.
 
 use apr::digest::{ChunkSums, Crc32, TensorDigest};
 use apr::{CheckpointReader, Code, FormatId, Pipeline, Result};
+use apr_arch::FamilyModel;
 use apr_core::{Extent, ExtentKind, FileChecksum};
 use apr_tensor::element::is_decodable;
 use apr_tensor::stats::{Moments, Scratch};
 use serde::Serialize;
 
 use crate::chunks::{Chunk, chunks, pieces, take};
+use crate::import::misfits;
+pub use crate::physics::Level;
+use crate::physics::{Physics, Violation, expectation_by_name, may_not_be_zero};
 use crate::{Progress, counted};
 
 /// What to check beside the structure, which opening the file has proven.
@@ -19,6 +23,10 @@ pub struct ValidateOptions {
     pub nan: bool,
     /// Tensors without a nonzero value are suspicious.
     pub zero: bool,
+    /// Tensors fit their family: none missing, none unknown, shapes as the configuration says.
+    pub shapes: bool,
+    /// Means and deviations of tensors are those of a healthy model.
+    pub physics: bool,
     /// Warnings count as errors.
     pub strict: bool,
     /// A file without a verified signature fails.
@@ -27,18 +35,16 @@ pub struct ValidateOptions {
 
 impl Default for ValidateOptions {
     fn default() -> Self {
-        Self { checksum: true, nan: true, zero: true, strict: false, require_signature: false }
+        Self {
+            checksum: true,
+            nan: true,
+            zero: true,
+            shapes: true,
+            physics: true,
+            strict: false,
+            require_signature: false,
+        }
     }
-}
-
-/// How bad a finding is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Level {
-    /// The model should not be used.
-    Error,
-    /// Odd, worth a look.
-    Warning,
 }
 
 /// Something that is wrong or odd.
@@ -75,6 +81,10 @@ pub enum Check {
     Finite,
     /// Tensors of zeros.
     Zeros,
+    /// Names and shapes against the family.
+    Shapes,
+    /// Means and deviations against the family.
+    Physics,
     /// A signature by a trusted key.
     Signature,
 }
@@ -140,18 +150,20 @@ struct Slot {
     nonzero: bool,
 }
 
-/// Checks an opened checkpoint in one read.
+/// Checks an opened checkpoint in one read, as a member of a family where that is known.
 ///
 /// # Errors
 /// E002 and E007 when bytes can't be read; what is wrong with bytes that can is in the report.
 pub fn validate<P: Pipeline>(
     reader: &dyn CheckpointReader,
     file: &str,
+    model: Option<&FamilyModel<'_>>,
     options: ValidateOptions,
     pipeline: &P,
     progress: &dyn Progress,
 ) -> Result<ValidateReport> {
-    let mut pass = Pass::new(reader, options);
+    let mut pass = Pass::new(reader, model, options);
+    pass.check_shapes();
     let jobs = pass.jobs()?;
     let wants_sums = pass.wants_sums();
     let produce = |at: usize, slot: &mut Slot| produce(reader, options, wants_sums, jobs[at], slot);
@@ -187,7 +199,7 @@ fn produce(
                 slot.sums = Some(ChunkSums::of(bytes, job.chunk.offset, job.len));
             }
             let dtype = reader.tensors()[tensor].dtype;
-            if (options.nan || options.zero) && is_decodable(dtype) {
+            if options.reads_values() && is_decodable(dtype) {
                 slot.moments = Some(Moments::of(dtype, bytes, &mut slot.scratch));
             } else if options.zero {
                 slot.nonzero = bytes.iter().any(|&byte| byte != 0);
@@ -201,9 +213,20 @@ fn produce(
     Ok(())
 }
 
+impl ValidateOptions {
+    fn reads_values(self) -> bool {
+        self.nan || self.zero || self.physics
+    }
+
+    fn values(self) -> Physics {
+        Physics { finite: self.nan, zeros: self.zero, ranges: self.physics }
+    }
+}
+
 /// What has been seen so far; pieces arrive in the order of the file.
 struct Pass<'a> {
     reader: &'a dyn CheckpointReader,
+    model: Option<&'a FamilyModel<'a>>,
     options: ValidateOptions,
     checksum: Option<FileChecksum>,
     /// Whether the file has digests and they are to be checked.
@@ -216,9 +239,10 @@ struct Pass<'a> {
 }
 
 impl<'a> Pass<'a> {
-    fn new(reader: &'a dyn CheckpointReader, options: ValidateOptions) -> Self {
+    fn new(reader: &'a dyn CheckpointReader, model: Option<&'a FamilyModel<'a>>, options: ValidateOptions) -> Self {
         let mut pass = Self {
             reader,
+            model,
             options,
             checksum: reader.checksum().filter(|_| options.checksum),
             digests: options.checksum && (0..reader.tensors().len()).any(|tensor| reader.digest(tensor).is_some()),
@@ -239,7 +263,7 @@ impl<'a> Pass<'a> {
         let tensors = self.reader.tensors();
         let extents = match &self.checksum {
             Some(checksum) => checksum.extents.clone(),
-            None if self.options.nan || self.options.zero || self.digests => (0..tensors.len())
+            None if self.options.reads_values() || self.digests => (0..tensors.len())
                 .map(|tensor| {
                     let len = tensors[tensor].byte_len()?;
                     Ok(Extent { kind: ExtentKind::Tensor(tensor), offset: self.reader.stored(tensor).offset, len })
@@ -305,19 +329,33 @@ impl<'a> Pass<'a> {
                 self.find(Level::Error, Check::Digests, Some(tensor), "its bytes do not match its digest".into());
             (finding.code, finding.offset) = (Some(Code::Checksum.id()), Some(offset));
         }
-        if self.options.nan && stats.nan > 0 {
-            let message = format!("{} of {} values are NaN", stats.nan, stats.count);
-            self.find(Level::Error, Check::Finite, Some(tensor), message).offset = Some(offset);
+        let (name, elements) = (info.name.clone(), info.shape.elements().unwrap_or_default());
+        let dtype = info.dtype;
+        let expectation = match self.model {
+            Some(model) => model.expectation(tensor),
+            None => expectation_by_name(&name),
+        };
+        for violation in self.options.values().violations(&name, &stats, expectation) {
+            let check = match violation {
+                Violation::Nan { .. } | Violation::Infinite { .. } => Check::Finite,
+                Violation::Zero => Check::Zeros,
+                _ => Check::Physics,
+            };
+            self.find(violation.level(), check, Some(tensor), violation.to_string()).offset = Some(offset);
         }
-        if self.options.nan && stats.inf > 0 {
-            let message = format!("{} of {} values are infinite", stats.inf, stats.count);
-            self.find(Level::Error, Check::Finite, Some(tensor), message).offset = Some(offset);
+        let kind = expectation.map(|expectation| expectation.kind);
+        let zero = !is_decodable(dtype) && !nonzero && elements > 1 && may_not_be_zero(&name, kind);
+        if self.options.zero && zero {
+            let message = Violation::Zero.to_string();
+            self.find(Level::Warning, Check::Zeros, Some(tensor), message).offset = Some(offset);
         }
-        let elements = info.shape.elements().unwrap_or_default();
-        let zero = if is_decodable(info.dtype) { stats.zeros == elements } else { !nonzero };
-        // A single zero is a value, and a bias starts at zero and may stay there; other tensors were never filled.
-        if self.options.zero && zero && elements > 1 && !info.name.ends_with("bias") {
-            self.find(Level::Warning, Check::Zeros, Some(tensor), "every value is zero".into()).offset = Some(offset);
+    }
+
+    fn check_shapes(&mut self) {
+        let Some(model) = self.model.filter(|_| self.options.shapes) else { return };
+        for misfit in misfits(model.mismatches(self.reader.tensors())) {
+            let finding = self.find(misfit.level, Check::Shapes, None, misfit.message);
+            finding.tensor = Some(misfit.tensor);
         }
     }
 
@@ -369,7 +407,7 @@ impl<'a> Pass<'a> {
     }
 
     fn outcomes(&self) -> Vec<CheckOutcome> {
-        let ValidateOptions { checksum, nan, zero, require_signature, .. } = self.options;
+        let ValidateOptions { checksum, nan, zero, shapes, physics, require_signature, .. } = self.options;
         let tensors = self.reader.tensors();
         let decodable = tensors.iter().filter(|info| is_decodable(info.dtype)).count();
         let digests = (0..tensors.len()).filter(|&tensor| self.reader.digest(tensor).is_some()).count();
@@ -396,9 +434,22 @@ impl<'a> Pass<'a> {
             ),
             (Check::Finite, asked(nan, format!("no NaN, no infinity in {}", count(decodable, "tensor")))),
             (Check::Zeros, asked(zero, count(tensors.len(), "tensor"))),
+            (Check::Shapes, asked(shapes, String::new()).and_then(|_| self.family("shapes"))),
+            (
+                Check::Physics,
+                asked(physics, String::new()).map(|_| match self.family("ranges") {
+                    Ok(detail) => detail,
+                    Err(_) => "layer norms, by their names".to_owned(),
+                }),
+            ),
             (Check::Signature, asked(require_signature, "required".to_owned())),
         ];
         checks.into_iter().map(|(check, detail)| self.outcome(check, detail)).collect()
+    }
+
+    fn family(&self, what: &str) -> Result<String, &'static str> {
+        let title = self.model.map(|model| model.family().title()).ok_or("the family is not known")?;
+        Ok(format!("{what} of the {title} family"))
     }
 
     fn outcome(&self, check: Check, detail: Result<String, &str>) -> CheckOutcome {

@@ -1,15 +1,22 @@
 //! The tokens of a model, from the tokenizer files that travel with it.
 
+mod hugging_face;
+mod sentencepiece;
+mod tiktoken;
+mod tokenizer;
+
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use apr::{CheckpointReader, Result};
 use serde::Serialize;
-use serde_json::Value;
+
+pub(crate) use tokenizer::{Tokenizer, read_tokenizer, warning};
 
 /// The report of `apr inspect --vocab`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Vocabulary {
-    /// Where the tokens come from: `tokenizer.json`, `vocab.txt`, metadata.
+    /// Where the tokens come from: `tokenizer.json`, `tokenizer.model`, `vocab.txt`, metadata.
     pub source: String,
     /// Number of tokens.
     pub size: usize,
@@ -31,58 +38,62 @@ pub struct Token {
 /// # Errors
 /// E007 and E008 when a tokenizer file can't be read.
 pub fn vocabulary(reader: &dyn CheckpointReader, at_most: usize) -> Result<Option<Vocabulary>> {
-    for (name, parse) in PARSERS {
-        let Some(position) = reader.companions().iter().position(|companion| companion.name == name) else { continue };
-        let tokens = parse(&reader.read_companion(position)?);
-        if let Some(tokens) = tokens.filter(|tokens| !tokens.is_empty()) {
-            return Ok(Some(first(name, &tokens, at_most)));
-        }
+    let names: Vec<_> = reader.companions().iter().map(|companion| companion.name.as_str()).collect();
+    let (found, _) = read_tokenizer(&names, &mut |file| reader.read_companion(file).map(Cow::Owned))?;
+    if let Some(Tokenizer { file, tokens, .. }) = found {
+        return Ok(Some(first(&file, &tokens, at_most)));
     }
     let listed = ["tokenizer.vocabulary", "vocab"].iter().find_map(|key| reader.metadata().get(key)?.as_array());
     Ok(listed.map(|texts| {
-        let tokens = texts.iter().zip(0..).map(|(text, id)| (id, text.as_str().unwrap_or_default().to_owned()));
+        // An id without a token is null.
+        let tokens = texts.iter().zip(0..).filter_map(|(text, id)| Some((id, text.as_str()?.to_owned())));
         first("metadata", &tokens.collect(), at_most)
     }))
 }
 
-type Tokens = BTreeMap<u64, String>;
-type Parse = fn(&[u8]) -> Option<Tokens>;
-
-/// Files by preference: the first one there that yields tokens wins.
-const PARSERS: [(&str, Parse); 3] =
-    [("tokenizer.json", from_tokenizer_json), ("vocab.json", from_vocab_json), ("vocab.txt", from_vocab_txt)];
-
-fn first(source: &str, tokens: &Tokens, at_most: usize) -> Vocabulary {
+fn first(source: &str, tokens: &BTreeMap<u64, String>, at_most: usize) -> Vocabulary {
     let shown = tokens.iter().take(at_most).map(|(&id, text)| Token { id, text: text.clone() });
     Vocabulary { source: source.to_owned(), size: tokens.len(), tokens: shown.collect() }
 }
 
-/// `model.vocab` (a map for BPE, WordPiece and WordLevel, pairs of text and score for Unigram) and `added_tokens`.
-fn from_tokenizer_json(bytes: &[u8]) -> Option<Tokens> {
-    let json: Value = serde_json::from_slice(bytes).ok()?;
-    let vocab = json.get("model")?.get("vocab")?;
-    let mut tokens: Tokens = match vocab {
-        Value::Array(pairs) => {
-            pairs.iter().zip(0..).filter_map(|(pair, id)| Some((id, pair.get(0)?.as_str()?.to_owned()))).collect()
-        }
-        vocab => by_id(vocab)?,
-    };
-    for added in json.get("added_tokens").and_then(Value::as_array).into_iter().flatten() {
-        if let (Some(id), Some(text)) = (added["id"].as_u64(), added["content"].as_str()) {
-            tokens.insert(id, text.to_owned());
+#[cfg(test)]
+mod tests {
+    use apr::Limits;
+    use apr_testkit::{FolderInMemory, locate};
+
+    use super::*;
+
+    fn of<const N: usize>(files: [(&str, Vec<u8>); N]) -> Option<Vocabulary> {
+        let mut folder = FolderInMemory::from(files);
+        let weights = std::fs::read(locate::fixture("tiny-llama/model.safetensors")).unwrap();
+        folder.0.insert("model.safetensors".to_owned(), weights);
+        vocabulary(&apr::open_folder(&folder, &Limits::default()).unwrap(), 2).unwrap()
+    }
+
+    #[test]
+    fn every_kind_of_tokenizer_file_is_read() {
+        let pieces = || std::fs::read(locate::fixture("sentencepiece/bpe.model")).unwrap();
+        let ranks = || b"IQ== 0\nIg== 1\n".to_vec();
+        let json = br#"{"model": {"type": "BPE", "vocab": {"a": 1, "b": 0}, "merges": []}}"#.to_vec();
+        for (source, bytes, size, first_token) in [
+            ("tokenizer.json", json, 2, "b"),
+            ("vocab.json", br#"{"a": 0}"#.to_vec(), 1, "a"),
+            ("vocab.txt", b"[PAD]\n##s\n".to_vec(), 2, "[PAD]"),
+            ("tokenizer.model", pieces(), 380, "<unk>"),
+            ("spiece.model", pieces(), 380, "<unk>"),
+            ("tokenizer.model", ranks(), 2, "!"),
+            ("gpt2.tiktoken", ranks(), 2, "!"),
+        ] {
+            let found = of([(source, bytes)]).expect(source);
+            assert_eq!((found.source.as_str(), found.size, found.tokens[0].text.as_str()), (source, size, first_token));
         }
     }
-    Some(tokens)
-}
 
-fn from_vocab_json(bytes: &[u8]) -> Option<Tokens> {
-    by_id(&serde_json::from_slice(bytes).ok()?)
-}
-
-fn by_id(vocab: &Value) -> Option<Tokens> {
-    Some(vocab.as_object()?.iter().filter_map(|(text, id)| Some((id.as_u64()?, text.clone()))).collect())
-}
-
-fn from_vocab_txt(bytes: &[u8]) -> Option<Tokens> {
-    Some((0..).zip(std::str::from_utf8(bytes).ok()?.lines().map(str::to_owned)).collect())
+    #[test]
+    fn the_next_file_is_tried_where_one_is_not_understood() {
+        let found = of([("tokenizer.json", b"{".to_vec()), ("vocab.txt", b"a\n".to_vec())]);
+        assert_eq!(found.map(|found| found.source), Some("vocab.txt".to_owned()));
+        assert_eq!(of([("tokenizer.json", b"{".to_vec())]), None);
+        assert_eq!(of([("a.tiktoken", b"IQ== 0\n".to_vec()), ("b.tiktoken", b"IQ== 0\n".to_vec())]), None);
+    }
 }

@@ -20,7 +20,7 @@ fn bytes(reader: &dyn CheckpointReader, tensor: usize) -> Vec<u8> {
 fn every_valid_fixture_is_valid_without_a_remark() {
     for path in ["apr2/dtypes.apr", "apr2/shapes.apr", "apr2/none.apr", "safetensors/dtypes.safetensors"] {
         let reader = open(path);
-        let report = validate(&*reader, path, ValidateOptions::default(), &Serial, &()).expect("it can be read");
+        let report = validate(&*reader, path, None, ValidateOptions::default(), &Serial, &()).expect("it can be read");
         assert!(report.valid && report.findings.is_empty(), "{path}: {:?}", report.findings);
     }
 }

@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 
 use apr_core::digest::{Crc32, TensorDigest};
-use apr_core::{CheckpointReader, CheckpointWriter, Error, FormatId, Limits, Result, recognise};
+use apr_core::{CheckpointReader, CheckpointWriter, Error, FormatId, Limits, Notes, Result, recognise};
 use apr_format::apr2;
 use serde_json::{Value, json};
 
@@ -123,7 +123,7 @@ fn convert_file(bytes: Vec<u8>) -> Result<Vec<u8>> {
     for planned in writer.layout().tensors.clone() {
         writer.write_chunk(&mut file, &read_tensor(&*reader, planned.source)?, None)?;
     }
-    writer.finish(&mut file, &[])?;
+    writer.finish(&mut file, &Notes::default())?;
     Ok(file)
 }
 

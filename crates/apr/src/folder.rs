@@ -12,8 +12,8 @@ use crate::open_in;
 /// The file whose content becomes `model_type` and `architecture`.
 const CONFIG: &str = "config.json";
 
-/// The name of PyTorch weights, which are read where there are none in a safer format.
-const PYTORCH: &str = "pytorch_model.bin";
+/// The names of PyTorch weights, which are read where there are none in a safer format.
+const PYTORCH: [&str; 2] = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
 
 /// Weights of other frameworks and formats that folders carry beside the ones that were opened.
 const WEIGHTS: [&str; 12] =
@@ -87,7 +87,8 @@ fn find_weights(names: &[String]) -> Result<String> {
     }
     let indexes: Vec<_> = top().filter(|name| name.ends_with(".safetensors.index.json")).collect();
     let files: Vec<_> = top().filter(|name| name.ends_with(".safetensors") || name.ends_with(".apr")).collect();
-    if let (true, true, Some(pickled)) = (indexes.is_empty(), files.is_empty(), top().find(|name| *name == PYTORCH)) {
+    let pickled = top().find(|name| PYTORCH.contains(&name.as_str()));
+    if let (true, true, Some(pickled)) = (indexes.is_empty(), files.is_empty(), pickled) {
         return Ok(pickled.clone());
     }
     match (indexes.as_slice(), files.as_slice()) {
@@ -154,13 +155,29 @@ impl FolderCheckpoint {
         if let Some(family) = config.text(keys::MODEL_TYPE) {
             self.metadata.set_default(keys::MODEL_TYPE, family);
         }
-        let plain = config.iter().filter(|(_, value)| value.is_number() || value.is_boolean() || value.is_string());
-        let architecture: Map<String, Value> = plain
+        let architecture: Map<String, Value> = config
+            .iter()
             .filter(|(key, _)| *key != keys::MODEL_TYPE)
-            .map(|(key, value)| (key.to_owned(), value.clone()))
+            .filter_map(|(key, value)| Some((key.to_owned(), hyperparameter(value, true)?)))
             .collect();
         self.metadata.set_default(keys::ARCHITECTURE, architecture);
         Ok(())
+    }
+}
+
+/// What of a configuration's entry describes the network: scalars, short lists of them (the channels of convolutions),
+/// and those of a part with a configuration of its own (`text_config`). Tables of labels are neither.
+fn hyperparameter(value: &Value, top: bool) -> Option<Value> {
+    /// Longest list that is kept.
+    const LONGEST: usize = 256;
+    let is_scalar = |value: &Value| value.is_number() || value.is_boolean() || value.is_string();
+    match value {
+        Value::Array(items) => (items.len() <= LONGEST && items.iter().all(is_scalar)).then(|| value.clone()),
+        Value::Object(part) if top && part.contains_key(keys::MODEL_TYPE) => {
+            let entries = part.iter().filter_map(|(key, value)| Some((key.clone(), hyperparameter(value, false)?)));
+            Some(Value::Object(entries.collect()))
+        }
+        value => is_scalar(value).then(|| value.clone()),
     }
 }
 

@@ -24,8 +24,8 @@ mod plan;
 
 pub use apr_core::{
     ByteSource, CheckpointReader, CheckpointWriter, Code, DType, DTypeKind, Error, Escaped, FileInfo, FormatId,
-    HEAD_LEN, IoCause, Layout, Limits, Loss, MemoryFolder, Metadata, Pipeline, Result, Serial, Shape, Sink, SourceSet,
-    TensorInfo, digest, keys, recognise,
+    HEAD_LEN, IoCause, Layout, Limits, Loss, MemoryFolder, Metadata, Notes, Pipeline, Result, Serial, Shape, Sink,
+    SourceSet, TensorInfo, digest, keys, recognise,
 };
 pub use apr_format::apr2;
 pub use apr_pytorch as pytorch;

@@ -1,8 +1,11 @@
 //! Bytes decide which reader opens a file; the extension only chooses whose error is shown.
 
 use apr_core::{
-    ByteSource, CheckpointReader, Error, FormatId, HEAD_LEN, Limits, Result, SourceSet, read_vec, recognise,
+    ByteSource, CheckpointReader, Error, FormatId, HEAD_LEN, Limits, Metadata, Result, SourceSet, read_vec, recognise,
 };
+
+/// Extensions that PyTorch checkpoints have.
+const PICKLED: [&str; 6] = ["pt", "pth", "bin", "ckpt", "pkl", "tar"];
 
 /// Opens one file of any readable format.
 ///
@@ -14,7 +17,7 @@ pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> 
         "apr" => Some(FormatId::Apr2),
         "safetensors" => Some(FormatId::Safetensors),
         // The oldest pickles start with no mark of their own.
-        "pt" | "pth" | "bin" | "ckpt" | "pkl" | "tar" => Some(FormatId::Pytorch),
+        extension if PICKLED.contains(&extension) => Some(FormatId::Pytorch),
         _ => None,
     };
     if let Some(mistake) = mistaken_for_a_model(&head) {
@@ -45,7 +48,17 @@ pub fn open_in(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<Box<d
     }
     limits.check_metadata(source.len()).map_err(|error| error.in_file(name))?;
     let json = read_vec(&source, 0, source.len()).map_err(|error| error.in_file(name))?;
+    if names_pickles(&json) {
+        return Ok(Box::new(apr_pytorch::open_index(&json, name, set, limits)?));
+    }
     Ok(Box::new(apr_safetensors::open_index(&json, name, set, limits)?))
+}
+
+/// Whether the shards of an index are pickles; of anything else, the reader of safetensors tells what is wrong with it.
+fn names_pickles(index_json: &[u8]) -> bool {
+    let Ok(index) = Metadata::parse(index_json) else { return false };
+    let first = index.object("weight_map").and_then(|map| map.values().next()).and_then(|shard| shard.as_str());
+    first.is_some_and(|shard| PICKLED.contains(&extension(shard)))
 }
 
 /// What downloads leave behind in place of a model.

@@ -1,7 +1,7 @@
 //! Planning the output: the writer of the target format, and what happens to companions there.
 
 use apr_core::digest::ChunkSums;
-use apr_core::{CheckpointWriter, FileInfo, Layout, Loss, Metadata, Result, Sink, TensorInfo};
+use apr_core::{CheckpointWriter, FileInfo, Layout, Loss, Metadata, Notes, Result, Sink, TensorInfo};
 use apr_format::apr2::{self, CompanionFile};
 use apr_safetensors::Order;
 
@@ -13,6 +13,8 @@ pub enum TargetFormat {
     Apr2,
     /// A safetensors file, shards with an index, or a folder.
     Safetensors,
+    /// A PyTorch state dict.
+    Pytorch,
 }
 
 /// How the output is laid out.
@@ -66,6 +68,12 @@ pub fn plan(
             let weights = apr_safetensors::plan(tensors, metadata, &write_options)?;
             Ok(Box::new(WithCompanions::new(weights, companions, options.folder)))
         }
+        TargetFormat::Pytorch => {
+            let write_options =
+                apr_pytorch::WriteOptions { file_name: options.file_name.clone(), named_files: options.folder };
+            let weights = apr_pytorch::plan(tensors, metadata, &write_options)?;
+            Ok(Box::new(WithCompanions::new(weights, companions, options.folder)))
+        }
     }
 }
 
@@ -87,7 +95,7 @@ impl<W: CheckpointWriter> WithCompanions<W> {
         layout.losses.extend(companions.into_iter().map(|file| Loss {
             name: file.name,
             what: "companion file".into(),
-            why: "a single safetensors file holds tensors only; write to a folder to keep it".into(),
+            why: "a single file of weights holds tensors only; write to a folder to keep it".into(),
         }));
         Self { weights, companions: Vec::new(), layout }
     }
@@ -110,8 +118,8 @@ impl<W: CheckpointWriter> CheckpointWriter for WithCompanions<W> {
         self.weights.write_chunk(sink, bytes, sums)
     }
 
-    fn finish(&mut self, sink: &mut dyn Sink, losses: &[Loss]) -> Result<()> {
-        self.weights.finish(sink, losses)?;
+    fn finish(&mut self, sink: &mut dyn Sink, notes: &Notes) -> Result<()> {
+        self.weights.finish(sink, notes)?;
         self.companions.iter().try_for_each(|file| {
             sink.next_file(&file.name)?;
             sink.write_all(&file.bytes)

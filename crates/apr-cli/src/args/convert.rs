@@ -10,20 +10,33 @@ fn parse_shard_size(text: &str) -> Result<u64, String> {
         .and_then(|size| if size == 0 { Err("a shard of 0 bytes holds no tensor".to_owned()) } else { Ok(size) })
 }
 
+/// A SHA-256 digest.
+pub(crate) type Sha256 = [u8; 32];
+
+fn parse_sha256(text: &str) -> Result<Sha256, String> {
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    let bytes: Option<Vec<u8>> = text.as_bytes().chunks(2).map(byte).collect();
+    let digest = bytes.and_then(|bytes| bytes.try_into().ok());
+    digest.ok_or_else(|| "a SHA-256 has 64 hexadecimal digits".to_owned())
+}
+
 /// Arguments of every command that writes a model.
 #[derive(Debug, Args)]
 pub(crate) struct WriteArgs {
     /// Where to write; - is standard output
-    #[arg(short, long, value_name = "PATH", required_unless_present = "dry_run")]
+    #[arg(short, long, value_name = "PATH", required_unless_present = "look")]
     pub(crate) output: Option<PathBuf>,
-    /// Replace what is there
+    /// Replace what is there, and write tensors that fail validation
     #[arg(short, long)]
     pub(crate) force: bool,
+    /// Write tensors that fail validation, and record what is wrong with them
+    #[arg(long)]
+    pub(crate) relaxed: bool,
     /// Cast floating-point tensors of 16 to 64 bits
     #[arg(long, value_enum, value_name = "DTYPE")]
     pub(crate) precision: Option<Precision>,
     /// Show the size of every tensor and write nothing
-    #[arg(long)]
+    #[arg(long, group = "look")]
     pub(crate) dry_run: bool,
 }
 
@@ -37,6 +50,15 @@ pub(crate) struct ImportArgs {
     /// Refuse a source of another format
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub(crate) from: Option<SourceFormat>,
+    /// Licence of the model, where its files don't tell or tell a wrong one
+    #[arg(long, value_name = "ID")]
+    pub(crate) license: Option<String>,
+    /// Refuse a weights file with another SHA-256
+    #[arg(long, value_name = "HEX", value_parser = parse_sha256)]
+    pub(crate) sha256: Option<Sha256>,
+    /// Only the entries of a checkpoint below this prefix, such as state_dict. or model.
+    #[arg(long, value_name = "P")]
+    pub(crate) prefix: Option<String>,
     /// Align tensors to 32 bytes, as GGUF does, or 64 [default: 64]
     #[arg(long, value_name = "BYTES", value_parser = ["32", "64"])]
     pub(crate) align: Option<String>,
@@ -49,6 +71,12 @@ pub(crate) struct ConvertArgs {
     pub(crate) model: PathBuf,
     #[command(flatten)]
     pub(crate) write: WriteArgs,
+    /// Only the entries of a checkpoint below this prefix, such as state_dict. or model.
+    #[arg(long, value_name = "P")]
+    pub(crate) prefix: Option<String>,
+    /// Judge every tensor of the source and write nothing
+    #[arg(long, group = "look")]
+    pub(crate) analyze_source: bool,
     /// Target format [default: by the output's extension]
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub(crate) format: Option<ModelFormat>,
@@ -124,6 +152,8 @@ impl SourceFormat {
 pub(crate) enum ModelFormat {
     /// The native container
     Apr,
+    /// A PyTorch state dict
+    Pytorch,
     /// Hugging Face safetensors
     Safetensors,
 }
@@ -132,6 +162,7 @@ impl ModelFormat {
     pub(crate) fn target(self) -> TargetFormat {
         match self {
             Self::Apr => TargetFormat::Apr2,
+            Self::Pytorch => TargetFormat::Pytorch,
             Self::Safetensors => TargetFormat::Safetensors,
         }
     }

@@ -1,3 +1,4 @@
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -7,9 +8,12 @@ use clap::{Args, ValueEnum};
 pub(crate) struct InspectArgs {
     /// File, folder, shard index, or - for standard input
     pub(crate) model: PathBuf,
-    /// Show the first tokens of the vocabulary
+    /// Show the first tokens of the vocabulary and the special ones
     #[arg(long)]
     pub(crate) vocab: bool,
+    /// Show the mel filterbank and how sound or images are prepared
+    #[arg(long)]
+    pub(crate) filters: bool,
     /// Show the fields of the format's header
     #[arg(long)]
     pub(crate) header: bool,
@@ -67,6 +71,15 @@ pub(crate) struct ValidateArgs {
     /// Look for tensors of zeros
     #[arg(long)]
     pub(crate) zero_check: bool,
+    /// Check names and shapes against the model's family
+    #[arg(long)]
+    pub(crate) shapes: bool,
+    /// Check means and deviations of tensors against the model's family
+    #[arg(long)]
+    pub(crate) physics: bool,
+    /// Write what was found, also what a pickle would run, as SARIF
+    #[arg(long, value_name = "FILE")]
+    pub(crate) sarif: Option<PathBuf>,
     /// Fail on warnings too
     #[arg(long)]
     pub(crate) strict: bool,
@@ -115,9 +128,23 @@ pub(crate) struct DebugArgs {
     pub(crate) tensor: Option<String>,
 }
 
+/// Arguments of `lint`.
+#[derive(Debug, Args)]
+pub(crate) struct LintArgs {
+    /// File, folder, shard index, or - for standard input
+    pub(crate) model: PathBuf,
+    /// Exit with 5 when there is a warning
+    #[arg(long)]
+    pub(crate) strict: bool,
+}
+
 /// Arguments of `explain`.
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
-    /// E001 to E008
-    pub(crate) code: String,
+    /// A model, or an error code from E001 to E008
+    #[arg(required_unless_present = "tensor")]
+    pub(crate) subject: Option<OsString>,
+    /// Explain this tensor: of the model, or of any family where no model is given
+    #[arg(long, value_name = "NAME")]
+    pub(crate) tensor: Option<String>,
 }

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-pub(crate) use convert::{ConvertArgs, ExportArgs, ImportArgs, ModelFormat, Precision, WriteArgs};
-pub(crate) use look::{DebugArgs, DiffArgs, ExplainArgs, InspectArgs, Sort, TensorsArgs, ValidateArgs};
+pub(crate) use convert::{ConvertArgs, ExportArgs, ImportArgs, ModelFormat, Precision, Sha256, WriteArgs};
+pub(crate) use look::{DebugArgs, DiffArgs, ExplainArgs, InspectArgs, LintArgs, Sort, TensorsArgs, ValidateArgs};
 
 use crate::human::parse_size;
 
@@ -50,6 +50,25 @@ pub(crate) struct GlobalArgs {
     /// Largest metadata or header to accept [default: 100MiB]
     #[arg(long, global = true, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) max_metadata: Option<u64>,
+    /// Family of the model, where detection fails or is wrong; auto detects it [default: auto]
+    #[arg(long, global = true, value_name = "NAME", value_parser = parse_arch)]
+    pub(crate) arch: Option<Arch>,
+    /// A family of your own, as a TOML file
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) arch_file: Vec<PathBuf>,
+}
+
+/// What `--arch` names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Arch {
+    /// Whatever the model tells.
+    Auto,
+    /// The family of this name.
+    Named(String),
+}
+
+fn parse_arch(name: &str) -> Result<Arch, std::convert::Infallible> {
+    Ok(if name == "auto" { Arch::Auto } else { Arch::Named(name.to_owned()) })
 }
 
 /// When to colour the output.
@@ -71,13 +90,15 @@ pub(crate) enum Command {
     Inspect(InspectArgs),
     /// List the tensors, with statistics or a histogram
     Tensors(TensorsArgs),
-    /// Check structure, checksums, NaN, infinity and zero tensors in one read
+    /// Check structure, checksums, shapes and values in one read
     Validate(ValidateArgs),
     /// Compare two models: tensors, vocabulary, metadata
     Diff(DiffArgs),
     /// Show raw bytes, strings, or the drama of a file, even if it does not open
     Debug(DebugArgs),
-    /// Explain an error code
+    /// Check for best practices: licence, model card, names, alignment
+    Lint(LintArgs),
+    /// Explain a model, one of its tensors, or an error code
     Explain(ExplainArgs),
     /// Pack a model with its configuration and tokenizer into one .apr file
     Import(ImportArgs),

@@ -1,17 +1,24 @@
 //! `apr import`, `apr convert`, `apr export`: one engine, three ways to say what is wanted.
 
 use std::io::{self, Write};
+use std::path::Path;
 
-use apr::{Error, Escaped, Loss, PlanOptions, TargetFormat};
-use apr_ops::convert::{ConvertOptions, ConvertReport, plan};
-use apr_ops::counted;
+use apr::{ByteSource, CheckpointReader, Error, Escaped, Loss, PlanOptions, TargetFormat, keys};
+use apr_io::FileSource;
+use apr_ops::convert::{ConvertError, ConvertOptions, ConvertReport, plan};
+use apr_ops::import::{FamilyNote, ImportOptions, Prepared, prepare, restore};
+use apr_ops::inline::{ValidationConfig, ValidationError};
+use apr_ops::physics::Level;
+use apr_ops::view::View;
+use apr_ops::{counted, sha256};
+use serde::Serialize;
 
-use crate::args::{ConvertArgs, ExportArgs, ImportArgs, ModelFormat, Precision, WriteArgs};
+use super::analyze;
+use crate::args::{ConvertArgs, ExportArgs, ImportArgs, ModelFormat, Precision, Sha256, WriteArgs};
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::model::Model;
 use crate::output::Output;
-use crate::printer::{BOLD, DIM, ODD};
+use crate::printer::{BAD, BOLD, DIM, GOOD, ODD};
 use crate::progress::Bar;
 use crate::{Outcome, human, model, signals};
 
@@ -25,14 +32,27 @@ pub(super) fn import(args: &ImportArgs, context: &Context) -> Outcome {
         let message = format!("this is {}, not {}", model.reader.format().name(), expected.id().name());
         return Err(Error::format(message).in_file(&model.name).into());
     }
+    if let Some(expected) = &args.sha256 {
+        check_sha256(&args.source, &*model.reader, expected, context)?;
+    }
+    let selected = select(&*model.reader, args.prefix.as_deref())?;
     let target = Output::plan_options(TargetFormat::Apr2, args.write.output.as_deref());
     let target = PlanOptions { align_32: args.align.as_deref() == Some("32"), ..target };
-    write(&model, &args.write, &target, context)
+    let mut prepared = prepared(&selected, &args.write, args.license.clone(), context)?;
+    if let Some(digest) = &args.sha256 {
+        record_sha256(&mut prepared.view, digest);
+    }
+    write(Job { prepared, name: &model.name, args: &args.write, target: &target }, context)
 }
 
 /// Converts between formats.
 pub(super) fn convert(args: &ConvertArgs, context: &Context) -> Outcome {
+    if args.analyze_source {
+        let model = model::open_with_companions(&args.model, context)?;
+        return analyze::run(&select(&*model.reader, args.prefix.as_deref())?, &model.name, context);
+    }
     let model = model::open(&args.model, context)?;
+    let selected = select(&*model.reader, args.prefix.as_deref())?;
     let format = target_format(args)?;
     let target = Output::plan_options(format, args.write.output.as_deref());
     if format != TargetFormat::Apr2 && args.align.is_some() {
@@ -40,15 +60,86 @@ pub(super) fn convert(args: &ConvertArgs, context: &Context) -> Outcome {
     }
     let align_32 = args.align.as_deref() == Some("32");
     let target = PlanOptions { align_32, shard_size: args.shard_size, ..target };
-    write(&model, &args.write, &target, context)
+    let prepared = match format {
+        TargetFormat::Apr2 => prepared(&selected, &args.write, None, context)?,
+        _ => restored(&selected, format, validation(&args.write), context)?,
+    };
+    write(Job { prepared, name: &model.name, args: &args.write, target: &target }, context)
 }
 
 /// Writes another format.
 pub(super) fn export(args: &ExportArgs, context: &Context) -> Outcome {
     let model = model::open(&args.model, context)?;
-    let target = Output::plan_options(args.format.target(), args.write.output.as_deref());
+    let format = args.format.target();
+    let target = Output::plan_options(format, args.write.output.as_deref());
     let target = PlanOptions { shard_size: args.shard_size, ..target };
-    write(&model, &args.write, &target, context)
+    // What went through an import was judged there; an export gives back what is in the file.
+    let prepared = restored(&*model.reader, format, ValidationConfig::off(), context)?;
+    write(Job { prepared, name: &model.name, args: &args.write, target: &target }, context)
+}
+
+fn select<'a>(reader: &'a dyn CheckpointReader, prefix: Option<&str>) -> Outcome<View<'a>> {
+    let mut view = View::new(reader);
+    if let Some(prefix) = prefix {
+        view.select(prefix)?;
+    }
+    Ok(view)
+}
+
+fn validation(args: &WriteArgs) -> ValidationConfig {
+    if args.relaxed || args.force { ValidationConfig::relaxed() } else { ValidationConfig::strict() }
+}
+
+/// A model for an `.apr` file.
+fn prepared<'a>(
+    reader: &'a dyn CheckpointReader,
+    args: &WriteArgs,
+    license: Option<String>,
+    context: &Context,
+) -> Outcome<Prepared<'a>> {
+    let options = ImportOptions { architecture: context.architecture()?, validation: validation(args), license };
+    Ok(prepare(reader, context.families()?, &options)?)
+}
+
+/// A model for another format, under the names that it has there.
+fn restored<'a>(
+    reader: &'a dyn CheckpointReader,
+    format: TargetFormat,
+    validation: ValidationConfig,
+    context: &Context,
+) -> Outcome<Prepared<'a>> {
+    Ok(restore(reader, context.families()?, &context.architecture()?, format, validation)?)
+}
+
+/// Compares the digest of the weights' file, read as a whole, with the one that was promised.
+fn check_sha256(path: &Path, reader: &dyn CheckpointReader, expected: &Sha256, context: &Context) -> Outcome {
+    let file = match reader.files() {
+        [_] if !path.is_dir() => path.to_path_buf(),
+        [file] => path.join(&file.name),
+        files => {
+            let message = format!("--sha256 is the digest of one file; the model has {}", files.len());
+            return Err(Failure::Usage(message));
+        }
+    };
+    signals::stop_cleanly(&context.interrupt)?;
+    let source = FileSource::open(&file)?;
+    let found = sha256(&source, &context.pipeline()?, &Bar::new(&context.printer, source.len()))?;
+    if found == *expected {
+        return Ok(());
+    }
+    let (found, expected) = (hex(&found), hex(expected));
+    Err(Error::checksum(format!("its SHA-256 is {found}, not {expected}")).in_file(file.display()).into())
+}
+
+fn record_sha256(view: &mut View<'_>, digest: &Sha256) {
+    let metadata = view.metadata_mut();
+    let mut source = metadata.object(keys::SOURCE).cloned().unwrap_or_default();
+    source.insert("sha256".to_owned(), hex(digest).into());
+    metadata.set(keys::SOURCE, source);
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The format asked for, or the one that the output's extension stands for.
@@ -58,6 +149,7 @@ fn target_format(args: &ConvertArgs) -> Outcome<TargetFormat> {
         (Some(format), _) => format,
         (None, Some("apr")) => ModelFormat::Apr,
         (None, Some("safetensors")) => ModelFormat::Safetensors,
+        (None, Some("pt" | "pth" | "bin")) => ModelFormat::Pytorch,
         (None, _) => {
             let message = "the output's extension names no format; say --format apr or --format safetensors";
             return Err(Failure::Usage(message.to_owned()));
@@ -66,14 +158,30 @@ fn target_format(args: &ConvertArgs) -> Outcome<TargetFormat> {
     Ok(format.target())
 }
 
-fn write(model: &Model, args: &WriteArgs, target: &PlanOptions, context: &Context) -> Outcome {
+/// What is to be written.
+struct Job<'a> {
+    prepared: Prepared<'a>,
+    /// The source, as the user wrote it.
+    name: &'a str,
+    args: &'a WriteArgs,
+    target: &'a PlanOptions,
+}
+
+fn write(job: Job<'_>, context: &Context) -> Outcome {
+    let Job { prepared, name, args, target } = job;
     let options = ConvertOptions { precision: args.precision.map(Precision::dtype) };
-    let reader = &*model.reader;
-    if target.shard_size.is_some() && target.format == TargetFormat::Apr2 {
+    if target.shard_size.is_some() && target.format != TargetFormat::Safetensors {
         return Err(Failure::Usage("--shard-size works for safetensors output only in this version".to_owned()));
     }
-    let conversion = plan(reader, &options, target)?;
-    conversion.report().warnings.iter().for_each(|warning| context.printer.warn(warning));
+    let Prepared { view, validator, family, misfits, warnings } = prepared;
+    if validator.config().stop && !misfits.is_empty() && !args.dry_run {
+        let family = family.map(|family| family.title);
+        return Err(Failure::Misfit { file: name.to_owned(), family, misfits });
+    }
+    let conversion = plan(&view, &options, target)?.validated_by(validator);
+    let found = conversion.report().warnings.iter().chain(&warnings);
+    found.for_each(|warning| context.printer.warn(warning));
+    misfits.iter().for_each(|misfit| context.printer.warn(&misfit.to_string()));
     let Some(path) = args.output.as_ref().filter(|_| !args.dry_run) else {
         return context.printer.report(conversion.report(), render_plan);
     };
@@ -82,7 +190,11 @@ fn write(model: &Model, args: &WriteArgs, target: &PlanOptions, context: &Contex
     let mut output = Output::create(path, target, &conversion.report().files, args.force)?;
     let aside = output.is_stream();
     let bar = Bar::new(&context.printer, conversion.report().bytes_in);
-    let report = conversion.run(reader, output.sink(), &context.pipeline()?, &bar)?;
+    let report = conversion.run(&view, output.sink(), &context.pipeline()?, &bar);
+    let report = report.map_err(|error| match error {
+        ConvertError::Model(error) => error.into(),
+        ConvertError::Invalid(error) => Failure::Unhealthy { file: name.to_owned(), error: Box::new(error) },
+    })?;
     output.commit()?;
     let seconds = bar.elapsed().as_secs_f64();
     drop(bar);
@@ -92,12 +204,63 @@ fn write(model: &Model, args: &WriteArgs, target: &PlanOptions, context: &Contex
         human::bytes(report.bytes_out),
         report.bytes_out as f64 / seconds / 1e9
     ));
-    let summary = |out: &mut dyn Write, report: &ConvertReport| {
+    let report = WriteReport { family, misfits, conversion: report };
+    let summary = |out: &mut dyn Write, report: &WriteReport| {
         let target = path.display().to_string();
-        writeln!(out, "{BOLD}{}{BOLD:#} -> {BOLD}{}{BOLD:#}", Escaped(&model.name), Escaped(&target))?;
-        render(out, report)
+        writeln!(out, "{BOLD}{}{BOLD:#} -> {BOLD}{}{BOLD:#}", Escaped(name), Escaped(&target))?;
+        render(out, &report.conversion)?;
+        render_family(out, report)?;
+        render_validation(out, report)
     };
     if aside { context.printer.report_aside(&report, summary) } else { context.printer.report(&report, summary) }
+}
+
+/// What was written, and as what.
+#[derive(Serialize)]
+struct WriteReport {
+    #[serde(flatten)]
+    conversion: ConvertReport,
+    family: Option<FamilyNote>,
+    misfits: Vec<ValidationError>,
+}
+
+fn render_family(out: &mut dyn Write, report: &WriteReport) -> io::Result<()> {
+    let Some(family) = &report.family else {
+        // What an export writes was judged when it came in.
+        let judged = report.conversion.validation.is_some();
+        return if judged {
+            writeln!(out, "  unknown family, names as they are (--arch NAME gives one)")
+        } else {
+            Ok(())
+        };
+    };
+    let renamed = match family.renamed {
+        0 => "names as they are".to_owned(),
+        renamed => format!("{} renamed", counted(renamed as u64, "tensor")),
+    };
+    writeln!(out, "  {} family, {renamed}", Escaped(&family.title))
+}
+
+fn render_validation(out: &mut dyn Write, report: &WriteReport) -> io::Result<()> {
+    let Some(validation) = &report.conversion.validation else { return Ok(()) };
+    let checked = counted(validation.checked as u64, "tensor");
+    let errors = validation.errors.len() + report.misfits.len();
+    let (style, verdict) = match (errors, validation.warnings.len()) {
+        (0, 0) => (GOOD, format!("{checked} healthy")),
+        (0, odd) => (ODD, format!("{checked} checked, {odd} odd")),
+        (bad, odd) => (BAD, format!("{checked} checked, {bad} bad, {odd} odd")),
+    };
+    writeln!(out, "  {style}{verdict}{style:#}")?;
+    let named = validation.errors.iter().map(|error| (BAD, error)).chain(validation.warnings.iter().map(|e| (ODD, e)));
+    for (style, error) in named.take(SHOWN) {
+        let word = if error.level == Level::Error { "bad" } else { "odd" };
+        writeln!(out, "  {style}{word}{style:#}: {error}")?;
+    }
+    let total = validation.errors.len() + validation.warnings.len();
+    if total > SHOWN {
+        writeln!(out, "  {DIM}and {} more; --json lists them all{DIM:#}", total - SHOWN)?;
+    }
+    Ok(())
 }
 
 fn render(out: &mut dyn Write, report: &ConvertReport) -> io::Result<()> {

@@ -7,7 +7,7 @@ use std::path::Path;
 use apr::Escaped;
 use apr_io::io_error;
 use apr_ops::counted;
-use apr_ops::diff::{DiffOptions, DiffReport, MetadataChange, TensorDiff, Verdict, diff};
+use apr_ops::diff::{DiffOptions, DiffReport, MetadataChange, Side, TensorDiff, Verdict, diff};
 use apr_ops::tensors::parse_filter;
 
 use crate::args::DiffArgs;
@@ -23,8 +23,8 @@ const SHOWN: usize = 20;
 
 /// Compares two models.
 pub(super) fn run(args: &DiffArgs, context: &Context) -> Outcome {
-    let left = model::open(&args.left, context)?;
-    let right = model::open(&args.right, context)?;
+    let left = model::open_with_companions(&args.left, context)?;
+    let right = model::open_with_companions(&args.right, context)?;
     let filter = args.tensors.as_deref().map(parse_filter).transpose();
     let options = DiffOptions {
         tolerance: args.tolerance,
@@ -33,8 +33,10 @@ pub(super) fn run(args: &DiffArgs, context: &Context) -> Outcome {
     };
     let total = [&left, &right].iter().flat_map(|model| model.reader.files()).map(|file| file.len).sum();
     let bar = Bar::new(&context.printer, total);
-    let sides = ((&*left.reader, left.name.as_str()), (&*right.reader, right.name.as_str()));
-    let report = diff(sides.0, sides.1, &options, &context.pipeline()?, &bar)?;
+    let families = (context.family_of(&*left.reader)?, context.family_of(&*right.reader)?);
+    let left = Side { reader: &*left.reader, name: &left.name, model: families.0.as_ref() };
+    let right = Side { reader: &*right.reader, name: &right.name, model: families.1.as_ref() };
+    let report = diff(left, right, &options, &context.pipeline()?, &bar)?;
     drop(bar);
     context.printer.report(&report, |out, report| render(out, report, args))?;
     if args.exit_code && !report.same { Err(Failure::Validation) } else { Ok(()) }
@@ -89,7 +91,7 @@ fn matches(tensor: &TensorDiff) -> bool {
 
 /// Whether there is something to tell about the pair.
 fn is_odd(tensor: &TensorDiff) -> bool {
-    tensor.other_name.is_some() || !matches(tensor)
+    tensor.renamed || !matches(tensor)
 }
 
 fn render_tensor(out: &mut dyn Write, tensor: &TensorDiff, tolerance: f64) -> io::Result<()> {

@@ -1,34 +1,81 @@
 //! `apr explain` (seed 001 §4.12).
 
 use std::io::{self, Write};
+use std::path::Path;
 
 use apr::{Code, Escaped};
-use apr_ops::explain::{ErrorExplanation, error_code};
-use apr_ops::nearest;
+use apr_arch::Description;
+use apr_ops::explain::{
+    ErrorExplanation, KnownTensor, ModelExplanation, TensorExplanation, error_code, explain_model, explain_tensor,
+    known_tensor,
+};
+use apr_ops::{nearest, number};
 
-use crate::Outcome;
+use super::tensors::unknown_tensor;
 use crate::args::ExplainArgs;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::printer::BOLD;
+use crate::printer::{BAD, BOLD, GOOD, ODD};
+use crate::progress::Bar;
+use crate::{Outcome, human, model};
 
-/// Explains an error code.
+/// Explains a model, a tensor or an error code.
 pub(super) fn run(args: &ExplainArgs, context: &Context) -> Outcome {
-    let Some(explanation) = error_code(&args.code) else {
-        let codes: Vec<_> = Code::ALL.iter().map(|code| code.id()).collect();
-        let upper = args.code.to_ascii_uppercase();
-        let similar = nearest(&upper, codes.iter().copied(), 3);
-        let known = if similar.is_empty() { codes } else { similar };
-        return Err(Failure::General(format!(
-            "Unknown Error Code '{}'; try {}",
-            Escaped(&args.code),
-            known.join(", ")
-        )));
-    };
-    context.printer.report(&explanation, render)
+    match (args.subject.as_ref().map(Path::new), &args.tensor) {
+        (Some(subject), Some(tensor)) => explain_tensor_of(subject, tensor, context),
+        (Some(subject), None) if is_code(subject) => explain_code(&subject.to_string_lossy(), context),
+        (Some(subject), None) => explain_model_at(subject, context),
+        (None, tensor) => explain_known_tensor(tensor.as_deref().unwrap_or_default(), context),
+    }
 }
 
-fn render(out: &mut dyn Write, explanation: &ErrorExplanation) -> io::Result<()> {
+/// Whether the subject can only be a code: a word that names no file.
+fn is_code(subject: &Path) -> bool {
+    let text = subject.to_string_lossy();
+    !subject.exists() && text != "-" && !text.contains(['.', '/'])
+}
+
+fn explain_code(id: &str, context: &Context) -> Outcome {
+    let Some(explanation) = error_code(id) else {
+        let codes: Vec<_> = Code::ALL.iter().map(|code| code.id()).collect();
+        let upper = id.to_ascii_uppercase();
+        let similar = nearest(&upper, codes.iter().copied(), 3);
+        let known = if similar.is_empty() { codes } else { similar };
+        return Err(Failure::General(format!("Unknown Error Code '{}'; try {}", Escaped(id), known.join(", "))));
+    };
+    context.printer.report(&explanation, render_code)
+}
+
+fn explain_model_at(path: &Path, context: &Context) -> Outcome {
+    let model = model::open_with_companions(path, context)?;
+    let family = context.family_of(&*model.reader)?;
+    context.printer.report(&explain_model(&*model.reader, &model.name, family.as_ref()), render_model)
+}
+
+fn explain_tensor_of(path: &Path, name: &str, context: &Context) -> Outcome {
+    let model = model::open_with_companions(path, context)?;
+    let family = context.family_of(&*model.reader)?;
+    let bar = Bar::new(&context.printer, 0);
+    let explained = explain_tensor(&*model.reader, family.as_ref(), name, &context.pipeline()?, &bar)?;
+    drop(bar);
+    match explained {
+        Ok(explanation) => context.printer.report(&explanation, render_tensor),
+        Err(similar) => Err(unknown_tensor(name, &similar.iter().map(String::as_str).collect::<Vec<_>>())),
+    }
+}
+
+fn explain_known_tensor(name: &str, context: &Context) -> Outcome {
+    match known_tensor(context.families()?, name) {
+        Ok(known) => context.printer.report(&known, |out, known| {
+            known.iter().try_for_each(|KnownTensor { family, canonical, role }| {
+                writeln!(out, "{BOLD}{}{BOLD:#} in {}: {}", Escaped(canonical), Escaped(family), Escaped(role))
+            })
+        }),
+        Err(similar) => Err(unknown_tensor(name, &similar.iter().map(String::as_str).collect::<Vec<_>>())),
+    }
+}
+
+fn render_code(out: &mut dyn Write, explanation: &ErrorExplanation) -> io::Result<()> {
     let ErrorExplanation { code, title, meaning, causes, steps } = explanation;
     writeln!(out, "{BOLD}{code}: {title}{BOLD:#}")?;
     writeln!(out, "{meaning}")?;
@@ -38,4 +85,69 @@ fn render(out: &mut dyn Write, explanation: &ErrorExplanation) -> io::Result<()>
         writeln!(out, "  {number}. {step}")?;
     }
     Ok(())
+}
+
+fn render_model(out: &mut dyn Write, model: &ModelExplanation) -> io::Result<()> {
+    if let Some(description) = &model.description {
+        let size = description.size.as_ref().map_or_else(String::new, |size| format!(" ({size})"));
+        writeln!(out, "This is a {BOLD}**{}{size}**{BOLD:#} model.", Escaped(&description.title))?;
+    } else {
+        let told = model.model_type.as_deref().filter(|told| *told != "unknown");
+        let told = told.map_or_else(String::new, |told| format!(" and that calls itself '{}'", Escaped(told)));
+        writeln!(out, "This is a model of a family that apr does not know{told}.")?;
+    }
+    model_facts(model).into_iter().try_for_each(|(label, fact)| {
+        let fact = fact.as_str();
+        writeln!(out, "- {BOLD}**{label}**{BOLD:#}: {}", Escaped(fact))
+    })
+}
+
+fn model_facts(model: &ModelExplanation) -> Vec<(&'static str, String)> {
+    let told = |label, text: fn(&Description) -> &Option<String>| {
+        let text = text(model.description.as_ref()?).clone()?;
+        Some((label, text))
+    };
+    let (parameters, tensors) = (human::count(model.parameters), human::count(model.tensors as u64));
+    let mostly = model.dtype.map_or_else(String::new, |dtype| format!(", mostly {dtype}"));
+    let dimension = |(name, size): &(&str, u64)| format!("{} {}", name.replace('_', " "), human::count(*size));
+    let dimensions: Vec<String> = model.dimensions.iter().map(dimension).collect();
+    [
+        told("Purpose", |description| &description.purpose),
+        told("Architecture", |description| &description.architecture),
+        told("Input", |description| &description.input),
+        told("Output", |description| &description.output),
+        (!dimensions.is_empty()).then(|| ("Dimensions", dimensions.join(", "))),
+        Some(("Size", format!("{parameters} parameters in {tensors} tensors{mostly}"))),
+        Some(("Format", model.format.name().to_owned())),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+fn render_tensor(out: &mut dyn Write, tensor: &TensorExplanation) -> io::Result<()> {
+    writeln!(out, "{BOLD}**{}**{BOLD:#}", Escaped(&tensor.name))?;
+    let mut item = |label: &str, value: &str| writeln!(out, "- {BOLD}**{label}**{BOLD:#}: {value}");
+    if let Some(canonical) = &tensor.canonical {
+        item("Canonical name", &Escaped(canonical).to_string())?;
+    }
+    match (&tensor.role, tensor.kind) {
+        (Some(role), _) => item("Role", &Escaped(role).to_string())?,
+        (None, Some(kind)) => item("Role", &format!("{}, by its name", kind.name()))?,
+        (None, None) => item("Role", "unknown: the model's family does not have it, or is not known")?,
+    }
+    let axes = tensor.axes.as_ref().map_or_else(String::new, |axes| format!(" ({})", axes.join(", ")));
+    item("Shape", &format!("{}{axes}", tensor.shape))?;
+    item("Dtype", &tensor.dtype.to_string())?;
+    let Some(stats) = &tensor.stats else { return item("Stats", "quantized, not decoded") };
+    let (style, verdict) = if tensor.violations.is_empty() {
+        (GOOD, "Healthy".to_owned())
+    } else {
+        let worst = tensor.violations.iter().all(|violation| violation.level() == apr_ops::physics::Level::Warning);
+        let found: Vec<String> = tensor.violations.iter().map(ToString::to_string).collect();
+        (if worst { ODD } else { BAD }, format!("{}: {}", if worst { "Odd" } else { "Unhealthy" }, found.join("; ")))
+    };
+    let figure = |value: Option<f64>| value.map_or_else(|| "none".to_owned(), number);
+    let (mean, std) = (figure(stats.mean), figure(stats.std));
+    item("Stats", &format!("Mean {mean}, Std {std} ({style}{verdict}{style:#})"))
 }

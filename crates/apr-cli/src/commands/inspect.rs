@@ -2,10 +2,15 @@
 
 use std::io::{self, Write};
 
-use apr::{CheckpointReader, Escaped};
-use apr_ops::counted;
+use apr::{CheckpointReader, Escaped, Metadata};
+use apr_arch::Description;
+use apr_ops::import::learn_from;
 use apr_ops::inspect::{InspectReport, inspect};
+use apr_ops::physics::is_filterbank;
+use apr_ops::tensors::{TensorRow, TensorsOptions, list, named};
+use apr_ops::view::View;
 use apr_ops::vocabulary::{Vocabulary, vocabulary};
+use apr_ops::{counted, number};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -25,6 +30,8 @@ struct Report {
     inspect: InspectReport,
     #[serde(skip_serializing_if = "Option::is_none")]
     vocabulary: Option<Vocabulary>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    filters: Option<Filters>,
 }
 
 /// Describes a model.
@@ -37,12 +44,19 @@ pub(super) fn run(args: &InspectArgs, context: &Context) -> Outcome {
     } else {
         None
     };
-    let report = Report { inspect: inspect(reader, &model.name), vocabulary };
+    let filters = if args.filters || args.full { filters(reader, context)? } else { None };
+    let family = context.family_of(reader)?;
+    let report = Report { inspect: inspect(reader, &model.name, family.as_ref()), vocabulary, filters };
     context.printer.report(&report, |out, report| {
         render(out, &report.inspect, args)?;
         match &report.vocabulary {
-            Some(vocabulary) => render_vocabulary(out, vocabulary),
-            None if args.vocab => writeln!(out, "\nThe model carries no vocabulary."),
+            Some(vocabulary) => render_vocabulary(out, vocabulary, &report.inspect.metadata)?,
+            None if args.vocab => writeln!(out, "\nThe model carries no vocabulary.")?,
+            None => {}
+        }
+        match &report.filters {
+            Some(filters) => render_filters(out, filters),
+            None if args.filters => writeln!(out, "\nThe model carries no filterbank and no preprocessing."),
             None => Ok(()),
         }
     })
@@ -52,7 +66,8 @@ fn render(out: &mut dyn Write, report: &InspectReport, args: &InspectArgs) -> io
     writeln!(out, "{BOLD}=== {} ==={BOLD:#}", Escaped(&report.file))?;
     let unknown = || "unknown".to_owned();
     let line = |out: &mut dyn Write, label: &str, value: String| writeln!(out, "{label:<12} {value}");
-    line(out, "Type:", report.model_type.as_deref().map_or_else(unknown, |family| Escaped(family).to_string()))?;
+    let told = report.model_type.as_deref().map_or_else(unknown, |family| Escaped(family).to_string());
+    line(out, "Type:", report.family.as_ref().map_or(told, family_name))?;
     line(out, "Format:", report.format.name().to_owned())?;
     if let Some(version) = &report.version {
         line(out, "Version:", version.clone())?;
@@ -192,12 +207,91 @@ fn render_more(out: &mut dyn Write, total: usize, rows: usize) -> io::Result<()>
     Ok(())
 }
 
-fn render_vocabulary(out: &mut dyn Write, vocabulary: &Vocabulary) -> io::Result<()> {
+/// `Whisper (Tiny), Automatic Speech Recognition (ASR)`.
+fn family_name(family: &Description) -> String {
+    let size = family.size.as_ref().map_or_else(String::new, |size| format!(" ({size})"));
+    let purpose = family.purpose.as_ref().map_or_else(String::new, |purpose| format!(", {purpose}"));
+    Escaped(&format!("{}{size}{purpose}", family.title)).to_string()
+}
+
+/// How sound or images are prepared for the model.
+#[derive(Serialize)]
+struct Filters {
+    /// Statistics of the mel filterbank, a matrix of mels and frequencies.
+    filterbank: Option<TensorRow>,
+    /// `audio_config` and `image_config` of the metadata.
+    preprocessing: Map<String, Value>,
+}
+
+fn filters(reader: &dyn CheckpointReader, context: &Context) -> Outcome<Option<Filters>> {
+    let learnt = learn_from(reader)?;
+    let metadata = |key: &str| {
+        reader.metadata().get(key).or_else(|| learnt.metadata.iter().find(|(k, _)| k == key).map(|(_, v)| v))
+    };
+    let keys = ["audio_config", "image_config"].into_iter();
+    let preprocessing: Map<String, Value> =
+        keys.filter_map(|key| Some((key.to_owned(), metadata(key)?.clone()))).collect();
+    let mut view = View::new(reader);
+    if !reader.tensors().iter().any(|info| is_filterbank(&info.name)) {
+        learnt.tensors.into_iter().for_each(|tensor| view.add(tensor.info, tensor.bytes));
+    }
+    let name = view.tensors().iter().map(|info| &info.name).find(|name| is_filterbank(name));
+    let filter = name.map(|name| named(name)).transpose()?;
+    let mut rows = Vec::new();
+    if filter.is_some() {
+        let options = TensorsOptions { filter, stats: true, ..TensorsOptions::default() };
+        rows = list(&view, "", &options, &context.pipeline()?, &())?.tensors;
+    }
+    let filterbank = rows.into_iter().next();
+    Ok((filterbank.is_some() || !preprocessing.is_empty()).then_some(Filters { filterbank, preprocessing }))
+}
+
+fn render_filters(out: &mut dyn Write, filters: &Filters) -> io::Result<()> {
+    if let Some(filterbank) = &filters.filterbank {
+        let size = match filterbank.shape.dims() {
+            [mels, frequencies] => format!("{mels} mels of {frequencies} frequencies"),
+            _ => format!("shape {}", filterbank.shape),
+        };
+        writeln!(out, "\n{BOLD}Mel filterbank{BOLD:#} ({size}, {})", Escaped(&filterbank.name))?;
+        if let Some((min, max)) = filterbank.stats.as_ref().and_then(|stats| stats.min.zip(stats.max)) {
+            let zeros = filterbank.stats.as_ref().map_or(0, |stats| stats.zeros);
+            let (min, max) = (number(min), number(max));
+            writeln!(
+                out,
+                "  values from {min} to {max}, {} of {} are zero",
+                human::count(zeros),
+                human::count(filterbank.elements)
+            )?;
+        }
+    }
+    for (key, config) in &filters.preprocessing {
+        let title = if key == "audio_config" { "Sound" } else { "Images" };
+        writeln!(out, "\n{BOLD}{title}{BOLD:#}")?;
+        render_object(out, config, usize::MAX, BRIEF_VALUE)?;
+    }
+    Ok(())
+}
+
+fn render_special_tokens(out: &mut dyn Write, metadata: &Metadata) -> io::Result<()> {
+    let special: Map<String, Value> = metadata
+        .iter()
+        .filter_map(|(key, value)| Some((key.strip_prefix("tokenizer.")?.to_owned(), value.clone())))
+        .filter(|(key, _)| key.ends_with("_token") || key.ends_with("_token_id"))
+        .collect();
+    if special.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\n{BOLD}Special tokens{BOLD:#}")?;
+    render_object(out, &Value::Object(special), usize::MAX, BRIEF_VALUE)
+}
+
+fn render_vocabulary(out: &mut dyn Write, vocabulary: &Vocabulary, metadata: &Metadata) -> io::Result<()> {
     let (size, source) = (counted(vocabulary.size as u64, "token"), &vocabulary.source);
     writeln!(out, "\n{BOLD}Vocabulary{BOLD:#} ({size}, from {source})")?;
     vocabulary.tokens.iter().try_for_each(|token| writeln!(out, "  {:>6}  {}", token.id, Escaped(&token.text)))?;
     match vocabulary.size - vocabulary.tokens.len() {
-        0 => Ok(()),
-        more => writeln!(out, "  {DIM}and {} more{DIM:#}", human::count(more as u64)),
+        0 => {}
+        more => writeln!(out, "  {DIM}and {} more{DIM:#}", human::count(more as u64))?,
     }
+    render_special_tokens(out, metadata)
 }

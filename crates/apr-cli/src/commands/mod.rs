@@ -1,11 +1,13 @@
 //! One file a command: parse, call, render.
 
+mod analyze;
 mod cache;
 mod convert;
 mod debug;
 mod diff;
 mod explain;
 mod inspect;
+mod lint;
 mod manual;
 mod tensors;
 mod validate;
@@ -22,6 +24,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Outcome {
         Command::Validate(args) => validate::run(&args, context),
         Command::Diff(args) => diff::run(&args, context),
         Command::Debug(args) => debug::run(&args, context),
+        Command::Lint(args) => lint::run(&args, context),
         Command::Explain(args) => explain::run(&args, context),
         Command::Import(args) => convert::import(&args, context),
         Command::Convert(args) => convert::convert(&args, context),

@@ -5,6 +5,8 @@ use std::path::Path;
 
 use apr::pytorch::{Action, ScanReport, Verdict, scan};
 use apr::{ByteSource, Code, Error, Escaped, FormatId, HEAD_LEN, recognise};
+use apr_io::io_error;
+use apr_ops::sarif;
 use apr_ops::validate::{Check, Level, Status, ValidateOptions, ValidateReport, bytes_to_read, validate};
 
 use serde::Serialize;
@@ -21,22 +23,25 @@ const SHOWN: usize = 20;
 
 /// Checks a model.
 pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
-    let model = match model::open(&args.model, context) {
+    let model = match model::open_with_companions(&args.model, context) {
         Ok(model) => model,
-        Err(Failure::Model(error)) => return scan_pickles(&args.model, error, context),
+        Err(Failure::Model(error)) => return scan_pickles(args, error, context),
         Err(failure) => return Err(failure),
     };
     let settings = &context.config.validate;
-    let all = !(args.checksum || args.nan_check || args.zero_check);
+    let all = !(args.checksum || args.nan_check || args.zero_check || args.shapes || args.physics);
     let options = ValidateOptions {
         checksum: all || args.checksum,
         nan: all || args.nan_check,
         zero: all || args.zero_check,
+        shapes: all || args.shapes,
+        physics: all || args.physics,
         strict: args.strict || settings.strict,
         require_signature: settings.require_signature,
     };
+    let family = context.family_of(&*model.reader)?;
     let bar = Bar::new(&context.printer, bytes_to_read(&*model.reader));
-    let report = validate(&*model.reader, &model.name, options, &context.pipeline()?, &bar)?;
+    let report = validate(&*model.reader, &model.name, family.as_ref(), options, &context.pipeline()?, &bar)?;
     let seconds = bar.elapsed().as_secs_f64();
     drop(bar);
     context.printer.detail(&format!(
@@ -44,6 +49,9 @@ pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
         human::bytes(report.bytes_read),
         report.bytes_read as f64 / seconds / 1e9
     ));
+    if let Some(path) = &args.sarif {
+        write_sarif(path, &sarif::of_validation(&report))?;
+    }
     context.printer.report(&report, render)?;
     if report.valid { Ok(()) } else { Err(Failure::Validation) }
 }
@@ -58,7 +66,8 @@ struct Refusal {
 }
 
 /// Tells why a file does not open, and where pickles are the reason, everything they import and call.
-fn scan_pickles(path: &Path, error: Error, context: &Context) -> Outcome {
+fn scan_pickles(args: &ValidateArgs, error: Error, context: &Context) -> Outcome {
+    let path = args.model.as_path();
     if path.is_dir() || error.code() == Code::Io {
         return Err(error.into());
     }
@@ -73,9 +82,18 @@ fn scan_pickles(path: &Path, error: Error, context: &Context) -> Outcome {
     if scan.verdict() == Verdict::Allowed {
         return Err(error.into());
     }
+    if let Some(path) = &args.sarif {
+        write_sarif(path, &sarif::of_scan(&scan, &error.to_string()))?;
+    }
     let refusal = Refusal { file: scan.file.clone(), valid: false, error: error.to_string(), scan };
     context.printer.report(&refusal, render_refusal)?;
     Err(Failure::Validation)
+}
+
+fn write_sarif(path: &Path, log: &serde_json::Value) -> Outcome {
+    let mut text = serde_json::to_vec_pretty(log).map_err(std::io::Error::from)?;
+    text.push(b'\n');
+    Ok(std::fs::write(path, text).map_err(|error| io_error(&error, path))?)
 }
 
 fn render_refusal(out: &mut dyn Write, refusal: &Refusal) -> io::Result<()> {
@@ -146,6 +164,8 @@ fn title(check: Check) -> &'static str {
         Check::Digests => "Tensor digests",
         Check::Finite => "NaN and infinity",
         Check::Zeros => "Zero tensors",
+        Check::Shapes => "Names and shapes",
+        Check::Physics => "Physics",
         Check::Signature => "Signature",
     }
 }

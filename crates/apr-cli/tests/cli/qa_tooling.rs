@@ -35,7 +35,7 @@ fn qa_51_inspect_reads_the_front_and_the_trailer_of_a_huge_file_and_no_more() {
     for name in ["m.safetensors", "m.apr"] {
         let source = CountingSource::new(Arc::new(FileSource::open(sandbox.path(name)).expect("it is there")));
         let model = apr::open(source.clone(), name, &Limits::default()).expect("a sound file");
-        let report = inspect(&*model, name);
+        let report = inspect(&*model, name, None);
         assert_eq!((report.parameters, report.tensor_count), (HUGE, 1));
         assert!(source.bytes_read() < 1 << 20, "{} bytes of {name}", source.bytes_read());
         // In 200 MB of address space there is no room to map or load it either.

@@ -139,7 +139,7 @@ pub(super) fn compare<P: Pipeline>(
 fn known_beforehand(left: &dyn CheckpointReader, right: &dyn CheckpointReader, pair: &Pair) -> Comparison {
     let (a, b) = (&left.tensors()[pair.left], &right.tensors()[pair.right]);
     let digests = left.digest(pair.left).zip(right.digest(pair.right));
-    let identical = pair.identical || (a.dtype == b.dtype && digests.is_some_and(|(a, b)| a == b));
+    let identical = pair.renamed || (a.dtype == b.dtype && digests.is_some_and(|(a, b)| a == b));
     let comparable = a.shape == b.shape && (a.dtype == b.dtype || (is_decodable(a.dtype) && is_decodable(b.dtype)));
     let elements = a.shape.elements().unwrap_or_default();
     Comparison { identical, incomparable: !identical && !comparable, elements, ..Comparison::default() }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use apr::digest::{ChunkSums, Digest, TensorDigest};
 use apr::{CheckpointReader, Error, Pipeline, Result, TensorInfo};
 
-use super::DiffOptions;
+use super::{DiffOptions, Side};
 use crate::Progress;
 use crate::chunks::{chunks, take};
 
@@ -15,7 +15,7 @@ pub(super) struct Pair {
     pub(super) left: usize,
     pub(super) right: usize,
     /// Found by its bytes, so there is nothing left to compare.
-    pub(super) identical: bool,
+    pub(super) renamed: bool,
 }
 
 /// All pairs, and what has no counterpart.
@@ -28,30 +28,33 @@ pub(super) struct Pairing {
     pub(super) bytes_read: u64,
 }
 
-/// Pairs tensors by name; those left over by the digest of their bytes, which are read only where a tensor of the same
-/// dtype and length is left over on the other side, too.
+/// Pairs tensors by name, then by canonical name; those left over by the digest of their bytes, which are read only where
+/// a tensor of the same dtype and length is left over on the other side, too.
 pub(super) fn pair<P: Pipeline>(
-    left: &dyn CheckpointReader,
-    right: &dyn CheckpointReader,
+    left_side: Side<'_>,
+    right_side: Side<'_>,
     options: &DiffOptions,
     pipeline: &P,
     progress: &dyn Progress,
 ) -> Result<Pairing> {
     let mapping: HashMap<&str, &str> = options.mapping.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
+    let (Side { reader: left, .. }, Side { reader: right, .. }) = (left_side, right_side);
     check_mapping(&mapping, left, right)?;
     let by_name: HashMap<&str, usize> = right.tensors().iter().map(|info| info.name.as_str()).zip(0..).collect();
+    let by_canonical: HashMap<&str, usize> =
+        (0..right.tensors().len()).map(|at| (canonical(right_side, at), at)).collect();
     let wanted = |name: &str| options.filter.as_ref().is_none_or(|filter| filter.is_match(name));
 
     let mut pairing = Pairing::default();
     let mut taken = vec![false; right.tensors().len()];
     let mut left_over = Vec::new();
     for (position, info) in left.tensors().iter().enumerate().filter(|(_, info)| wanted(&info.name)) {
-        let name = mapping.get(info.name.as_str()).copied().unwrap_or(&info.name);
-        match by_name.get(name) {
-            Some(&right) => {
-                taken[right] = true;
-                pairing.pairs.push(Pair { left: position, right, identical: false });
-            }
+        let found = match mapping.get(info.name.as_str()) {
+            Some(name) => by_name.get(name),
+            None => by_name.get(info.name.as_str()).or_else(|| by_canonical.get(canonical(left_side, position))),
+        };
+        match found.filter(|&&right| !std::mem::replace(&mut taken[right], true)) {
+            Some(&right) => pairing.pairs.push(Pair { left: position, right, renamed: false }),
             None => left_over.push(position),
         }
     }
@@ -60,6 +63,12 @@ pub(super) fn pair<P: Pipeline>(
     pairing.match_by_bytes((left, &left_over), (right, &right_over), pipeline, progress)?;
     pairing.pairs.sort_by_key(|pair| pair.left);
     Ok(pairing)
+}
+
+/// The canonical name of a tensor, or its own where it has none.
+fn canonical(side: Side<'_>, position: usize) -> &str {
+    let canonical = side.model.and_then(|model| model.canonical(position));
+    canonical.unwrap_or(&side.reader.tensors()[position].name)
 }
 
 fn check_mapping(
@@ -79,13 +88,14 @@ fn check_mapping(
     Ok(())
 }
 
-type Side<'a> = (&'a dyn CheckpointReader, &'a [usize]);
+/// Positions of tensors that have no counterpart yet.
+type LeftOver<'a> = (&'a dyn CheckpointReader, &'a [usize]);
 
 impl Pairing {
     fn match_by_bytes<P: Pipeline>(
         &mut self,
-        left: Side<'_>,
-        right: Side<'_>,
+        left: LeftOver<'_>,
+        right: LeftOver<'_>,
         pipeline: &P,
         progress: &dyn Progress,
     ) -> Result<()> {
@@ -111,7 +121,7 @@ impl Pairing {
                 None
             };
             match counterpart {
-                Some(other) => self.pairs.push(Pair { left: position, right: other, identical: true }),
+                Some(other) => self.pairs.push(Pair { left: position, right: other, renamed: true }),
                 None => self.lonely(info, true),
             }
         }

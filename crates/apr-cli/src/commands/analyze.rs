@@ -1,0 +1,57 @@
+//! `apr convert --analyze-source` (seed 001 §4.8.6).
+
+use std::io::{self, Write};
+
+use apr::{CheckpointReader, Escaped};
+use apr_ops::analyze::{AnalyzeReport, AnalyzedTensor, analyze};
+use apr_ops::number;
+
+use crate::Outcome;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::printer::{BAD, DIM, GOOD, ODD};
+use crate::progress::Bar;
+
+/// Judges every tensor of a source.
+pub(super) fn run(reader: &dyn CheckpointReader, name: &str, context: &Context) -> Outcome {
+    let model = context.family_of(reader)?;
+    let bar = Bar::new(&context.printer, reader.files().iter().map(|file| file.len).sum());
+    let report = analyze(reader, name, model.as_ref(), &context.pipeline()?, &bar)?;
+    drop(bar);
+    context.printer.report(&report, render)?;
+    if report.pass { Ok(()) } else { Err(Failure::Validation) }
+}
+
+fn render(out: &mut dyn Write, report: &AnalyzeReport) -> io::Result<()> {
+    report.tensors.iter().try_for_each(|tensor| render_tensor(out, tensor))?;
+    for misfit in &report.misfits {
+        writeln!(out, "{BAD}[FAIL]{BAD:#} {}: {}", Escaped::short(&misfit.tensor), Escaped(&misfit.message))?;
+    }
+    let failed = report.tensors.iter().filter(|tensor| !tensor.pass).count() + report.misfits.len();
+    let family = report.family.as_deref().unwrap_or("unknown");
+    let (style, verdict) = if report.pass { (GOOD, "PASS".to_owned()) } else { (BAD, format!("FAIL ({failed})")) };
+    writeln!(out, "\n{style}{verdict}{style:#} {DIM}family: {}{DIM:#}", Escaped(family))
+}
+
+fn render_tensor(out: &mut dyn Write, tensor: &AnalyzedTensor) -> io::Result<()> {
+    let (style, mark) = match (tensor.pass, tensor.violations.is_empty()) {
+        (true, true) => (GOOD, "PASS"),
+        (true, false) => (ODD, "WARN"),
+        (false, _) => (BAD, "FAIL"),
+    };
+    write!(out, "{style}[{mark}]{style:#} {}:", Escaped::short(&tensor.name))?;
+    let Some(stats) = &tensor.stats else { return writeln!(out, " {DIM}quantized, not decoded{DIM:#}") };
+    if let Some(mean) = stats.mean {
+        write!(out, " mean={}", number(mean))?;
+    }
+    if let Some(range) = tensor.expected.and_then(|expected| expected.mean) {
+        write!(out, " (expected {range})")?;
+    }
+    if let Some((std, range)) = stats.std.zip(tensor.expected.and_then(|expected| expected.std)) {
+        write!(out, " std={} (expected {range})", number(std))?;
+    }
+    for violation in &tensor.violations {
+        write!(out, " -> {violation}")?;
+    }
+    writeln!(out, "{}", if tensor.pass { "" } else { " -> SOURCE ALREADY CORRUPT?" })
+}

@@ -1,0 +1,47 @@
+//! `apr lint` (seed 001 §4.11).
+
+use std::io::{self, Write};
+
+use apr::Escaped;
+use apr_ops::counted;
+use apr_ops::lint::{LintReport, Severity, lint};
+
+use crate::args::LintArgs;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::printer::{BOLD, DIM, GOOD, ODD};
+use crate::{Outcome, model};
+
+/// Remarks of one topic and severity shown before the rest is only counted.
+const SHOWN: usize = 8;
+
+/// Looks for what could be better.
+pub(super) fn run(args: &LintArgs, context: &Context) -> Outcome {
+    let model = model::open_with_companions(&args.model, context)?;
+    let family = context.family_of(&*model.reader)?;
+    let report = lint(&*model.reader, &model.name, family.as_ref())?;
+    context.printer.report(&report, render)?;
+    if args.strict && report.count(Severity::Warn) > 0 { Err(Failure::Validation) } else { Ok(()) }
+}
+
+fn render(out: &mut dyn Write, report: &LintReport) -> io::Result<()> {
+    let alike = report.remarks.chunk_by(|a, b| (a.severity, a.topic) == (b.severity, b.topic));
+    for group in alike {
+        let (style, mark) = match group[0].severity {
+            Severity::Warn => (ODD, "WARN"),
+            Severity::Info => (BOLD, "INFO"),
+        };
+        for remark in group.iter().take(SHOWN) {
+            writeln!(out, "{style}[{mark}]{style:#} {}: {}", remark.topic.title(), Escaped(&remark.message))?;
+        }
+        if group.len() > SHOWN {
+            let more = group.len() - SHOWN;
+            writeln!(out, "{DIM}       {}: and {more} more; --json lists them all{DIM:#}", group[0].topic.title())?;
+        }
+    }
+    let (warnings, infos) = (report.count(Severity::Warn), report.count(Severity::Info));
+    if report.remarks.is_empty() {
+        return writeln!(out, "{GOOD}nothing to remark{GOOD:#}");
+    }
+    writeln!(out, "\n{}, {}", counted(warnings as u64, "warning"), counted(infos as u64, "remark"))
+}

@@ -1,0 +1,59 @@
+//! Models as paths name them.
+
+use std::path::Path;
+
+use apr::{CheckpointReader, Limits, SourceSet};
+use apr_core::Result;
+
+use crate::{FileSource, ModelFolder, io_error};
+
+/// The file whose presence tells that its neighbours belong to a model.
+const CONFIG: &str = "config.json";
+
+/// Opens a file, a Hugging Face folder, or an index of shards.
+///
+/// # Errors
+/// E001 for what is no model, E007 when a file can't be read, otherwise what the format's reader says.
+pub fn open_model(path: &Path, limits: &Limits) -> Result<Box<dyn CheckpointReader>> {
+    let name = path.display();
+    if path.is_dir() {
+        let folder = ModelFolder::open(path)?;
+        return Ok(Box::new(apr::open_folder(&folder, limits).map_err(|error| error.in_file(name))?));
+    }
+    if is_index(path) {
+        let (folder, file) = neighbourhood(path)?;
+        return apr::open_in(&folder, &file, limits);
+    }
+    apr::open(FileSource::open(path)?, &name.to_string(), limits)
+}
+
+/// Opens a model together with the configuration and tokenizer files beside it.
+///
+/// # Errors
+/// Those of [`open_model`].
+pub fn open_model_with_companions(path: &Path, limits: &Limits) -> Result<Box<dyn CheckpointReader>> {
+    let reader = open_model(path, limits)?;
+    if path.is_dir() || !reader.companions().is_empty() {
+        return Ok(reader);
+    }
+    let (folder, _) = neighbourhood(path)?;
+    // Without a configuration the neighbours are just other files that happen to be in the same folder.
+    if folder.open(CONFIG).is_err() {
+        return Ok(reader);
+    }
+    Ok(Box::new(apr::with_companions(reader, &folder, limits)?))
+}
+
+/// Whether the path names an index, whose bytes alone are no model.
+#[must_use]
+pub fn is_index(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "json")
+}
+
+fn neighbourhood(path: &Path) -> Result<(ModelFolder, String)> {
+    // A file that is not there is reported by its own name, not by its folder's.
+    path.metadata().map_err(|error| io_error(&error, path))?;
+    let folder = ModelFolder::open(path.parent().unwrap_or(Path::new(".")))?;
+    let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    Ok((folder, file))
+}

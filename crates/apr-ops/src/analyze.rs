@@ -1,0 +1,87 @@
+//! What a source is like before it is converted (seed 001 §4.8.6): the verdict on each tensor, and nothing written.
+
+use apr::{CheckpointReader, Pipeline, Result};
+use apr_arch::{FamilyModel, TensorExpectation};
+use apr_tensor::stats::Stats;
+use serde::Serialize;
+
+use crate::Progress;
+use crate::import::misfits;
+use crate::inline::ValidationError;
+use crate::physics::{Level, Physics, Violation, expectation_by_name};
+use crate::tensors::{TensorsOptions, list};
+
+/// A tensor and what is to be said of it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AnalyzedTensor {
+    /// Canonical name, or that of the source where there is none.
+    pub name: String,
+    /// Name in the source.
+    pub source_name: String,
+    /// Whether nothing is wrong with its values.
+    pub pass: bool,
+    /// Statistics; `None` for quantized tensors.
+    pub stats: Option<Stats>,
+    /// What they should be.
+    pub expected: Option<TensorExpectation>,
+    /// What is wrong or odd.
+    pub violations: Vec<Violation>,
+}
+
+/// The report of `apr convert --analyze-source`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AnalyzeReport {
+    /// What was opened.
+    pub file: String,
+    /// Title of its family.
+    pub family: Option<String>,
+    /// Whether a conversion would go through.
+    pub pass: bool,
+    /// What names and shapes tell to be wrong.
+    pub misfits: Vec<ValidationError>,
+    /// The tensors, in the order of the source.
+    pub tensors: Vec<AnalyzedTensor>,
+}
+
+/// Judges every tensor of a source.
+///
+/// # Errors
+/// E002 and E007 when bytes can't be read.
+pub fn analyze<P: Pipeline>(
+    reader: &dyn CheckpointReader,
+    file: &str,
+    model: Option<&FamilyModel<'_>>,
+    pipeline: &P,
+    progress: &dyn Progress,
+) -> Result<AnalyzeReport> {
+    let options = TensorsOptions { stats: true, ..TensorsOptions::default() };
+    let rows = list(reader, file, &options, pipeline, progress)?.tensors;
+    let tensors: Vec<AnalyzedTensor> = rows
+        .into_iter()
+        .enumerate()
+        .map(|(position, row)| {
+            let expected = match model {
+                Some(model) => model.expectation(position),
+                None => expectation_by_name(&row.name),
+            };
+            let violations =
+                row.stats.as_ref().map(|stats| Physics::ALL.violations(&row.name, stats, expected)).unwrap_or_default();
+            AnalyzedTensor {
+                name: model.and_then(|model| model.canonical(position)).unwrap_or(&row.name).to_owned(),
+                pass: violations.iter().all(|violation| violation.level() != Level::Error),
+                source_name: row.name,
+                stats: row.stats,
+                expected,
+                violations,
+            }
+        })
+        .collect();
+    let misfits = model.map(|model| misfits(model.mismatches(reader.tensors()))).unwrap_or_default();
+    Ok(AnalyzeReport {
+        file: file.to_owned(),
+        family: model.map(|model| model.family().title().to_owned()),
+        pass: misfits.is_empty() && tensors.iter().all(|tensor| tensor.pass),
+        misfits,
+        tensors,
+    })
+}

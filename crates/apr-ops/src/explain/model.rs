@@ -1,0 +1,169 @@
+//! What a model is, and what one of its tensors is for (seed 001 §4.12).
+
+use apr::{CheckpointReader, DType, FormatId, Pipeline, Result, Shape, keys};
+use apr_arch::{Description, Families, FamilyModel, Kind, TensorNameMapper};
+use apr_tensor::stats::Stats;
+use serde::Serialize;
+
+use crate::inspect::inspect;
+use crate::physics::{Physics, Violation, expectation_by_name};
+use crate::tensors::{TensorsOptions, find, list, named};
+use crate::{Progress, nearest};
+
+/// A model, explained.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ModelExplanation {
+    /// What was opened.
+    pub file: String,
+    /// Its format.
+    pub format: FormatId,
+    /// What its family says; `None` where that is not known.
+    pub description: Option<Description>,
+    /// What the metadata call it, where the family is not known.
+    pub model_type: Option<String>,
+    /// Dimensions worth knowing: `layers`, `hidden`, `vocab`.
+    pub dimensions: Vec<(&'static str, u64)>,
+    /// Elements of all tensors.
+    pub parameters: u64,
+    /// Tensors.
+    pub tensors: usize,
+    /// The dtype that most bytes have.
+    pub dtype: Option<DType>,
+}
+
+/// Explains a model from its headers alone.
+#[must_use]
+pub fn explain_model(reader: &dyn CheckpointReader, file: &str, model: Option<&FamilyModel<'_>>) -> ModelExplanation {
+    const DIMENSIONS: [&str; 9] =
+        ["layers", "encoder_layers", "decoder_layers", "hidden", "heads", "kv_heads", "experts", "vocab", "positions"];
+    let inspected = inspect(reader, file, model);
+    let known = |name: &'static str| Some((name, model?.dimension(name)?));
+    ModelExplanation {
+        file: file.to_owned(),
+        format: reader.format(),
+        description: inspected.family,
+        model_type: reader.metadata().text(keys::MODEL_TYPE).map(str::to_owned),
+        dimensions: DIMENSIONS.into_iter().filter_map(known).collect(),
+        parameters: inspected.parameters,
+        tensors: inspected.tensor_count,
+        dtype: inspected.dtypes.first().map(|share| share.dtype),
+    }
+}
+
+/// A tensor, explained.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TensorExplanation {
+    /// Name in the checkpoint.
+    pub name: String,
+    /// Canonical name, where it is another one.
+    pub canonical: Option<String>,
+    /// What it is for.
+    pub role: Option<String>,
+    /// What it is.
+    pub kind: Option<Kind>,
+    /// Element type.
+    pub dtype: DType,
+    /// Dimensions.
+    pub shape: Shape,
+    /// What the dimensions are.
+    pub axes: Option<Vec<String>>,
+    /// Statistics; `None` for quantized tensors.
+    pub stats: Option<Stats>,
+    /// What is wrong or odd about it; empty for a healthy one.
+    pub violations: Vec<Violation>,
+}
+
+/// Explains the tensor called `name`, by the checkpoint or canonically, and reads it for its statistics; gives the names
+/// most like it when there is none.
+///
+/// # Errors
+/// E002 and E007 when bytes can't be read.
+pub fn explain_tensor<P: Pipeline>(
+    reader: &dyn CheckpointReader,
+    model: Option<&FamilyModel<'_>>,
+    name: &str,
+    pipeline: &P,
+    progress: &dyn Progress,
+) -> Result<Result<TensorExplanation, Vec<String>>> {
+    let position = match find(reader, name) {
+        Ok(position) => position,
+        Err(similar) => match canonical_position(reader, model, name) {
+            Some(position) => position,
+            None => return Ok(Err(similar.into_iter().map(str::to_owned).collect())),
+        },
+    };
+    let info = &reader.tensors()[position];
+    let options = TensorsOptions { filter: Some(named(&info.name)?), stats: true, ..TensorsOptions::default() };
+    let stats = list(reader, "", &options, pipeline, progress)?.tensors.into_iter().next().and_then(|row| row.stats);
+    let canonical = model.and_then(|model| model.canonical(position));
+    let expected = match model {
+        Some(model) => model.expectation(position),
+        None => expectation_by_name(&info.name),
+    };
+    let violations = stats.as_ref().map(|stats| Physics::ALL.violations(&info.name, stats, expected));
+    Ok(Ok(TensorExplanation {
+        name: info.name.clone(),
+        canonical: canonical.filter(|canonical| *canonical != info.name).map(str::to_owned),
+        role: canonical.and_then(|canonical| model?.family().role(canonical)),
+        kind: expected.map(|expected| expected.kind),
+        dtype: info.dtype,
+        shape: info.shape.clone(),
+        axes: axes(model, position, expected.map(|expected| expected.kind), &info.shape),
+        stats,
+        violations: violations.unwrap_or_default(),
+    }))
+}
+
+fn canonical_position(reader: &dyn CheckpointReader, model: Option<&FamilyModel<'_>>, name: &str) -> Option<usize> {
+    let model = model?;
+    (0..reader.tensors().len()).find(|&position| model.canonical(position) == Some(name))
+}
+
+fn axes(model: Option<&FamilyModel<'_>>, position: usize, kind: Option<Kind>, shape: &Shape) -> Option<Vec<String>> {
+    let named = |names: &[&str]| Some(names.iter().map(|&name| name.to_owned()).collect());
+    match (kind, shape.dims().len()) {
+        (Some(Kind::Conv), 3) => named(&["Filters", "Input Channels", "Kernel Size"]),
+        (Some(Kind::Conv), 4) => named(&["Filters", "Input Channels", "Kernel Height", "Kernel Width"]),
+        _ => {
+            let (_, formula) = model?.expected_shape(position)?;
+            let names: Vec<String> = formula
+                .trim_matches(['[', ']'])
+                .split(", ")
+                .filter(|name| !name.is_empty())
+                .map(str::to_owned)
+                .collect();
+            (!names.is_empty()).then_some(names)
+        }
+    }
+}
+
+/// A tensor as the families know it, without a model at hand.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct KnownTensor {
+    /// Title of the family.
+    pub family: String,
+    /// Canonical name.
+    pub canonical: String,
+    /// What it is for.
+    pub role: String,
+}
+
+/// What the families say about a tensor of this name, or the canonical names most like it.
+///
+/// # Errors
+/// The nearest matches when no family knows the name.
+pub fn known_tensor(families: &Families, name: &str) -> Result<Vec<KnownTensor>, Vec<String>> {
+    let of = |family: &apr_arch::Family| {
+        let canonical = family.map_name(name)?;
+        let role = family.role(&canonical)?;
+        Some(KnownTensor { family: family.title().to_owned(), canonical, role })
+    };
+    let known: Vec<KnownTensor> = families.iter().filter_map(of).collect();
+    if !known.is_empty() {
+        return Ok(known);
+    }
+    let mut names: Vec<String> = families.iter().flat_map(apr_arch::Family::example_names).collect();
+    names.sort_unstable();
+    names.dedup();
+    Err(nearest(name, names.iter().map(String::as_str), 5).into_iter().map(str::to_owned).collect())
+}

@@ -1,0 +1,390 @@
+//! What an import does to a checkpoint before it is written: canonical names, what its companions say, and the checks
+//! that its tensors must pass (seed 001 §13).
+//!
+//! ```
+//! use apr::{Limits, PlanOptions, Serial, TargetFormat};
+//! use apr_arch::Families;
+//! use apr_ops::convert::{ConvertOptions, plan};
+//! use apr_ops::import::{ImportOptions, prepare};
+//!
+//! let header = br#"{"layer_norm.weight":{"dtype":"F32","shape":[8],"data_offsets":[0,32]}}"#;
+//! let mut file = (header.len() as u64).to_le_bytes().to_vec();
+//! file.extend_from_slice(header);
+//! file.extend([1.0_f32; 8].iter().flat_map(|gamma| gamma.to_le_bytes()));
+//! let model = apr::open(file, "model.safetensors", &Limits::default())?;
+//!
+//! let families = Families::builtin();
+//! let prepared = prepare(&*model, &families, &ImportOptions::default())?;
+//! let target = PlanOptions::new(TargetFormat::Apr2, "model.apr");
+//! let conversion = plan(&prepared.view, &ConvertOptions::default(), &target)?.validated_by(prepared.validator);
+//! let mut imported = Vec::new();
+//! let report = conversion.run(&prepared.view, &mut imported, &Serial, &())?;
+//! assert_eq!(report.validation.map(|validation| validation.checked), Some(1));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::sync::Arc;
+
+use apr::{CheckpointReader, Result, TargetFormat, keys};
+use apr_arch::{Families, FamilyModel, Mismatch, TensorNameMapper};
+use serde::Serialize;
+use serde_json::Map;
+
+use crate::companions::{Learnt, NO_LICENSE, learn, license_warning};
+use crate::convert::ConvertError;
+use crate::inline::{InlineValidator, Reason, ValidationConfig, ValidationError};
+use crate::naming::{NAMES, canonical, original};
+use crate::physics::Level;
+use crate::view::View;
+use crate::{counted, nearest};
+
+/// Which family a checkpoint is taken for (seed 001 §13.5).
+#[derive(Clone, Default)]
+#[non_exhaustive]
+pub enum Architecture {
+    /// The one that its metadata or its names tell.
+    #[default]
+    Auto,
+    /// The family of this name.
+    Named(String),
+    /// None of the families: a mapper of the caller's own.
+    Custom(Arc<dyn TensorNameMapper>),
+}
+
+impl std::fmt::Debug for Architecture {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Auto => f.write_str("Auto"),
+            Self::Named(name) => write!(f, "Named({name:?})"),
+            Self::Custom(_) => f.write_str("Custom"),
+        }
+    }
+}
+
+/// How to import (seed 001 §13.7).
+#[derive(Debug, Clone, Default)]
+pub struct ImportOptions {
+    /// The family, which gives names, shapes and ranges.
+    pub architecture: Architecture,
+    /// What is checked on the way.
+    pub validation: ValidationConfig,
+    /// Licence of the model, where its files don't tell.
+    pub license: Option<String>,
+}
+
+/// The family that a checkpoint was taken for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FamilyNote {
+    /// Name of the family.
+    pub name: String,
+    /// What people call it.
+    pub title: String,
+    /// How the source names its tensors.
+    pub convention: String,
+    /// Tensors that got another name.
+    pub renamed: usize,
+}
+
+/// A checkpoint ready to be written.
+pub struct Prepared<'a> {
+    /// The checkpoint under its new names, with what its companions say.
+    pub view: View<'a>,
+    /// Judges the tensors of `view` on the way.
+    pub validator: InlineValidator,
+    /// The family, if it is known.
+    pub family: Option<FamilyNote>,
+    /// What names and shapes tell to be wrong, under the names of the source.
+    pub misfits: Vec<ValidationError>,
+    /// What the user should know.
+    pub warnings: Vec<String>,
+}
+
+/// Why an import failed (seed 001 §13.8).
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ImportError {
+    /// The source could not be fetched.
+    DownloadFailed {
+        /// What was asked for.
+        source: String,
+        /// What went wrong.
+        reason: String,
+    },
+    /// The source is no model file that apr reads.
+    UnsupportedFormat {
+        /// Extension of the file.
+        extension: String,
+    },
+    /// A tensor is not what a healthy model has.
+    ValidationFailed {
+        /// Name in the source.
+        name: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The family has no such tensor.
+    UnknownTensor {
+        /// Name in the source.
+        source_name: String,
+    },
+    /// The source is not of the family that was asked for.
+    ArchitectureMismatch {
+        /// The family asked for.
+        expected: String,
+        /// What the source is.
+        found: String,
+    },
+    /// The source lacks a tensor.
+    MissingTensor {
+        /// Name in the source's convention.
+        name: String,
+    },
+    /// The source can't be read or the target not be written.
+    Model(apr::Error),
+}
+
+impl std::fmt::Display for ImportError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::DownloadFailed { source, reason } => write!(f, "Download failed: {source} - {reason}"),
+            Self::UnsupportedFormat { extension } => write!(f, "Unsupported format: {extension}"),
+            Self::ValidationFailed { name, reason } => write!(f, "Tensor validation failed: {name} - {reason}"),
+            Self::UnknownTensor { source_name } => write!(f, "Name mapping failed: unknown tensor '{source_name}'"),
+            Self::ArchitectureMismatch { expected, found } => {
+                write!(f, "Architecture mismatch: expected {expected}, found {found}")
+            }
+            Self::MissingTensor { name } => write!(f, "Missing required tensor: {name}"),
+            Self::Model(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ImportError {}
+
+impl From<apr::Error> for ImportError {
+    fn from(error: apr::Error) -> Self {
+        Self::Model(error)
+    }
+}
+
+impl From<ValidationError> for ImportError {
+    fn from(error: ValidationError) -> Self {
+        match *error.reason {
+            Reason::Structure(Mismatch::Unexpected { name }) => Self::UnknownTensor { source_name: name },
+            Reason::Structure(Mismatch::Missing { name }) => Self::MissingTensor { name },
+            _ => Self::ValidationFailed { name: error.tensor, reason: error.message },
+        }
+    }
+}
+
+impl From<ConvertError> for ImportError {
+    fn from(error: ConvertError) -> Self {
+        match error {
+            ConvertError::Model(error) => Self::Model(error),
+            ConvertError::Invalid(error) => error.into(),
+        }
+    }
+}
+
+/// Finds the family of a checkpoint, unless one is given.
+///
+/// # Errors
+/// E001 when the family asked for is not known.
+pub fn family_of<'a>(
+    reader: &'a dyn CheckpointReader,
+    families: &'a Families,
+    architecture: &Architecture,
+) -> Result<Option<FamilyModel<'a>>> {
+    match architecture {
+        Architecture::Auto => Ok(families.identify(reader.tensors(), reader.metadata())),
+        Architecture::Named(name) => families.apply(name, reader.tensors(), reader.metadata()).map(Some),
+        Architecture::Custom(_) => Ok(None),
+    }
+}
+
+/// Prepares a checkpoint for an `.apr` file.
+///
+/// # Errors
+/// E001 when the family asked for is not known, E007 and E008 when a companion can't be read.
+pub fn prepare<'a>(
+    reader: &'a dyn CheckpointReader,
+    families: &Families,
+    options: &ImportOptions,
+) -> Result<Prepared<'a>> {
+    let model = family_of(reader, families, &options.architecture)?;
+    let mut prepared = match (&model, &options.architecture) {
+        (Some(model), _) => of_family(reader, model, options.validation),
+        (None, Architecture::Custom(mapper)) => by_mapper(reader, &**mapper, options.validation),
+        (None, _) => of_no_family(reader, options.validation),
+    };
+    learn_from_companions(reader, &mut prepared, options)?;
+    if let Some(rows) = model.as_ref().and_then(|model| model.dimension("vocab")) {
+        compare_vocabulary(&mut prepared, rows, options.validation);
+    }
+    // Whoever opens the file later should know what was let pass.
+    if !prepared.misfits.is_empty() && !options.validation.stop {
+        let misfits = serde_json::to_value(&prepared.misfits).unwrap_or_default();
+        prepared.view.metadata_mut().set(keys::VIOLATIONS, misfits);
+    }
+    Ok(prepared)
+}
+
+fn of_family<'a>(
+    reader: &'a dyn CheckpointReader,
+    model: &FamilyModel<'_>,
+    validation: ValidationConfig,
+) -> Prepared<'a> {
+    let view = canonical(reader, model);
+    Prepared {
+        validator: InlineValidator::for_checkpoint(validation, reader.tensors(), Some(model)),
+        family: Some(note(model, &view, reader)),
+        misfits: if validation.structure { misfits(model.mismatches(reader.tensors())) } else { Vec::new() },
+        warnings: Vec::new(),
+        view,
+    }
+}
+
+fn note(model: &FamilyModel<'_>, view: &View<'_>, reader: &dyn CheckpointReader) -> FamilyNote {
+    FamilyNote {
+        name: model.family().name().to_owned(),
+        title: model.family().title().to_owned(),
+        convention: model.naming().convention.clone(),
+        renamed: view.tensors().iter().zip(reader.tensors()).filter(|(new, old)| new.name != old.name).count(),
+    }
+}
+
+/// Mismatches, with a hint where an unknown tensor looks like a missing one.
+pub(crate) fn misfits(mismatches: Vec<Mismatch>) -> Vec<ValidationError> {
+    let missing: Vec<String> = mismatches
+        .iter()
+        .filter_map(|mismatch| if let Mismatch::Missing { name } = mismatch { Some(name.clone()) } else { None })
+        .collect();
+    let hint = |mut error: ValidationError| {
+        let similar = nearest(&error.tensor, missing.iter().map(String::as_str), 1);
+        if let (Reason::Structure(Mismatch::Unexpected { .. }), [similar]) = (&*error.reason, &similar[..]) {
+            error.message = format!("{}; was it {similar}, which is missing?", error.message);
+        }
+        error
+    };
+    mismatches.into_iter().map(ValidationError::of_structure).map(hint).collect()
+}
+
+fn by_mapper<'a>(
+    reader: &'a dyn CheckpointReader,
+    mapper: &dyn TensorNameMapper,
+    validation: ValidationConfig,
+) -> Prepared<'a> {
+    let names: Vec<Option<String>> = reader.tensors().iter().map(|info| mapper.map_name(&info.name)).collect();
+    let expectations = names.iter().map(|name| mapper.expected_stats(name.as_ref()?)).collect();
+    let unknown = reader.tensors().iter().zip(&names).filter(|(_, name)| name.is_none() && validation.structure);
+    let misfits =
+        unknown.map(|(info, _)| ValidationError::of_structure(Mismatch::Unexpected { name: info.name.clone() }));
+    let misfits = misfits.collect();
+    let mut view = View::new(reader);
+    let mut exceptions = Map::new();
+    for (info, name) in reader.tensors().iter().zip(&names) {
+        exceptions.extend(name.as_ref().map(|name| (name.clone(), info.name.clone().into())));
+    }
+    view.rename(|position, _| names[position].clone());
+    view.metadata_mut().set(NAMES, serde_json::json!({ "exceptions": exceptions }));
+    let validator = InlineValidator::expecting(validation, expectations);
+    Prepared { view, validator, family: None, misfits, warnings: Vec::new() }
+}
+
+fn of_no_family(reader: &dyn CheckpointReader, validation: ValidationConfig) -> Prepared<'_> {
+    Prepared {
+        view: View::new(reader),
+        validator: InlineValidator::for_checkpoint(validation, reader.tensors(), None),
+        family: None,
+        misfits: Vec::new(),
+        warnings: Vec::new(),
+    }
+}
+
+/// What the companions of a checkpoint say.
+///
+/// # Errors
+/// E007 and E008 when a companion can't be read.
+pub fn learn_from(reader: &dyn CheckpointReader) -> Result<Learnt> {
+    let companions = reader.companions().iter().enumerate();
+    let companions = companions
+        .map(|(position, companion)| Ok((companion.name.clone(), reader.read_companion(position)?)))
+        .collect::<Result<Vec<_>>>()?;
+    Ok(learn(&companions))
+}
+
+fn learn_from_companions(
+    reader: &dyn CheckpointReader,
+    prepared: &mut Prepared<'_>,
+    options: &ImportOptions,
+) -> Result<()> {
+    let Learnt { metadata, tensors, warnings } = learn_from(reader)?;
+    let answered = |warning: &String| options.license.is_some() && warning == NO_LICENSE;
+    prepared.warnings.extend(warnings.into_iter().filter(|warning| !answered(warning)));
+    let taken: Vec<String> = prepared.view.tensors().iter().map(|info| info.name.clone()).collect();
+    let target = prepared.view.metadata_mut();
+    if let Some(license) = &options.license {
+        target.set("license", license.as_str());
+    }
+    for (key, value) in metadata {
+        target.set_default(&key, value);
+    }
+    prepared.warnings.extend(target.text("license").and_then(license_warning));
+    for tensor in tensors.into_iter().filter(|tensor| !taken.contains(&tensor.info.name)) {
+        prepared.view.add(tensor.info, tensor.bytes);
+    }
+    Ok(())
+}
+
+/// Prepares a checkpoint for a format other than `.apr`: under the names of its source, without what an import added for
+/// the container alone.
+///
+/// # Errors
+/// E001 when the family asked for is not known, E007 and E008 when a companion can't be read.
+pub fn restore<'a>(
+    reader: &'a dyn CheckpointReader,
+    families: &Families,
+    architecture: &Architecture,
+    format: TargetFormat,
+    validation: ValidationConfig,
+) -> Result<Prepared<'a>> {
+    let view = original(reader, families, format)?;
+    if validation == ValidationConfig::off() {
+        let validator = InlineValidator::new(validation);
+        return Ok(Prepared { view, validator, family: None, misfits: Vec::new(), warnings: Vec::new() });
+    }
+    let model = family_of(&view, families, architecture)?;
+    let validator = InlineValidator::for_checkpoint(validation, view.tensors(), model.as_ref());
+    let mismatches = model.as_ref().filter(|_| validation.structure).map(|model| model.mismatches(view.tensors()));
+    let family = model.as_ref().map(|model| note(model, &view, reader));
+    let misfits = mismatches.map(misfits).unwrap_or_default();
+    Ok(Prepared { validator, family, misfits, warnings: Vec::new(), view })
+}
+
+/// Holds the tokenizer against the embedding: an id without a row ends a run. Rows without an id are padding.
+fn compare_vocabulary(prepared: &mut Prepared<'_>, rows: u64, validation: ValidationConfig) {
+    let tokens = prepared.view.metadata().get("tokenizer.vocab_size").and_then(serde_json::Value::as_u64);
+    let Some(tokens) = tokens.filter(|_| validation.structure) else { return };
+    if tokens > rows {
+        let (tokens_text, rows_text) = (counted(tokens, "token"), counted(rows, "row"));
+        prepared.misfits.push(ValidationError {
+            tensor: "token_embedding".to_owned(),
+            level: Level::Error,
+            message: format!("the tokenizer has {tokens_text}, the embedding {rows_text}: the last ids have none"),
+            reason: Box::new(Reason::Vocabulary { tokens, rows }),
+        });
+    }
+}
+
+impl Prepared<'_> {
+    /// Ends the import at what names and shapes tell to be wrong, if errors end it.
+    ///
+    /// # Errors
+    /// The first misfit.
+    pub fn check(&self) -> Result<(), ImportError> {
+        match self.misfits.first() {
+            Some(first) if self.validator.config().stop => Err(first.clone().into()),
+            _ => Ok(()),
+        }
+    }
+}

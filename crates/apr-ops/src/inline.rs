@@ -1,0 +1,206 @@
+//! Validation on the way: each tensor is judged while a pass streams it (seed 001 §13.6).
+
+use apr::{DType, TensorInfo};
+use apr_arch::{FamilyModel, Mismatch, TensorExpectation};
+use apr_tensor::stats::{Moments, Scratch, Stats};
+use serde::Serialize;
+
+use crate::physics::{Level, Physics, Violation, expectation_by_name};
+
+/// What is checked, and whether the first error ends the job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ValidationConfig {
+    /// Tensors that are missing, that the family does not know, or whose shapes don't fit the configuration.
+    pub structure: bool,
+    /// Values of each tensor.
+    pub physics: Physics,
+    /// End at the first error; otherwise go on and record it.
+    pub stop: bool,
+}
+
+impl ValidationConfig {
+    /// Everything is checked, the first error ends the job.
+    #[must_use]
+    pub const fn strict() -> Self {
+        Self { structure: true, physics: Physics::ALL, stop: true }
+    }
+
+    /// Everything is checked and recorded, nothing ends the job.
+    #[must_use]
+    pub const fn relaxed() -> Self {
+        Self { stop: false, ..Self::strict() }
+    }
+
+    /// Nothing is checked.
+    #[must_use]
+    pub const fn off() -> Self {
+        Self { structure: false, physics: Physics { finite: false, zeros: false, ranges: false }, stop: false }
+    }
+
+    /// Whether the values of tensors are looked at.
+    #[must_use]
+    pub(crate) fn reads_values(self) -> bool {
+        self.physics != Self::off().physics
+    }
+}
+
+impl Default for ValidationConfig {
+    fn default() -> Self {
+        Self::strict()
+    }
+}
+
+/// What is wrong with a tensor.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(untagged)]
+#[non_exhaustive]
+pub enum Reason {
+    /// Its values.
+    Values(Violation),
+    /// Its name or shape, or that it is not there.
+    Structure(Mismatch),
+    /// The tokenizer has ids that the embedding has no row for.
+    Vocabulary {
+        /// Tokens of the tokenizer.
+        tokens: u64,
+        /// Rows of the embedding.
+        rows: u64,
+    },
+}
+
+/// A tensor that an import should not pass on.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ValidationError {
+    /// Name in the source.
+    pub tensor: String,
+    /// How bad it is.
+    pub level: Level,
+    /// What is wrong.
+    pub message: String,
+    /// The same for programs.
+    #[serde(flatten)]
+    pub reason: Box<Reason>,
+}
+
+impl std::fmt::Display for ValidationError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "tensor '{}': {}", apr::Escaped::short(&self.tensor), apr::Escaped(&self.message))
+    }
+}
+
+impl std::error::Error for ValidationError {}
+
+impl ValidationError {
+    fn of_values(tensor: &str, violation: Violation) -> Self {
+        let (level, message) = (violation.level(), violation.to_string());
+        Self { tensor: tensor.to_owned(), level, message, reason: Box::new(Reason::Values(violation)) }
+    }
+
+    pub(crate) fn of_structure(mismatch: Mismatch) -> Self {
+        Self {
+            tensor: mismatch.name().to_owned(),
+            level: Level::Error,
+            message: mismatch.to_string(),
+            reason: Box::new(Reason::Structure(mismatch)),
+        }
+    }
+}
+
+/// What a validation came to.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct ValidationReport {
+    /// Tensors whose values were looked at.
+    pub checked: usize,
+    /// Errors that did not end the job.
+    pub errors: Vec<ValidationError>,
+    /// What is odd.
+    pub warnings: Vec<ValidationError>,
+}
+
+/// Judges tensors one by one.
+///
+/// ```
+/// use apr_ops::inline::{InlineValidator, ValidationConfig};
+///
+/// let mut validator = InlineValidator::new(ValidationConfig::strict());
+/// assert!(validator.validate_tensor("fc1.weight", &[0.02, -0.03, 0.01]).is_ok());
+/// let error = validator.validate_tensor("fc2.weight", &[0.02, f32::NAN]).unwrap_err();
+/// assert_eq!(error.to_string(), "tensor 'fc2.weight': 1 of 2 values are NaN");
+/// ```
+#[derive(Debug, Clone)]
+pub struct InlineValidator {
+    config: ValidationConfig,
+    expectations: Vec<Option<TensorExpectation>>,
+    report: ValidationReport,
+}
+
+impl InlineValidator {
+    /// A validator that knows no family: it judges layer norms by their names.
+    #[must_use]
+    pub fn new(config: ValidationConfig) -> Self {
+        Self { config, expectations: Vec::new(), report: ValidationReport::default() }
+    }
+
+    /// A validator for the tensors of a checkpoint, in their order.
+    #[must_use]
+    pub fn for_checkpoint(config: ValidationConfig, tensors: &[TensorInfo], model: Option<&FamilyModel<'_>>) -> Self {
+        let expectation = |(position, info): (usize, &TensorInfo)| match model {
+            Some(model) => model.expectation(position),
+            None => expectation_by_name(&info.name),
+        };
+        Self::expecting(config, tensors.iter().enumerate().map(expectation).collect())
+    }
+
+    /// A validator with an expectation for each tensor of a checkpoint.
+    pub(crate) fn expecting(config: ValidationConfig, expectations: Vec<Option<TensorExpectation>>) -> Self {
+        Self { expectations, ..Self::new(config) }
+    }
+
+    /// The configuration.
+    #[must_use]
+    pub fn config(&self) -> ValidationConfig {
+        self.config
+    }
+
+    /// Judges a tensor by its values.
+    ///
+    /// # Errors
+    /// The first error, if errors end the job.
+    pub fn validate_tensor(&mut self, name: &str, data: &[f32]) -> Result<(), ValidationError> {
+        let bytes: Vec<u8> = data.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let stats = Moments::of(DType::F32, &bytes, &mut Scratch::default()).finish();
+        self.judge(name, &stats, expectation_by_name(name))
+    }
+
+    /// Judges the tensor at this position of the checkpoint by its statistics.
+    ///
+    /// # Errors
+    /// The first error, if errors end the job.
+    pub(crate) fn validate_stats(&mut self, position: usize, name: &str, stats: &Stats) -> Result<(), ValidationError> {
+        let expectation = self.expectations.get(position).copied().flatten();
+        self.judge(name, stats, expectation)
+    }
+
+    fn judge(&mut self, name: &str, stats: &Stats, expected: Option<TensorExpectation>) -> Result<(), ValidationError> {
+        self.report.checked += 1;
+        for violation in self.config.physics.violations(name, stats, expected) {
+            self.record(ValidationError::of_values(name, violation))?;
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, error: ValidationError) -> Result<(), ValidationError> {
+        match error.level {
+            Level::Error if self.config.stop => return Err(error),
+            Level::Error => self.report.errors.push(error),
+            Level::Warning => self.report.warnings.push(error),
+        }
+        Ok(())
+    }
+
+    /// What was found.
+    #[must_use]
+    pub fn finish(self) -> ValidationReport {
+        self.report
+    }
+}

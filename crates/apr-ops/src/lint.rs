@@ -1,0 +1,247 @@
+//! Best practices and conventions (seed 001 §4.11): what is not wrong, but could be better.
+
+use apr::{CheckpointReader, FormatId, Result, TensorInfo, keys};
+use apr_arch::FamilyModel;
+use apr_core::ExtentKind;
+use serde::Serialize;
+
+use crate::{counted, nearest};
+
+/// Alignment that lets any kernel read a tensor in place, in bytes.
+const ALIGNMENT: u64 = 64;
+/// Uncompressed tensors above this many bytes are worth a word.
+const LARGE: u64 = 1 << 20;
+/// Bytes of padding read at a time.
+const PIECE: usize = 1 << 16;
+
+/// How much a remark matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Severity {
+    /// Users of the model will miss it.
+    Warn,
+    /// It could be better.
+    Info,
+}
+
+/// What a remark is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum Topic {
+    /// Licence, model card, provenance.
+    Metadata,
+    /// Names against the canonical ones.
+    #[serde(rename = "Tensor Naming")]
+    Naming,
+    /// Alignment.
+    Efficiency,
+    /// Stored size.
+    Compression,
+    /// Oddities of the file itself.
+    Structure,
+}
+
+impl Topic {
+    /// As the report heads its remarks.
+    #[must_use]
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Metadata => "Metadata",
+            Self::Naming => "Tensor Naming",
+            Self::Efficiency => "Efficiency",
+            Self::Compression => "Compression",
+            Self::Structure => "Structure",
+        }
+    }
+}
+
+/// A remark.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Remark {
+    /// How much it matters.
+    pub severity: Severity,
+    /// What it is about.
+    pub topic: Topic,
+    /// In words.
+    pub message: String,
+}
+
+/// The report of `apr lint`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LintReport {
+    /// What was opened.
+    pub file: String,
+    /// Its format.
+    pub format: FormatId,
+    /// The remarks, warnings first.
+    pub remarks: Vec<Remark>,
+}
+
+impl LintReport {
+    /// Remarks of a severity.
+    #[must_use]
+    pub fn count(&self, severity: Severity) -> usize {
+        self.remarks.iter().filter(|remark| remark.severity == severity).count()
+    }
+}
+
+/// Looks at names, metadata and layout; reads no tensor.
+///
+/// # Errors
+/// E002 and E007 when padding can't be read.
+pub fn lint(reader: &dyn CheckpointReader, file: &str, model: Option<&FamilyModel<'_>>) -> Result<LintReport> {
+    let mut remarks = Remarks::default();
+    metadata(reader, &mut remarks);
+    match model {
+        Some(model) => naming_of_family(reader, model, &mut remarks),
+        None => naming_of_no_family(reader, &mut remarks),
+    }
+    alignment(reader, &mut remarks);
+    compression(reader, &mut remarks);
+    structure(reader, &mut remarks)?;
+    let mut remarks = remarks.0;
+    remarks.sort_by_key(|remark| remark.severity);
+    Ok(LintReport { file: file.to_owned(), format: reader.format(), remarks })
+}
+
+#[derive(Default)]
+struct Remarks(Vec<Remark>);
+
+impl Remarks {
+    fn add(&mut self, severity: Severity, topic: Topic, message: impl Into<String>) {
+        self.0.push(Remark { severity, topic, message: message.into() });
+    }
+}
+
+fn metadata(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
+    // An import writes down under `source` where the model comes from.
+    let wanted: [(&str, &[&str]); 3] =
+        [("license", &["license"]), ("model_card", &["model_card"]), ("provenance", &["provenance", keys::SOURCE])];
+    for (name, keys) in wanted {
+        if keys.iter().all(|key| reader.metadata().get(key).is_none_or(serde_json::Value::is_null)) {
+            let field = if name == "license" { " field" } else { "" };
+            remarks.add(Severity::Warn, Topic::Metadata, format!("Missing '{name}'{field}"));
+        }
+    }
+}
+
+fn naming_of_family(reader: &dyn CheckpointReader, model: &FamilyModel<'_>, remarks: &mut Remarks) {
+    let missing: Vec<String> = model
+        .mismatches(reader.tensors())
+        .into_iter()
+        .filter_map(|mismatch| match mismatch {
+            apr_arch::Mismatch::Missing { name } => Some(name),
+            _ => None,
+        })
+        .collect();
+    for (position, info) in reader.tensors().iter().enumerate() {
+        match model.canonical(position) {
+            Some(canonical) if canonical == info.name => {}
+            Some(canonical) => {
+                let message = format!("'{}' should be '{canonical}'", info.name);
+                remarks.add(Severity::Info, Topic::Naming, message);
+            }
+            None if is_auxiliary(reader, &info.name) => {}
+            None => {
+                let similar = nearest(&info.name, missing.iter().map(String::as_str), 1);
+                let hint = similar.first().map_or(String::new(), |name| format!("; '{name}' is missing"));
+                let title = model.family().title();
+                let message = format!("'{}' is no tensor of the {title} family{hint}", info.name);
+                remarks.add(Severity::Warn, Topic::Naming, message);
+            }
+        }
+    }
+}
+
+/// What an import adds for the container's own use.
+fn is_auxiliary(reader: &dyn CheckpointReader, name: &str) -> bool {
+    let filterbank = reader.metadata().object("mel_filterbank").and_then(|entry| entry.get("tensor"));
+    filterbank.and_then(serde_json::Value::as_str) == Some(name)
+}
+
+fn naming_of_no_family(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
+    remarks.add(Severity::Info, Topic::Naming, "the family is not known, so names are held against general rules only");
+    for info in reader.tensors() {
+        if let Some(better) = by_general_rules(&info.name) {
+            let message = format!("'{}' should be '{better}' for auto-mapping", info.name);
+            remarks.add(Severity::Info, Topic::Naming, message);
+        }
+    }
+}
+
+/// The rules of seed 001 §10.8 that hold for every family: no `model.` in front, `weight` and `bias` in full.
+fn by_general_rules(name: &str) -> Option<String> {
+    let stem = name.strip_prefix("model.").unwrap_or(name);
+    let better = match stem.rsplit_once('.') {
+        Some((module, "w" | "W" | "gamma" | "kernel")) => format!("{module}.weight"),
+        Some((module, "b" | "B" | "beta")) => format!("{module}.bias"),
+        _ => stem.to_owned(),
+    };
+    (better != name).then_some(better)
+}
+
+fn alignment(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
+    let offsets = || (0..reader.tensors().len()).map(|tensor| reader.stored(tensor)).filter(|stored| stored.len > 0);
+    let unaligned = offsets().filter(|stored| stored.offset % ALIGNMENT != 0).count();
+    // The alignment that all of them have: the lowest bit that any offset sets.
+    let together = offsets().fold(ALIGNMENT, |bits, stored| bits | stored.offset);
+    let current = 1_u64 << together.trailing_zeros();
+    if unaligned > 0 {
+        let tensors = counted(unaligned as u64, "tensor");
+        let message = format!("{tensors} could be aligned to {ALIGNMENT} bytes (currently {current})");
+        remarks.add(Severity::Info, Topic::Efficiency, message);
+    }
+}
+
+fn compression(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
+    if reader.format() != FormatId::Apr2 {
+        return;
+    }
+    let large = |(position, info): (usize, &TensorInfo)| {
+        let len = info.byte_len().unwrap_or_default();
+        (len > LARGE && reader.stored(position).len == len).then_some(len)
+    };
+    let large: Vec<u64> = reader.tensors().iter().enumerate().filter_map(large).collect();
+    if !large.is_empty() {
+        let total: u64 = large.iter().sum();
+        let tensors = counted(large.len() as u64, "tensor");
+        let message = format!("{tensors} over 1 MB are stored uncompressed ({} MB together)", total / 1_000_000);
+        remarks.add(Severity::Info, Topic::Compression, message);
+    }
+}
+
+fn structure(reader: &dyn CheckpointReader, remarks: &mut Remarks) -> Result<()> {
+    for warning in reader.warnings() {
+        remarks.add(Severity::Warn, Topic::Structure, warning.clone());
+    }
+    let Some(checksum) = reader.checksum() else { return Ok(()) };
+    let mut bytes = vec![0; PIECE];
+    let padding = checksum.extents.iter().filter(|extent| extent.kind == ExtentKind::Padding);
+    for extent in padding {
+        let mut done = 0;
+        while done < extent.len {
+            let piece = usize::try_from(extent.len - done).map_or(PIECE, |left| left.min(PIECE));
+            reader.read_raw(extent.offset + done, &mut bytes[..piece])?;
+            if let Some(odd) = bytes[..piece].iter().position(|&byte| byte != 0) {
+                let offset = extent.offset + done + odd as u64;
+                remarks.add(Severity::Warn, Topic::Structure, format!("the padding is not zero (at byte {offset})"));
+                break;
+            }
+            done += piece as u64;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn general_rules_spell_names_out() {
+        assert_eq!(by_general_rules("encoder.w").as_deref(), Some("encoder.weight"));
+        assert_eq!(by_general_rules("model.encoder.b").as_deref(), Some("encoder.bias"));
+        assert_eq!(by_general_rules("model.encoder.weight").as_deref(), Some("encoder.weight"));
+        assert_eq!(by_general_rules("encoder.weight"), None);
+        assert_eq!(by_general_rules("w"), None, "a name of one word may mean anything");
+    }
+}

@@ -1,0 +1,225 @@
+//! Whether a tensor's values are those of a healthy model (seed 001 §10.9, §10.10).
+
+use apr_arch::{Kind, Range, TensorExpectation};
+use apr_tensor::stats::Stats;
+use serde::Serialize;
+
+use crate::{grouped, number};
+
+/// Values a tensor must have before its mean and deviation say anything.
+const FEWEST_VALUES: u64 = 8;
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// The model should not be used.
+    Error,
+    /// Odd, worth a look.
+    Warning,
+}
+
+/// What is wrong with a tensor's values.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Violation {
+    /// Values that are not a number.
+    Nan {
+        /// How many.
+        count: u64,
+        /// Of how many values.
+        of: u64,
+    },
+    /// Infinite values.
+    Infinite {
+        /// How many.
+        count: u64,
+        /// Of how many values.
+        of: u64,
+    },
+    /// Every value is zero.
+    Zero,
+    /// The mean lies outside the range of its kind.
+    Mean {
+        /// The mean.
+        mean: f64,
+        /// The range.
+        expected: Range,
+        /// What the tensor is.
+        kind: Kind,
+        /// Whether that is wrong rather than odd.
+        must: bool,
+    },
+    /// The standard deviation lies outside the range of its kind.
+    Std {
+        /// The standard deviation.
+        std: f64,
+        /// The range.
+        expected: Range,
+        /// What the tensor is.
+        kind: Kind,
+    },
+    /// A filterbank has negative values.
+    Negative {
+        /// The smallest one.
+        min: f64,
+    },
+}
+
+impl Violation {
+    /// How bad it is.
+    #[must_use]
+    pub fn level(&self) -> Level {
+        match self {
+            Self::Nan { .. } | Self::Infinite { .. } | Self::Mean { must: true, .. } => Level::Error,
+            Self::Zero | Self::Mean { .. } | Self::Std { .. } | Self::Negative { .. } => Level::Warning,
+        }
+    }
+}
+
+impl std::fmt::Display for Violation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Nan { count, of } => write!(f, "{} of {} values are NaN", grouped(*count), grouped(*of)),
+            Self::Infinite { count, of } => write!(f, "{} of {} values are infinite", grouped(*count), grouped(*of)),
+            Self::Zero => f.write_str("every value is zero"),
+            Self::Mean { mean, expected, kind, .. } => {
+                write!(f, "the mean of this {} is {}; {expected} is healthy", kind.name(), number(*mean))
+            }
+            Self::Std { std, expected, kind } => {
+                write!(f, "the standard deviation of this {} is {}; {expected} is healthy", kind.name(), number(*std))
+            }
+            Self::Negative { min } => {
+                write!(f, "a filterbank has no negative values, this one goes down to {}", number(*min))
+            }
+        }
+    }
+}
+
+/// Which violations to look for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Physics {
+    /// NaN and infinite values.
+    pub finite: bool,
+    /// Tensors of zeros.
+    pub zeros: bool,
+    /// Means and deviations outside the ranges of the tensor's kind.
+    pub ranges: bool,
+}
+
+impl Physics {
+    /// Everything.
+    pub const ALL: Self = Self { finite: true, zeros: true, ranges: true };
+
+    /// What the statistics of a tensor violate, worst first.
+    #[must_use]
+    pub fn violations(self, name: &str, stats: &Stats, expectation: Option<TensorExpectation>) -> Vec<Violation> {
+        let mut violations = Vec::new();
+        let of = stats.count;
+        if self.finite && stats.nan > 0 {
+            violations.push(Violation::Nan { count: stats.nan, of });
+        }
+        if self.finite && stats.inf > 0 {
+            violations.push(Violation::Infinite { count: stats.inf, of });
+        }
+        if self.ranges {
+            violations.extend(expectation.and_then(|expectation| mean(stats, expectation)));
+            violations.extend(expectation.and_then(|expectation| deviation(stats, expectation)));
+            let min = stats.min.filter(|min| is_filterbank(name) && *min < 0.0);
+            violations.extend(min.map(|min| Violation::Negative { min }));
+        }
+        let kind = expectation.map(|expectation| expectation.kind);
+        if self.zeros && may_not_be_zero(name, kind) && of > 1 && stats.zeros == of {
+            violations.push(Violation::Zero);
+        }
+        violations
+    }
+}
+
+fn mean(stats: &Stats, TensorExpectation { kind, mean, must, .. }: TensorExpectation) -> Option<Violation> {
+    let (mean, expected) = (stats.mean?, mean?);
+    let wrong = stats.count >= FEWEST_VALUES && !expected.contains(mean);
+    wrong.then_some(Violation::Mean { mean, expected, kind, must })
+}
+
+fn deviation(stats: &Stats, TensorExpectation { kind, std, .. }: TensorExpectation) -> Option<Violation> {
+    let (std, expected) = (stats.std?, std?);
+    let wrong = stats.count >= FEWEST_VALUES && !expected.contains(std);
+    wrong.then_some(Violation::Std { std, expected, kind })
+}
+
+/// Whether a tensor is a mel filterbank, by its name (seed 001 §5.3).
+#[must_use]
+pub fn is_filterbank(name: &str) -> bool {
+    name.ends_with("mel_filterbank") || name.ends_with("mel_filters")
+}
+
+/// A bias and a beta start at zero and may stay there, and a buffer is not learnt; other tensors were never filled.
+pub(crate) fn may_not_be_zero(name: &str, kind: Option<Kind>) -> bool {
+    match kind {
+        Some(kind) => !matches!(kind, Kind::Bias | Kind::NormBeta | Kind::Buffer | Kind::Scale),
+        None => !name.ends_with("bias"),
+    }
+}
+
+/// What to expect of a tensor that no family knows: layer norms have names of their own, and being a guess, their ranges
+/// only warn.
+#[must_use]
+pub fn expectation_by_name(name: &str) -> Option<TensorExpectation> {
+    Kind::of_name(name).map(|kind| TensorExpectation { must: false, ..kind.expectation() })
+}
+
+#[cfg(test)]
+mod tests {
+    use apr::DType;
+    use apr_tensor::stats::{Moments, Scratch};
+
+    use super::*;
+
+    fn violations(values: &[f32], kind: Option<Kind>, name: &str) -> Vec<Violation> {
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let stats = Moments::of(DType::F32, &bytes, &mut Scratch::default()).finish();
+        Physics::ALL.violations(name, &stats, kind.map(Kind::expectation))
+    }
+
+    #[test]
+    fn a_gamma_at_eleven_is_wrong_and_one_at_one_is_not() {
+        let found = violations(&[11.0; 16], Some(Kind::NormGamma), "norm.weight");
+        assert!(matches!(found[..], [Violation::Mean { mean: 11.0, must: true, .. }]), "{found:?}");
+        assert_eq!(found[0].level(), Level::Error);
+        assert_eq!(found[0].to_string(), "the mean of this norm weight (gamma) is 11; [0.5, 3] is healthy");
+        assert!(violations(&[1.0; 16], Some(Kind::NormGamma), "norm.weight").is_empty());
+    }
+
+    #[test]
+    fn values_that_are_no_numbers_come_first() {
+        let found = violations(&[f32::NAN, f32::INFINITY, 9.0, 9.0, 9.0, 9.0, 9.0, 9.0], Some(Kind::Linear), "w");
+        assert!(matches!(
+            found[..],
+            [Violation::Nan { count: 1, of: 8 }, Violation::Infinite { .. }, Violation::Mean { .. }]
+        ));
+        assert_eq!(found[2].level(), Level::Warning, "a linear layer's mean should be near zero");
+    }
+
+    #[test]
+    fn zeros_are_odd_except_where_they_belong() {
+        assert_eq!(violations(&[0.0; 8], Some(Kind::Linear), "w"), [Violation::Zero]);
+        assert_eq!(violations(&[0.0; 8], None, "w"), [Violation::Zero]);
+        for (kind, name) in [(Some(Kind::Bias), "b"), (Some(Kind::NormBeta), "b"), (None, "fc.bias")] {
+            assert_eq!(violations(&[0.0; 8], kind, name), [], "{name}");
+        }
+        assert_eq!(violations(&[0.0], None, "scalar"), [], "a single zero is a value");
+    }
+
+    #[test]
+    fn few_values_have_no_typical_mean() {
+        assert_eq!(violations(&[5.0; 7], Some(Kind::Linear), "w"), []);
+    }
+
+    #[test]
+    fn a_filterbank_has_no_negative_values() {
+        let found = violations(&[0.0, 0.5, -0.25], None, "audio.mel_filterbank");
+        assert_eq!(found, [Violation::Negative { min: -0.25 }]);
+    }
+}

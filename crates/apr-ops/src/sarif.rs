@@ -1,0 +1,97 @@
+//! Findings in the form that code scanning services take: SARIF 2.1.0 (OASIS).
+
+use std::collections::BTreeMap;
+
+use apr::pytorch::{Action, ScanReport, Verdict};
+use serde_json::{Value, json};
+
+use crate::validate::{Level, ValidateReport};
+
+/// What a rule is about, by the identifier that its findings bear.
+type Rules = BTreeMap<String, String>;
+
+/// The findings of a validation.
+#[must_use]
+pub fn of_validation(report: &ValidateReport) -> Value {
+    let mut rules = Rules::new();
+    let results = report.findings.iter().map(|finding| {
+        let check = serde_json::to_value(finding.check).unwrap_or_default();
+        let check = check.as_str().unwrap_or_default();
+        let rule = format!("apr/{check}");
+        rules.insert(rule.clone(), format!("the {check} check of apr validate"));
+        let level = if finding.level == Level::Error { "error" } else { "warning" };
+        let tensor = finding.tensor.as_ref();
+        let text = tensor.map_or(finding.message.clone(), |name| format!("tensor '{name}': {}", finding.message));
+        result(&rule, level, &text, &report.file, finding.offset, tensor.map(String::as_str))
+    });
+    let results: Vec<Value> = results.collect();
+    log(&rules, &results)
+}
+
+/// What a refused file would have imported and called.
+#[must_use]
+pub fn of_scan(scan: &ScanReport, error: &str) -> Value {
+    let mut rules =
+        Rules::from([("apr/refused".to_owned(), "the file was refused and nothing of it was run".to_owned())]);
+    let mut results = vec![result("apr/refused", "error", error, &scan.file, None, None)];
+    for finding in scan.findings().filter(|finding| finding.verdict != Verdict::Allowed) {
+        let (kind, level) = match finding.verdict {
+            Verdict::Dangerous => ("dangerous", "error"),
+            _ => ("unknown", "warning"),
+        };
+        let action = if matches!(finding.action, Action::Call) { "call" } else { "import" };
+        let rule = format!("pickle/{kind}-{action}");
+        rules.insert(rule.clone(), format!("loading the pickle would {action} a name that is {kind}"));
+        let text = format!("{action} of {}.{} by {}", finding.module, finding.name, finding.opcode);
+        results.push(result(&rule, level, &text, &scan.file, Some(finding.offset), None));
+    }
+    log(&rules, &results)
+}
+
+fn result(rule: &str, level: &str, text: &str, file: &str, offset: Option<u64>, tensor: Option<&str>) -> Value {
+    let mut place = json!({ "artifactLocation": { "uri": uri(file) } });
+    if let Some(offset) = offset {
+        place["region"] = json!({ "byteOffset": offset });
+    }
+    let mut location = json!({ "physicalLocation": place });
+    if let Some(tensor) = tensor {
+        location["logicalLocations"] = json!([{ "fullyQualifiedName": tensor }]);
+    }
+    json!({ "ruleId": rule, "level": level, "message": { "text": text }, "locations": [location] })
+}
+
+/// A path as a relative or absolute reference (RFC 3986): what may not stand there is escaped.
+fn uri(path: &str) -> String {
+    let mut uri = String::with_capacity(path.len());
+    for byte in path.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
+            uri.push(byte.into());
+        } else {
+            uri.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    uri
+}
+
+fn log(rules: &Rules, results: &[Value]) -> Value {
+    let rules: Vec<Value> =
+        rules.iter().map(|(id, text)| json!({ "id": id, "shortDescription": { "text": text } })).collect();
+    json!({
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [{
+            "tool": { "driver": { "name": "apr", "version": env!("CARGO_PKG_VERSION"), "rules": rules } },
+            "results": results,
+        }],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_become_references() {
+        assert_eq!(uri("models/my model#1.pt"), "models/my%20model%231.pt");
+    }
+}
