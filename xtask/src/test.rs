@@ -6,6 +6,7 @@ use crate::{reference, targets};
 
 pub(crate) fn run(steps: &mut Steps) {
     steps.run("the Python reference environment", reference::set_up_python);
+    steps.run("torch, for PyTorch's files", reference::set_up_torch);
     steps.run("the model all-MiniLM-L6-v2", reference::fetch_model);
     steps.run("tests of the workspace", || {
         run_program(&mut cargo("test", ["--workspace", "--all-features", "--no-fail-fast"]))

@@ -1,6 +1,6 @@
 //! The families that are known, and which of them a checkpoint belongs to.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use apr_core::{Error, Metadata, Result, TensorInfo, keys};
 
@@ -43,14 +43,8 @@ const BUILTIN: [&str; 22] = [
     include_str!("../families/wav2vec2.toml"),
 ];
 
-static PARSED: LazyLock<Vec<Arc<Family>>> = LazyLock::new(|| {
-    let mut families = Families { list: Vec::new(), brought: Vec::new() };
-    for text in BUILTIN {
-        // A test loads each of them: one that is malformed never leaves this repository.
-        let _ = families.add(text).inspect_err(|error| debug_assert!(false, "{error}"));
-    }
-    families.list
-});
+/// Tables of the built-in families, each read when it is first asked for: most runs need one of them.
+static READ: [OnceLock<Arc<Family>>; BUILTIN.len()] = [const { OnceLock::new() }; BUILTIN.len()];
 
 static NO_CONFIG: LazyLock<Config> = LazyLock::new(Config::new);
 
@@ -77,17 +71,17 @@ static NO_CONFIG: LazyLock<Config> = LazyLock::new(Config::new);
 /// assert_eq!(tiny.role("layers.3.weight").as_deref(), Some("Weight of layer 3"));
 /// # Ok::<(), apr_core::Error>(())
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Families {
-    list: Vec<Arc<Family>>,
-    brought: Vec<String>,
+    /// Those that were added, the latest first; they come before built-in ones.
+    brought: Vec<Arc<Family>>,
 }
 
 impl Families {
     /// Those that apr knows by itself.
     #[must_use]
     pub fn builtin() -> Self {
-        Self { list: PARSED.clone(), brought: Vec::new() }
+        Self::default()
     }
 
     /// Adds a family from the text of a family file; it comes before a known one of the same name.
@@ -95,34 +89,32 @@ impl Families {
     /// # Errors
     /// E001 when the text is not TOML, not a family, or extends one that is not known.
     pub fn add(&mut self, text: &str) -> Result<&Family> {
-        let mut file = FamilyFile::parse(text)?;
-        if let Some(base) = &file.extends {
-            let base = self.find(base).ok_or_else(|| self.unknown(base))?.file.clone();
-            file = file.on_top_of(&base);
-        }
-        let family = Arc::new(Family::new(file)?);
-        self.brought.push(family.name().to_owned());
-        let place = self.list.iter().position(|known| known.name() == family.name()).unwrap_or(self.list.len());
-        self.list.insert(place, family);
-        Ok(&self.list[place])
+        let family = read(text, |base| self.find(base)).map_err(|error| match error {
+            Refused::UnknownBase(base) => self.unknown(&base),
+            Refused::Malformed(error) => error,
+        })?;
+        self.brought.insert(0, Arc::new(family));
+        Ok(&self.brought[0])
     }
 
     /// Names of the families that were added to the built-in ones.
-    #[must_use]
-    pub fn brought(&self) -> &[String] {
-        &self.brought
+    pub fn brought(&self) -> impl Iterator<Item = &str> {
+        self.brought.iter().map(|family| family.name())
     }
 
     /// The family that is called so, by itself or by configurations.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<&Family> {
-        let by_own_name = self.list.iter().find(|family| family.name().eq_ignore_ascii_case(name));
-        by_own_name.or_else(|| self.list.iter().find(|family| family.is_called(name))).map(|family| &**family)
+        let lower = name.to_ascii_lowercase();
+        let told = (0..BUILTIN.len()).filter(|&at| mentions(BUILTIN[at], &lower)).map(|at| -> &Family { builtin(at) });
+        let candidates: Vec<&Family> = self.brought.iter().map(|family| &**family).chain(told).collect();
+        let by_own_name = candidates.iter().find(|family| family.name().eq_ignore_ascii_case(name));
+        by_own_name.or_else(|| candidates.iter().find(|family| family.is_called(name))).copied()
     }
 
     /// All of them, in the order they are tried.
     pub fn iter(&self) -> impl Iterator<Item = &Family> {
-        self.list.iter().map(|family| &**family)
+        self.brought.iter().map(|family| &**family).chain((0..BUILTIN.len()).map(|at| -> &Family { builtin(at) }))
     }
 
     /// The family of a checkpoint: as its metadata say, or else as its tensors' names do. `None` where neither convinces.
@@ -133,6 +125,9 @@ impl Families {
         if let Some(family) = told {
             let (_, known) = best_naming(family, tensors);
             return (share(known) >= TOLD).then(|| FamilyModel::new(family, tensors, config(metadata)));
+        }
+        if tensors.len() < FEWEST {
+            return None;
         }
         let mut best: Option<(usize, usize, FamilyModel<'a>)> = None;
         for family in self.iter() {
@@ -163,6 +158,44 @@ impl Families {
         let names: Vec<&str> = self.iter().map(Family::name).collect();
         Error::format(format!("there is no family '{name}'; known are {}", names.join(", ")))
     }
+}
+
+/// The built-in family at this position.
+///
+/// # Panics
+/// When its table is malformed; a test reads them all, so none that is leaves this repository.
+fn builtin(at: usize) -> &'static Family {
+    READ[at].get_or_init(|| {
+        let base = |name: &str| {
+            let mut named = (0..at).filter(|&at| mentions(BUILTIN[at], name)).map(builtin);
+            named.find(|family| family.name() == name)
+        };
+        match read(BUILTIN[at], base) {
+            Ok(family) => Arc::new(family),
+            Err(_) => unreachable!("the table {at} is malformed"),
+        }
+    })
+}
+
+/// Whether a name stands in quotes in the head of a table, where its names are; cheaper than reading the table.
+fn mentions(table: &str, name: &str) -> bool {
+    let head = table.split("\n[").next().unwrap_or(table);
+    head.contains(&format!("\"{name}\""))
+}
+
+/// Why a table is no family.
+enum Refused {
+    UnknownBase(String),
+    Malformed(Error),
+}
+
+fn read<'f>(text: &str, find: impl Fn(&str) -> Option<&'f Family>) -> Result<Family, Refused> {
+    let mut file = FamilyFile::parse(text).map_err(Refused::Malformed)?;
+    if let Some(base) = &file.extends {
+        let base = find(base).ok_or_else(|| Refused::UnknownBase(base.clone()))?;
+        file = file.on_top_of(&base.file);
+    }
+    Family::new(file).map_err(Refused::Malformed)
 }
 
 fn config(metadata: &Metadata) -> &Config {

@@ -73,8 +73,8 @@ impl Context {
         let named = match (&self.arch, self.arch_files.is_empty()) {
             (Some(Arch::Named(name)), _) => name.clone(),
             (Some(Arch::Auto), _) | (None, true) => return Ok(Architecture::Auto),
-            (None, false) => match self.families()?.brought() {
-                [only] => only.clone(),
+            (None, false) => match self.families()?.brought().collect::<Vec<_>>()[..] {
+                [only] => only.to_owned(),
                 _ => return Ok(Architecture::Auto),
             },
         };

@@ -125,8 +125,7 @@ fn vocab_size(metadata: &Metadata) -> Option<u64> {
 }
 
 fn without_texts(metadata: &Metadata) -> Metadata {
-    let mut metadata = metadata.clone();
-    metadata.remove(keys::FILES);
-    metadata.remove("tokenizer.vocabulary");
-    metadata
+    let kept = metadata.iter().filter(|(key, _)| ![keys::FILES, "tokenizer.vocabulary"].contains(key));
+    let kept: serde_json::Map<String, Value> = kept.map(|(key, value)| (key.to_owned(), value.clone())).collect();
+    kept.into()
 }
