@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use apr::{CheckpointReader, Limits};
+use apr::{CheckpointReader, OpenOptions};
 use apr_arch::{Families, Family, FamilyModel};
 use apr_io::{Interrupt, Threads, io_error};
 use apr_ops::import::{Architecture, family_of};
@@ -23,7 +23,7 @@ const DEFAULT_MEMORY: u64 = 1 << 30;
 pub(crate) struct Context {
     pub(crate) config: Config,
     pub(crate) json: bool,
-    pub(crate) limits: Limits,
+    pub(crate) options: OpenOptions,
     pub(crate) printer: Printer,
     pub(crate) interrupt: Interrupt,
     threads: NonZeroUsize,
@@ -37,13 +37,13 @@ impl Context {
     pub(crate) fn new(args: &GlobalArgs) -> Outcome<Self> {
         let config = Config::load()?;
         choose_color(args.color, config.defaults.color);
-        let mut limits = Limits::default();
-        limits.max_metadata = args.max_metadata.unwrap_or(limits.max_metadata);
+        let mut options = OpenOptions { pickle_classes: args.pickle_class.clone(), ..OpenOptions::default() };
+        options.limits.max_metadata = args.max_metadata.unwrap_or(options.limits.max_metadata);
         let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         let json = args.json || config.defaults.output_format == OutputFormat::Json;
         Ok(Self {
             json,
-            limits,
+            options,
             printer: Printer::new(log_level(args)?, json),
             interrupt: Interrupt::default(),
             threads: args.threads.unwrap_or(cores),

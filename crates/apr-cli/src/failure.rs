@@ -129,6 +129,9 @@ impl Failure {
         match (error.code(), error.cause()) {
             (_, Some(IoCause::AlreadyExists)) => Some("use --force to replace it".to_owned()),
             (_, Some(IoCause::NotFound | IoCause::Interrupted)) => None,
+            (Code::Format, _) if error.message().ends_with("nothing of it was run") => {
+                Some("`apr validate` lists everything that loading it would run".to_owned())
+            }
             (Code::Memory, _) if error.file().is_none() => Some("raise --max-memory or APR_RAM_LIMIT".to_owned()),
             (code, _) => Some(format!("`apr explain {code}` tells more")),
         }

@@ -37,12 +37,12 @@ pub(crate) fn open(path: &Path, context: &Context) -> Outcome<Model> {
     if let Some(remote) = remote_scheme(path) {
         return Err(Failure::Usage(format!("{remote} models are not read by this version; download the model first")));
     }
-    let limits = &context.limits;
+    let options = &context.options;
     if name == STDIN {
         let (source, spool) = open_stdin(context)?;
-        return Ok(Model { reader: apr::open(source, "standard input", limits)?, name, _spool: spool });
+        return Ok(Model { reader: apr::open(source, "standard input", options)?, name, _spool: spool });
     }
-    Ok(Model { reader: open_model(path, limits)?, name, _spool: None })
+    Ok(Model { reader: open_model(path, options)?, name, _spool: None })
 }
 
 /// Opens a model together with the configuration and tokenizer files beside it.
@@ -50,7 +50,7 @@ pub(crate) fn open_with_companions(path: &Path, context: &Context) -> Outcome<Mo
     if path.as_os_str() == STDIN || remote_scheme(path).is_some() {
         return open(path, context);
     }
-    let reader = open_model_with_companions(path, &context.limits)?;
+    let reader = open_model_with_companions(path, &context.options)?;
     Ok(Model { reader, name: path.display().to_string(), _spool: None })
 }
 

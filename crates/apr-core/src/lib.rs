@@ -26,11 +26,14 @@ pub mod digest;
 mod dtype;
 mod error;
 mod escape;
+mod file_name;
+pub mod json;
 mod limits;
 mod metadata;
 mod pipeline;
 mod probe;
 mod shape;
+mod shard_index;
 mod sink;
 mod source;
 
@@ -41,10 +44,12 @@ pub use checkpoint::{
 pub use dtype::{DType, DTypeKind};
 pub use error::{Code, Error, IoCause, Result};
 pub use escape::Escaped;
+pub use file_name::check_file_name;
 pub use limits::Limits;
 pub use metadata::{Metadata, keys};
 pub use pipeline::{Pipeline, Serial};
 pub use probe::{FormatId, HEAD_LEN, recognise};
 pub use shape::Shape;
+pub use shard_index::ShardIndex;
 pub use sink::{MemoryFolder, Sink};
 pub use source::{ByteSource, SourceSet, read_vec};

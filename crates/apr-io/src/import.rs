@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::path::Path;
 
-use apr::{CheckpointReader, Code, DType, Limits, PlanOptions, Sink, TargetFormat};
+use apr::{CheckpointReader, Code, DType, OpenOptions, PlanOptions, Sink, TargetFormat};
 use apr_arch::Families;
 use apr_ops::convert::{ConvertOptions, ConvertReport, plan};
 use apr_ops::import::{Architecture, ImportError, ImportOptions, prepare};
@@ -122,7 +122,7 @@ fn open(source: &str) -> Result<Box<dyn CheckpointReader>, ImportError> {
         return Err(ImportError::DownloadFailed { source: source.to_owned(), reason });
     }
     let path = Path::new(source);
-    open_model_with_companions(path, &Limits::default()).map_err(|error| match path.extension() {
+    open_model_with_companions(path, &OpenOptions::default()).map_err(|error| match path.extension() {
         // The bytes are of no known format: the name is what the caller recognises.
         Some(extension) if error.code() == Code::Format && error.offset() == Some(0) => {
             ImportError::UnsupportedFormat { extension: extension.to_string_lossy().into_owned() }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use apr::{CheckpointReader, Limits, SourceSet};
+use apr::{CheckpointReader, OpenOptions, SourceSet};
 use apr_core::Result;
 
 use crate::{FileSource, ModelFolder, io_error};
@@ -14,25 +14,25 @@ const CONFIG: &str = "config.json";
 ///
 /// # Errors
 /// E001 for what is no model, E007 when a file can't be read, otherwise what the format's reader says.
-pub fn open_model(path: &Path, limits: &Limits) -> Result<Box<dyn CheckpointReader>> {
+pub fn open_model(path: &Path, options: &OpenOptions) -> Result<Box<dyn CheckpointReader>> {
     let name = path.display();
     if path.is_dir() {
         let folder = ModelFolder::open(path)?;
-        return Ok(Box::new(apr::open_folder(&folder, limits).map_err(|error| error.in_file(name))?));
+        return Ok(Box::new(apr::open_folder(&folder, options).map_err(|error| error.in_file(name))?));
     }
     if is_index(path) {
         let (folder, file) = neighbourhood(path)?;
-        return apr::open_in(&folder, &file, limits);
+        return apr::open_in(&folder, &file, options);
     }
-    apr::open(FileSource::open(path)?, &name.to_string(), limits)
+    apr::open(FileSource::open(path)?, &name.to_string(), options)
 }
 
 /// Opens a model together with the configuration and tokenizer files beside it.
 ///
 /// # Errors
 /// Those of [`open_model`].
-pub fn open_model_with_companions(path: &Path, limits: &Limits) -> Result<Box<dyn CheckpointReader>> {
-    let reader = open_model(path, limits)?;
+pub fn open_model_with_companions(path: &Path, options: &OpenOptions) -> Result<Box<dyn CheckpointReader>> {
+    let reader = open_model(path, options)?;
     if path.is_dir() || !reader.companions().is_empty() {
         return Ok(reader);
     }
@@ -41,7 +41,7 @@ pub fn open_model_with_companions(path: &Path, limits: &Limits) -> Result<Box<dy
     if folder.open(CONFIG).is_err() {
         return Ok(reader);
     }
-    Ok(Box::new(apr::with_companions(reader, &folder, limits)?))
+    Ok(Box::new(apr::with_companions(reader, &folder, &options.limits)?))
 }
 
 /// Whether the path names an index, whose bytes alone are no model.

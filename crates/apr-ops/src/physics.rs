@@ -159,7 +159,7 @@ pub fn is_filterbank(name: &str) -> bool {
 pub(crate) fn may_not_be_zero(name: &str, kind: Option<Kind>) -> bool {
     match kind {
         Some(kind) => !matches!(kind, Kind::Bias | Kind::NormBeta | Kind::Buffer | Kind::Scale),
-        None => !name.ends_with("bias"),
+        None => !name.ends_with("bias") && !name.ends_with("running_mean"),
     }
 }
 

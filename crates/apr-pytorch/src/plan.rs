@@ -2,11 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use apr_core::{Error, FileInfo, Layout, Loss, Metadata, PlannedTensor, Result, TensorInfo, keys};
+use apr_core::{Error, FileInfo, Layout, Loss, Metadata, PlannedTensor, Result, TensorInfo, check_file_name, keys};
 use serde_json::{Map, Value};
 
 use crate::flatten::MAX_NAME;
-use crate::names::check_file_name;
 use crate::pickle::build::MAX_DIMS;
 use crate::pickle::encode::{self, Item};
 use crate::pickle::globals::storage_class;

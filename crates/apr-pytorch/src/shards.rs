@@ -1,10 +1,8 @@
 //! Opening the shards that an index names.
 
-use std::collections::HashSet;
+use apr_core::{CheckpointReader, Limits, Result, ShardIndex, SourceSet};
+use serde::de::IgnoredAny;
 
-use apr_core::{CheckpointReader, Code, Error, Escaped, IoCause, Limits, Result, SourceSet};
-
-use crate::index::Index;
 use crate::options::OpenOptions;
 use crate::reader::{PytorchReader, open_boxed};
 
@@ -61,56 +59,16 @@ pub fn open_index_with(
     limits: &Limits,
     options: &OpenOptions,
 ) -> Result<PytorchReader> {
-    let index = Index::parse(index_json, limits).map_err(|error| error.in_file(index_name))?;
+    // Writers differ on whether tied tensors count twice in the total size, so nothing is compared with it.
+    let index = ShardIndex::<IgnoredAny>::parse(index_json, index_name, limits)?;
     let whole = OpenOptions { prefix: None, ..options.clone() };
-    let open = |shard: &String| {
-        let source = set.open(shard).map_err(|error| named_by(index_name, shard, error))?;
-        open_boxed(source, shard, limits, &whole)
-    };
-    let shards = index.shards.iter().map(open).collect::<Result<Vec<_>>>()?;
-    check_names(&index, &shards, index_name)?;
+    let shards = index.open_shards(set, |source, shard| open_boxed(source, shard, limits, &whole))?;
+    index.check_tensors(shards.iter().map(|shard| shard.tensors().iter().map(|info| info.name.as_str())))?;
 
     let mut reader = PytorchReader::join(shards);
-    if !index.unread.is_empty() {
-        let name = Escaped::short(index_name);
-        reader.warn(format!("{name}: metadata is not kept: {}", index.unread.join(", ")));
-    }
+    index.unread_warning().into_iter().for_each(|warning| reader.warn(warning));
     match &options.prefix {
         Some(prefix) => reader.select(prefix).map_err(|error| error.in_file(index_name)),
         None => Ok(reader),
-    }
-}
-
-/// Adds to an absent shard's error who asked for it.
-fn named_by(index_name: &str, shard: &str, error: Error) -> Error {
-    if error.code() != Code::Io {
-        return error.in_file(shard);
-    }
-    let message = format!("{index_name} names this shard: {}", error.message());
-    Error::io(error.cause().unwrap_or(IoCause::Other), message).in_file(error.file().unwrap_or(shard))
-}
-
-/// Every tensor of the index is in its shard, and every tensor of a shard is in the index.
-fn check_names(index: &Index, shards: &[PytorchReader], index_name: &str) -> Result<()> {
-    let mut found = HashSet::with_capacity(index.weights.len());
-    for (position, shard) in shards.iter().enumerate() {
-        for info in shard.tensors() {
-            let problem = match index.weights.get(&info.name) {
-                Some(&listed) if listed == position => {
-                    found.insert(info.name.as_str());
-                    continue;
-                }
-                Some(&listed) => format!("{index_name} says that it is in '{}'", Escaped::short(&index.shards[listed])),
-                None => format!("{index_name} does not list it"),
-            };
-            return Err(Error::corrupt(problem).in_file(&index.shards[position]).for_tensor(&info.name));
-        }
-    }
-    match index.weights.iter().find(|(name, _)| !found.contains(name.as_str())) {
-        Some((name, &shard)) => {
-            let message = format!("{index_name} lists it, but this shard has no such tensor");
-            Err(Error::corrupt(message).in_file(&index.shards[shard]).for_tensor(name))
-        }
-        None => Ok(()),
     }
 }

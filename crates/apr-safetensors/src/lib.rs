@@ -60,7 +60,6 @@
 mod dtype;
 mod header;
 mod index;
-mod json;
 mod names;
 mod parse;
 mod plan;

@@ -1,6 +1,6 @@
 //! Names that come out of a file or go into one.
 
-use apr_core::{Error, Escaped, Result};
+use apr_core::{Error, Result};
 
 /// Key of the text in a header; no tensor may have this name.
 pub(crate) const METADATA: &str = "__metadata__";
@@ -18,16 +18,6 @@ pub(crate) fn check_tensor_name(name: &str) -> Result<()> {
     Err(Error::format(problem).for_tensor(name))
 }
 
-/// Accepts a name that stays in the model's folder on every platform: a `:` would name a drive or a stream.
-pub(crate) fn check_file_name(name: &str) -> Result<()> {
-    let plain =
-        !matches!(name, "" | "." | "..") && !name.contains(['/', '\\', ':']) && !name.contains(char::is_control);
-    if !plain {
-        return Err(Error::format(format!("'{}' is not a plain file name", Escaped::short(name))));
-    }
-    Ok(())
-}
-
 /// A name that occurs more than once.
 pub(crate) fn duplicate<'a>(names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let mut sorted: Vec<&str> = names.collect();
@@ -38,16 +28,6 @@ pub(crate) fn duplicate<'a>(names: impl Iterator<Item = &'a str>) -> Option<&'a 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn file_names_stay_in_the_folder() {
-        for name in ["model.safetensors", "a..b", "..a", "größe.safetensors"] {
-            assert_eq!(check_file_name(name), Ok(()), "{name}");
-        }
-        for name in ["", ".", "..", "../a", "/a", "a/b", "a\\b", "C:a", "C:\\a", "a:stream", "a\0", "a\n"] {
-            assert!(check_file_name(name).is_err(), "{name:?}");
-        }
-    }
 
     #[test]
     fn duplicates_are_found_wherever_they_are() {

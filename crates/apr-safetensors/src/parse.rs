@@ -2,13 +2,13 @@
 
 use std::fmt;
 
+use apr_core::json::{self, Object};
 use apr_core::{DType, Error, Escaped, Result, Shape, TensorInfo};
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 
 use crate::dtype::dtype_from_name;
 use crate::header::{Entry, Header, LENGTH_BYTES, MAX_DIMS};
-use crate::json::{self, Object};
 use crate::names::{METADATA, check_tensor_name, duplicate};
 use crate::text::Text;
 

@@ -2,12 +2,12 @@
 
 use std::cmp::Reverse;
 
-use apr_core::{Error, FileInfo, Layout, Loss, Metadata, PlannedTensor, Result, TensorInfo, keys};
+use apr_core::{Error, FileInfo, Layout, Loss, Metadata, PlannedTensor, Result, TensorInfo, check_file_name, keys};
 
 use crate::dtype::rank;
 use crate::header::{Header, MAX_DIMS};
 use crate::index;
-use crate::names::{check_file_name, check_tensor_name, duplicate};
+use crate::names::{check_tensor_name, duplicate};
 use crate::text::Text;
 use crate::writer::{Plan, SafetensorsWriter};
 

@@ -7,7 +7,7 @@ use apr_core::{
 };
 use serde_json::{Map, Value};
 
-use crate::open_in;
+use crate::{OpenOptions, open_in};
 
 /// The file whose content becomes `model_type` and `architecture`.
 const CONFIG: &str = "config.json";
@@ -37,9 +37,10 @@ pub struct FolderCheckpoint {
 ///
 /// # Errors
 /// E001 when there are no weights or the choice is not clear, otherwise those of [`open_in`].
-pub fn open_folder(set: &dyn SourceSet, limits: &Limits) -> Result<FolderCheckpoint> {
+pub fn open_folder(set: &dyn SourceSet, options: impl Into<OpenOptions>) -> Result<FolderCheckpoint> {
+    let options = options.into();
     let weights = find_weights(&set.list()?)?;
-    with_companions(open_in(set, &weights, limits)?, set, limits)
+    with_companions(open_in(set, &weights, &options)?, set, &options.limits)
 }
 
 /// Adds the companions of its folder to a checkpoint.

@@ -31,5 +31,5 @@ pub use apr_format::apr2;
 pub use apr_pytorch as pytorch;
 pub use apr_safetensors as safetensors;
 pub use folder::{FolderCheckpoint, open_folder, with_companions};
-pub use open::{open, open_in};
+pub use open::{OpenOptions, open, open_in};
 pub use plan::{PlanOptions, TargetFormat, plan};

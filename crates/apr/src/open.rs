@@ -7,11 +7,45 @@ use apr_core::{
 /// Extensions that PyTorch checkpoints have.
 const PICKLED: [&str; 6] = ["pt", "pth", "bin", "ckpt", "pkl", "tar"];
 
+/// How to open: within which limits, and what to take on trust.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// How much of a file's claims are believed.
+    pub limits: Limits,
+    /// Full names of classes, as `__main__.Net`, whose pickled instances are read for their parameters. Nothing of the
+    /// class runs.
+    pub pickle_classes: Vec<String>,
+}
+
+impl From<&Limits> for OpenOptions {
+    fn from(limits: &Limits) -> Self {
+        Self { limits: *limits, ..Self::default() }
+    }
+}
+
+impl From<&Self> for OpenOptions {
+    fn from(options: &Self) -> Self {
+        options.clone()
+    }
+}
+
+impl OpenOptions {
+    fn pytorch(&self) -> apr_pytorch::OpenOptions {
+        apr_pytorch::OpenOptions { classes: self.pickle_classes.clone(), ..apr_pytorch::OpenOptions::default() }
+    }
+}
+
 /// Opens one file of any readable format.
 ///
 /// # Errors
 /// E001 for an unknown format or one this version does not read, otherwise what the format's reader says.
-pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> Result<Box<dyn CheckpointReader>> {
+pub fn open<S: ByteSource + 'static>(
+    source: S,
+    name: &str,
+    options: impl Into<OpenOptions>,
+) -> Result<Box<dyn CheckpointReader>> {
+    let options = options.into();
+    let limits = &options.limits;
     let head = read_vec(&source, 0, source.len().min(HEAD_LEN)).map_err(|error| error.in_file(name))?;
     let hint = || match extension(name) {
         "apr" => Some(FormatId::Apr2),
@@ -27,7 +61,7 @@ pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> 
         Some(FormatId::Apr2) => Ok(Box::new(apr_format::apr2::open(source, name, limits)?)),
         Some(FormatId::Safetensors) => Ok(Box::new(apr_safetensors::open(source, name, limits)?)),
         Some(FormatId::Pytorch | FormatId::Zip | FormatId::Pickle | FormatId::Tar) => {
-            Ok(Box::new(apr_pytorch::open(source, name, limits)?))
+            Ok(Box::new(apr_pytorch::open_with(source, name, limits, &options.pytorch())?))
         }
         Some(other) => {
             let message = format!("this is {}, which this version of apr does not read", other.name());
@@ -41,15 +75,17 @@ pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> 
 ///
 /// # Errors
 /// Those of [`open`]; E007 when a shard is missing.
-pub fn open_in(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<Box<dyn CheckpointReader>> {
+pub fn open_in(set: &dyn SourceSet, name: &str, options: impl Into<OpenOptions>) -> Result<Box<dyn CheckpointReader>> {
+    let options = options.into();
+    let limits = &options.limits;
     let source = set.open(name).map_err(|error| error.in_file(name))?;
     if extension(name) != "json" {
-        return open(source, name, limits);
+        return open(source, name, options);
     }
     limits.check_metadata(source.len()).map_err(|error| error.in_file(name))?;
     let json = read_vec(&source, 0, source.len()).map_err(|error| error.in_file(name))?;
     if names_pickles(&json) {
-        return Ok(Box::new(apr_pytorch::open_index(&json, name, set, limits)?));
+        return Ok(Box::new(apr_pytorch::open_index_with(&json, name, set, limits, &options.pytorch())?));
     }
     Ok(Box::new(apr_safetensors::open_index(&json, name, set, limits)?))
 }

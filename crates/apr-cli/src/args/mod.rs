@@ -50,6 +50,9 @@ pub(crate) struct GlobalArgs {
     /// Largest metadata or header to accept [default: 100MiB]
     #[arg(long, global = true, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) max_metadata: Option<u64>,
+    /// Read pickled objects of this class, such as __main__.Net, for their parameters; nothing of it is run
+    #[arg(long, global = true, value_name = "CLASS")]
+    pub(crate) pickle_class: Vec<String>,
     /// Family of the model, where detection fails or is wrong; auto detects it [default: auto]
     #[arg(long, global = true, value_name = "NAME", value_parser = parse_arch)]
     pub(crate) arch: Option<Arch>,

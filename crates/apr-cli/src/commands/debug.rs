@@ -116,7 +116,7 @@ impl Play {
         play.size = source.len();
         play.magic = magic(&head);
         play.format = recognise(&head).map(apr::FormatId::name);
-        match apr::open(source, &play.file, &context.limits) {
+        match apr::open(source, &play.file, &context.options) {
             Ok(reader) => play.tell(&*reader, context)?,
             Err(error) => play.failure = Some(error),
         }

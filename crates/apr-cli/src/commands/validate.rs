@@ -1,5 +1,6 @@
 //! `apr validate` (seed 001 §4.4).
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -78,7 +79,7 @@ fn scan_pickles(args: &ValidateArgs, error: Error, context: &Context) -> Outcome
     if !matches!(recognise(&head), None | Some(FormatId::Zip | FormatId::Pickle | FormatId::Tar)) {
         return Err(error.into());
     }
-    let scan = scan(source, &path.display().to_string(), &context.limits)?;
+    let scan = scan(source, &path.display().to_string(), &context.options.limits)?;
     if scan.verdict() == Verdict::Allowed {
         return Err(error.into());
     }
@@ -118,7 +119,20 @@ fn render_refusal(out: &mut dyn Write, refusal: &Refusal) -> io::Result<()> {
     if total > SHOWN {
         writeln!(out, "{DIM}and {} more; --json lists them all{DIM:#}", total - SHOWN)?;
     }
+    render_own_classes(out, refusal)?;
     writeln!(out, "\n{BAD}INVALID{BAD:#}")
+}
+
+/// Tells how to read a module whose class is the author's own, where nothing in the file is known to be dangerous.
+fn render_own_classes(out: &mut dyn Write, refusal: &Refusal) -> io::Result<()> {
+    let odd = || refusal.scan.findings().filter(|finding| finding.verdict != Verdict::Allowed);
+    if odd().any(|finding| finding.verdict == Verdict::Dangerous) {
+        return Ok(());
+    }
+    let names: BTreeSet<String> = odd().map(|finding| format!("{}.{}", finding.module, finding.name)).collect();
+    let options: Vec<String> = names.iter().map(|name| format!("--pickle-class {}", Escaped::short(name))).collect();
+    writeln!(out, "\nIf these are the model's own classes, their parameters can be read without them:")?;
+    writeln!(out, "  {}", options.join(" "))
 }
 
 pub(super) fn render(out: &mut dyn Write, report: &ValidateReport) -> io::Result<()> {

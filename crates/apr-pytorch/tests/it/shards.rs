@@ -84,9 +84,9 @@ fn indexes_that_are_malformed_are_refused() {
     refuse(r#"{"weight_map":{}}"#, "names no shard");
     refuse(r#"{"weight_map":[]}"#, "");
     refuse(r#"{"weight_map":{"a":1}}"#, "expected a string");
-    refuse(r#"{"weight_map":{"a":"1"}} x"#, "trailing characters");
+    refuse(r#"{"weight_map":{"a":"1"}} x"#, "trailing characters (at byte 25)");
     refuse(r#"{"weight_map":{"a":"1"},"weight_map":{"a":"1"}}"#, "duplicate field `weight_map`");
-    refuse(r#"{"weight_map":{"a":"1","a":"1"}}"#, "two tensors are named 'a'");
+    refuse(r#"{"weight_map":{"a":"1","a":"1"}}"#, "tensor 'a': the index has two tensors of this name");
     refuse(r#"{"weight_map":{"a":"1"},"metadata":[]}"#, "");
     refuse(&format!(r#"{{"metadata":{{"x":{}"#, "[".repeat(1_000_000)), "");
     for name in ["", ".", "..", "../1", "/1", "./1", "x/../1", "..\\\\1", "C:1", "\\\\\\\\host\\\\1", "1\\u0000"] {

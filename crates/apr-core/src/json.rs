@@ -1,16 +1,34 @@
-//! What both JSON texts of the format, header and index, need.
+//! JSON texts that lie in a file: objects read strictly, and errors that point at the byte.
 
-use std::fmt;
-use std::marker::PhantomData;
+use alloc::format;
+use alloc::string::ToString;
+use core::fmt;
+use core::marker::PhantomData;
 
-use apr_core::{Error, Escaped, Result};
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, MapAccess, Visitor};
 
+use crate::{Error, Escaped, Result};
+
 /// A `T` written as an object; derived implementations alone would accept an array of the fields as well.
+///
+/// ```
+/// use apr_core::json::Object;
+///
+/// #[derive(serde::Deserialize)]
+/// struct Entry {
+///     shape: Vec<u64>,
+/// }
+///
+/// assert!(serde_json::from_str::<Entry>("[[2, 3]]").is_ok());
+/// assert!(serde_json::from_str::<Object<Entry>>("[[2, 3]]").is_err());
+/// let Object(entry): Object<Entry> = serde_json::from_str(r#"{"shape": [2, 3]}"#)?;
+/// assert_eq!(entry.shape, [2, 3]);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Debug)]
-pub(crate) struct Object<T>(pub(crate) T);
+pub struct Object<T>(pub T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -33,13 +51,17 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
 }
 
 /// The text of `what`, which starts at byte `start` of its file.
-pub(crate) fn utf8<'a>(bytes: &'a [u8], what: &str, start: u64) -> Result<&'a str> {
-    str::from_utf8(bytes)
+///
+/// # Errors
+/// E001 at the first byte that is not UTF-8.
+pub fn utf8<'a>(bytes: &'a [u8], what: &str, start: u64) -> Result<&'a str> {
+    core::str::from_utf8(bytes)
         .map_err(|error| Error::format(format!("{what} is not UTF-8")).at(start + error.valid_up_to() as u64))
 }
 
-/// An E001 for `text`, which starts at byte `start` of its file.
-pub(crate) fn error(error: &serde_json::Error, what: &str, text: &str, start: u64) -> Error {
+/// An E001 at the byte where the parser gave up on `text`, which is `what` and starts at byte `start` of its file.
+#[must_use]
+pub fn error(error: &serde_json::Error, what: &str, text: &str, start: u64) -> Error {
     let (line, column) = (error.line(), error.column());
     let message = error.to_string();
     let message = message.strip_suffix(&format!(" at line {line} column {column}")).unwrap_or(&message);
@@ -62,6 +84,8 @@ fn line_start(text: &str, line: usize) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
+
     use super::*;
 
     #[test]
