@@ -5,21 +5,13 @@ use std::process::Command;
 
 use apr_testkit::locate;
 
-use crate::support::{Run, Sandbox, safetensors};
+use crate::support::{Run, Sandbox, safetensors, scrambled};
 
 /// Runs a script of `tests/reference`.
 fn python(interpreter: &Path, script: &str, args: &[&Path]) -> Run {
     let mut command = Command::new(interpreter);
     command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference").join(script)).args(args);
     Run::of(command).ok()
-}
-
-/// A generator without state to keep: SplitMix64.
-fn scrambled(i: u64) -> u64 {
-    let mut x = i.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }
 
 /// Every f16 and bf16, and wider values around and between them.

@@ -217,6 +217,14 @@ pub(crate) fn f32s(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
+/// A generator without state to keep: SplitMix64.
+pub(crate) fn scrambled(i: u64) -> u64 {
+    let mut x = i.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
 /// A tensor of a safetensors file: name, dtype as the format writes it, shape, bytes.
 pub(crate) type Tensor<'a> = (&'a str, &'a str, &'a [u64], Vec<u8>);
 

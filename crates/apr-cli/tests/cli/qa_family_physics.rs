@@ -1,0 +1,187 @@
+//! Points 28, 29, 30, 35, 37 and 89 of seed 001 §11: values against those of a healthy model of the family. Point 34
+//! awaits the codec of q8_0, point 36 the trace.
+
+use apr_testkit::locate;
+use serde_json::{Value, json};
+
+use crate::families::{TinyModel, refused};
+use crate::support::Sandbox;
+
+/// A layer norm of each family.
+const NORMS: [(&str, &str); 3] = [
+    ("bert", "encoder.layer.0.output.LayerNorm"),
+    ("llama", "model.layers.1.input_layernorm"),
+    ("whisper", "model.encoder.layer_norm"),
+];
+
+/// A figure of one tensor, as `apr tensors --stats` tells it.
+#[track_caller]
+fn figure(sandbox: &Sandbox, model: &str, tensor: &str, figure: &str) -> f64 {
+    let run = sandbox.apr(&format!("tensors {model} --stats --filter {tensor} --json")).ok();
+    run.json()["tensors"][0]["stats"][figure].as_f64().unwrap_or_else(|| panic!("no {figure}: {run}"))
+}
+
+/// What validation says of the folder `m` and of what an import makes of it: a warning, which only `--strict` minds.
+#[track_caller]
+fn assert_odd(sandbox: &Sandbox, tensor: &str, canonical: &str, what: &str) {
+    let run = sandbox.apr("import m -o m.apr").ok();
+    run.says(&["1 odd", &format!("tensor '{canonical}': {what}"), "is healthy"]);
+    for (model, name) in [("m", tensor), ("m.apr", canonical)] {
+        for line in [format!("validate {model}"), format!("validate {model} --physics")] {
+            sandbox.apr(&line).ok().says(&[&format!("warning: tensor '{name}': {what}"), "\nVALID"]);
+            sandbox.apr(&format!("{line} --strict")).fails(5, &["INVALID"]);
+        }
+        sandbox.apr(&format!("validate {model} --nan-check --strict")).clean();
+    }
+}
+
+#[test]
+fn qa_28_a_gamma_near_one_is_healthy_and_one_of_eleven_is_refused() {
+    for (family, norm) in NORMS {
+        let gamma = format!("{norm}.weight");
+        let sandbox = TinyModel::new(family).sandbox();
+        let mean = figure(&sandbox, "m", &gamma, "mean");
+        assert!((0.5..=3.0).contains(&mean), "{gamma}: {mean}");
+        sandbox.apr("import m -o m.apr").clean().says(&["tensors healthy"]);
+        sandbox.apr("validate m.apr --strict").clean();
+
+        let sandbox = TinyModel::new(family).map(&gamma, |value| value + 10.0).sandbox();
+        let mean = figure(&sandbox, "m", &gamma, "mean");
+        assert!((10.5..=11.5).contains(&mean), "{gamma}: {mean}");
+        let said = ["layer", "the mean of this norm weight (gamma) is 1", "is healthy"];
+        refused(&sandbox, &said);
+        for line in ["validate m", "validate m --physics"] {
+            sandbox.apr(line).fails(5, &[&format!("error: tensor '{gamma}': {}", said[1]), "INVALID"]);
+        }
+    }
+}
+
+#[test]
+fn qa_29_a_beta_near_zero_is_healthy_and_one_of_five_is_refused() {
+    // The norms of LLaMA have no beta.
+    for (family, norm) in [NORMS[0], NORMS[2]] {
+        let beta = format!("{norm}.bias");
+        let sandbox = TinyModel::new(family).sandbox();
+        let mean = figure(&sandbox, "m", &beta, "mean");
+        assert!((-0.5..=0.5).contains(&mean), "{beta}: {mean}");
+        sandbox.apr("validate m --physics --strict").clean();
+
+        let sandbox = TinyModel::new(family).map(&beta, |value| value + 5.0).sandbox();
+        assert!((figure(&sandbox, "m", &beta, "mean") - 5.0).abs() < 1e-6);
+        refused(&sandbox, &["the mean of this norm bias (beta) is 5; ", "is healthy"]);
+        let said = format!("error: tensor '{beta}': the mean of this norm bias (beta) is 5; ");
+        sandbox.apr("validate m --physics").fails(5, &[&said, "INVALID"]);
+    }
+}
+
+#[test]
+fn qa_30_an_embedding_with_a_deviation_of_one_warns() {
+    let embeddings = [
+        ("bert", "embeddings.word_embeddings.weight", "embeddings.word_embeddings.weight"),
+        ("llama", "model.embed_tokens.weight", "token_embedding"),
+        ("whisper", "model.decoder.embed_tokens.weight", "decoder.token_embedding"),
+    ];
+    for (family, name, canonical) in embeddings {
+        let sandbox = TinyModel::new(family).sandbox();
+        let std = figure(&sandbox, "m", name, "std");
+        assert!((0.02..=0.05).contains(&std), "{name}: {std}");
+        sandbox.apr("validate m --strict").clean();
+
+        let sandbox = TinyModel::new(family).map(name, |value| 35.0 * value).sandbox();
+        let std = figure(&sandbox, "m", name, "std");
+        assert!((0.9..=1.1).contains(&std), "{name}: {std}");
+        assert_odd(&sandbox, name, canonical, "the standard deviation of this embedding is ");
+    }
+}
+
+#[test]
+fn qa_35_a_linear_weight_with_a_mean_of_one_warns() {
+    let weights = [
+        (
+            "bert",
+            "encoder.layer.1.attention.self.query.weight",
+            "encoder.layer.1.attention.self.query.weight",
+            "linear weight",
+        ),
+        ("llama", "model.layers.0.self_attn.q_proj.weight", "layers.0.attn.q_proj.weight", "linear weight"),
+        ("whisper", "model.decoder.layers.1.fc1.weight", "decoder.layers.1.fc1.weight", "linear weight"),
+        ("whisper", "model.encoder.conv1.weight", "encoder.conv1.weight", "convolution kernel"),
+    ];
+    for (family, name, canonical, kind) in weights {
+        let sandbox = TinyModel::new(family).sandbox();
+        assert!(figure(&sandbox, "m", name, "mean").abs() < 0.01, "{name}");
+        sandbox.apr("validate m --strict").clean();
+
+        let sandbox = TinyModel::new(family).map(name, |value| value + 1.0).sandbox();
+        assert_odd(&sandbox, name, canonical, &format!("the mean of this {kind} is "));
+    }
+}
+
+/// What a Whisper model's feature extractor has beside its weights: ten mels of nine bins, one of which is this.
+fn preprocessor(weight: f64) -> String {
+    let mut filters = vec![vec![0.125; 9]; 10];
+    filters[3][2] = weight;
+    json!({ "feature_size": 10, "n_fft": 16, "hop_length": 8, "sampling_rate": 16000, "mel_filters": filters })
+        .to_string()
+}
+
+#[test]
+fn qa_37_a_mel_filterbank_with_a_negative_value_warns() {
+    let sandbox = TinyModel::new("whisper").sandbox().with("m/preprocessor_config.json", preprocessor(0.5));
+    sandbox.apr("import m -o m.apr").clean().says(&["114 tensors healthy"]);
+    sandbox.apr("validate m.apr --physics --strict").clean();
+
+    sandbox.write("m/preprocessor_config.json", preprocessor(-0.25));
+    let run = sandbox.apr("import m -o m.apr -f").ok();
+    assert!(run.stderr.contains("warning: preprocessor_config.json: its mel_filters have negative values"), "{run}");
+    let said = "a filterbank has no negative values, this one goes down to -0.25";
+    run.says(&[&format!("odd: tensor 'audio.mel_filterbank': {said}")]);
+    let run = sandbox.apr("validate m.apr --physics").ok();
+    run.says(&[&format!("warning: tensor 'audio.mel_filterbank': {said}")]);
+    sandbox.apr("validate m.apr --physics --strict").fails(5, &[said]);
+}
+
+#[test]
+fn qa_89_a_gamma_scaled_by_eleven_stops_the_import_and_passes_when_it_is_scaled_back() {
+    for (family, norm) in NORMS {
+        let gamma = format!("{norm}.weight");
+        let scaled = TinyModel::new(family).map(&gamma, |value| 11.0 * value);
+        refused(&scaled.sandbox(), &["the mean of this norm weight (gamma) is 1"]);
+        let sandbox = scaled.map(&gamma, |value| value / 11.0).sandbox();
+        sandbox.apr("import m -o m.apr").clean().says(&["tensors healthy"]);
+    }
+}
+
+#[test]
+fn qa_89_a_gamma_that_is_stored_without_its_one_is_what_gemma_has_and_whisper_has_not() {
+    let sandbox = TinyModel::new("gemma").sandbox();
+    assert!(figure(&sandbox, "m", "model.norm.weight", "mean").abs() < 0.05);
+    sandbox.apr("import m -o m.apr").clean().says(&["Gemma family", "20 tensors healthy"]);
+    sandbox.apr("validate m.apr --strict").clean();
+
+    let sandbox = TinyModel::new("whisper").map("model.encoder.layer_norm.weight", |gamma| gamma - 1.0).sandbox();
+    refused(&sandbox, &["encoder.layer_norm.weight", "[0.5, 3] is healthy"]);
+}
+
+#[test]
+fn qa_88_a_transposed_view_of_a_checkpoint_is_written_row_by_row() {
+    // 4 rows of 6 numbers that count up, seen as 6 rows of 4, beside the same storage as it lies.
+    let file = locate::workspace().join("crates/apr-pytorch/tests/golden/strided.pt");
+    let sandbox = Sandbox::new().with("m.pt", std::fs::read(file).expect("a fixture"));
+    sandbox.apr("import m.pt -o m.apr").clean();
+    let report = sandbox.apr("tensors m.apr --json").clean().json();
+    let expected = |name: &str| -> (Value, Vec<f32>) {
+        match name {
+            "transposed" => (json!([6, 4]), (0_u8..24).map(|at| f32::from(at / 4 + at % 4 * 6)).collect()),
+            _ => (json!([4, 6]), (0_u8..24).map(f32::from).collect()),
+        }
+    };
+    for name in ["transposed", "flat"] {
+        let (shape, values) = expected(name);
+        let tensors = report["tensors"].as_array().expect("a list");
+        let tensor = tensors.iter().find(|tensor| tensor["name"] == name).expect("it was imported");
+        assert_eq!(tensor["shape"], shape, "{name}");
+        let offset = tensor["offset"].as_u64().expect("a place") as usize;
+        assert_eq!(sandbox.read("m.apr")[offset..offset + 96], crate::support::f32s(&values), "{name}");
+    }
+}
