@@ -124,7 +124,8 @@ impl Families {
         let share = |known: usize| known as f64 / tensors.len().max(1) as f64;
         if let Some(family) = told {
             let (_, known) = best_naming(family, tensors);
-            return (share(known) >= TOLD).then(|| FamilyModel::new(family, tensors, config(metadata)));
+            return (share(known) >= TOLD)
+                .then(|| FamilyModel::new(family, tensors, config(metadata), metadata.auxiliary_tensor()));
         }
         if tensors.len() < FEWEST {
             return None;
@@ -135,7 +136,7 @@ impl Families {
             if known < FEWEST || share(known) < GUESSED {
                 continue;
             }
-            let model = FamilyModel::new(family, tensors, config(metadata));
+            let model = FamilyModel::new(family, tensors, config(metadata), metadata.auxiliary_tensor());
             let wrong = model.mismatches(tensors).len();
             // Most tensors known, then fewest mismatches: a kin that asks for tensors that are not there is not it.
             if best.as_ref().is_none_or(|(most, fewest, _)| known > *most || (known == *most && wrong < *fewest)) {
@@ -151,7 +152,7 @@ impl Families {
     /// E001 when there is no such family.
     pub fn apply<'a>(&'a self, name: &str, tensors: &[TensorInfo], metadata: &'a Metadata) -> Result<FamilyModel<'a>> {
         let family = self.find(name).ok_or_else(|| self.unknown(name))?;
-        Ok(FamilyModel::new(family, tensors, config(metadata)))
+        Ok(FamilyModel::new(family, tensors, config(metadata), metadata.auxiliary_tensor()))
     }
 
     fn unknown(&self, name: &str) -> Error {

@@ -103,8 +103,10 @@ impl FamilyFile {
     /// # Errors
     /// E001 with line and column when the text is not TOML or not a family.
     pub(crate) fn parse(text: &str) -> Result<Self> {
-        toml::from_str(text)
-            .map_err(|error| Error::format(format!("this is no family file: {}", error.to_string().trim())))
+        toml::from_str(text).map_err(|error| {
+            let line = error.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
+            Error::format(format!("this is no family file: line {line}: {}", error.message()))
+        })
     }
 
     /// Everything of `base`, with this file on top.

@@ -21,6 +21,8 @@ pub struct FamilyModel<'a> {
     members: Vec<Option<Member>>,
     dimensions: Dimensions<'a>,
     counts: BTreeMap<&'a str, u64>,
+    /// What an import added, which no family knows.
+    auxiliary: Option<&'a str>,
 }
 
 #[derive(Debug)]
@@ -62,6 +64,17 @@ pub enum Mismatch {
         /// Name in the checkpoint's own convention.
         name: String,
     },
+    /// A tensor of a layer or expert that the configuration does not have.
+    Beyond {
+        /// Name in the checkpoint.
+        name: String,
+        /// What is counted: `layer`.
+        index: String,
+        /// Its number, from 0 on.
+        number: u64,
+        /// How many there are.
+        count: u64,
+    },
     /// Two tensors have the same canonical name.
     Twice {
         /// Name of the second one in the checkpoint.
@@ -89,6 +102,7 @@ impl Mismatch {
         match self {
             Self::Unexpected { name }
             | Self::Missing { name }
+            | Self::Beyond { name, .. }
             | Self::Twice { name, .. }
             | Self::Shape { name, .. } => name,
         }
@@ -99,7 +113,11 @@ impl std::fmt::Display for Mismatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Unexpected { .. } => f.write_str("models of this family have no such tensor"),
-            Self::Missing { .. } => f.write_str("the configuration asks for it, and it is not there"),
+            Self::Missing { .. } => f.write_str("it is missing; models of this family and configuration have it"),
+            Self::Beyond { index, number, count, .. } => {
+                let index = index.replace('_', " ");
+                write!(f, "there is no {index} {number}: the configuration has {count}, counted from 0")
+            }
             Self::Twice { canonical, .. } => write!(f, "another tensor stands for {canonical} already"),
             Self::Shape { shape, expected, formula, .. } => {
                 write!(f, "its shape is {shape}, but the configuration leads to {formula} = {expected}")
@@ -110,7 +128,12 @@ impl std::fmt::Display for Mismatch {
 
 impl<'a> FamilyModel<'a> {
     /// Applies a family under the naming that knows most of the tensors.
-    pub(crate) fn new(family: &'a Family, tensors: &[TensorInfo], config: &'a Config) -> Self {
+    pub(crate) fn new(
+        family: &'a Family,
+        tensors: &[TensorInfo],
+        config: &'a Config,
+        auxiliary: Option<&'a str>,
+    ) -> Self {
         let (naming, _) = best_naming(family, tensors);
         let members: Vec<Option<Member>> = tensors.iter().map(|info| member(family, &info.name, &naming)).collect();
         let mut dimensions = Dimensions::new(family, config);
@@ -120,7 +143,7 @@ impl<'a> FamilyModel<'a> {
             .filter_map(|(member, info)| Some((&family.tensors[member.as_ref()?.tensor], &info.shape)));
         dimensions.observe(known);
         let counts = counts(family, &members, &dimensions);
-        Self { family, naming, members, dimensions, counts }
+        Self { family, naming, members, dimensions, counts, auxiliary }
     }
 
     /// The family.
@@ -181,11 +204,15 @@ impl<'a> FamilyModel<'a> {
         for (position, info) in tensors.iter().enumerate() {
             let name = || info.name.clone();
             match self.canonical(position) {
+                None if self.auxiliary == Some(&info.name) => {}
                 None => mismatches.push(Mismatch::Unexpected { name: name() }),
                 Some(canonical) if !seen.insert(canonical) => {
                     mismatches.push(Mismatch::Twice { name: name(), canonical: canonical.to_owned() });
                 }
                 Some(_) => {}
+            }
+            if let Some((index, number, count)) = self.beyond(position) {
+                mismatches.push(Mismatch::Beyond { name: name(), index, number, count });
             }
             if let Some((expected, formula)) = self.expected_shape(position).filter(|(shape, _)| *shape != info.shape) {
                 mismatches.push(Mismatch::Shape { name: name(), shape: info.shape.clone(), expected, formula });
@@ -197,6 +224,15 @@ impl<'a> FamilyModel<'a> {
         };
         mismatches.extend(self.missing(&seen).into_iter().map(missing));
         mismatches
+    }
+
+    /// The first index of a tensor that is past what the configuration counts.
+    fn beyond(&self, position: usize) -> Option<(String, u64, u64)> {
+        let member = self.members.get(position)?.as_ref()?;
+        let numbers = numbers(&self.family.tensors[member.tensor], member);
+        let past = numbers.into_iter().map(|(index, number)| (index, number, self.counts.get(index).copied()));
+        past.filter_map(|(index, number, count)| Some((index.to_owned(), number, count?)))
+            .find(|(_, number, count)| number >= count)
     }
 
     /// Canonical names of required tensors that are not in `present`.

@@ -28,7 +28,14 @@ pub(crate) struct Model {
     /// As the user wrote it.
     pub(crate) name: String,
     /// What standard input was copied to; gone when dropped.
-    _spool: Option<NamedTempFile>,
+    spool: Option<NamedTempFile>,
+}
+
+impl Model {
+    /// The copy of standard input, where that was a pipe.
+    pub(crate) fn spool(&self) -> Option<&Path> {
+        self.spool.as_ref().map(NamedTempFile::path)
+    }
 }
 
 /// Opens a file, a folder, a shard index, or standard input.
@@ -40,9 +47,9 @@ pub(crate) fn open(path: &Path, context: &Context) -> Outcome<Model> {
     let options = &context.options;
     if name == STDIN {
         let (source, spool) = open_stdin(context)?;
-        return Ok(Model { reader: apr::open(source, "standard input", options)?, name, _spool: spool });
+        return Ok(Model { reader: apr::open(source, "standard input", options)?, name, spool });
     }
-    Ok(Model { reader: open_model(path, options)?, name, _spool: None })
+    Ok(Model { reader: open_model(path, options)?, name, spool: None })
 }
 
 /// Opens a model together with the configuration and tokenizer files beside it.
@@ -51,7 +58,7 @@ pub(crate) fn open_with_companions(path: &Path, context: &Context) -> Outcome<Mo
         return open(path, context);
     }
     let reader = open_model_with_companions(path, &context.options)?;
-    Ok(Model { reader, name: path.display().to_string(), _spool: None })
+    Ok(Model { reader, name: path.display().to_string(), spool: None })
 }
 
 /// Whether the path stands for several files, so that its bytes alone say nothing.

@@ -25,6 +25,8 @@ pub mod keys {
     pub const VIOLATIONS: &str = "violations";
     /// Names of tensors stored once and used twice: tensor to tensor.
     pub const TIED: &str = "tied";
+    /// The mel filterbank that an import added: `{"tensor": NAME}` (seed 001 §5.3).
+    pub const MEL_FILTERBANK: &str = "mel_filterbank";
     /// Companion files: name to text, or to `{"tensor": NAME}` where the bytes are.
     pub const FILES: &str = "files";
     /// What only the safetensors header knows: `metadata` is its `__metadata__`.
@@ -85,6 +87,12 @@ impl Metadata {
     #[must_use]
     pub fn object(&self, key: &str) -> Option<&Map<String, Value>> {
         self.get(key).and_then(Value::as_object)
+    }
+
+    /// Name of the tensor that is no weight of the model but data an import added: its mel filterbank.
+    #[must_use]
+    pub fn auxiliary_tensor(&self) -> Option<&str> {
+        self.object(keys::MEL_FILTERBANK)?.get("tensor")?.as_str()
     }
 
     /// Sets `key`, replacing what was there.

@@ -97,6 +97,8 @@ pub struct ConvertReport {
     pub files: Vec<apr_core::FileInfo>,
     /// The tensors, in the order they are written.
     pub tensors: Vec<ConvertedTensor>,
+    /// Tensors that are another one's bytes, and not written again.
+    pub tied: usize,
     /// Bytes of tensors read.
     pub bytes_in: u64,
     /// Bytes of all files written.
@@ -158,6 +160,7 @@ pub fn plan(reader: &dyn CheckpointReader, options: &ConvertOptions, target: &Pl
         files: writer.layout().files.clone(),
         bytes_in: tensors.iter().map(|tensor| tensor.bytes_before).sum(),
         bytes_out: writer.layout().total_len(),
+        tied: target_infos.len() - tensors.len(),
         tensors,
         rounding: Rounding::default(),
         losses: writer.layout().losses.clone(),
@@ -178,7 +181,11 @@ fn target_metadata(reader: &dyn CheckpointReader, target: &PlanOptions) -> Metad
         let file = reader.files().first().map_or("", |file| file.name.as_str());
         let file = file.rsplit(['/', '\\']).next().unwrap_or(file);
         let tool = concat!("apr ", env!("CARGO_PKG_VERSION"));
-        metadata.set_default(keys::SOURCE, json!({ "format": reader.format(), "file": file, "tool": tool }));
+        let mut source = metadata.object(keys::SOURCE).cloned().unwrap_or_default();
+        for (key, value) in [("format", json!(reader.format())), ("file", json!(file)), ("tool", json!(tool))] {
+            source.entry(key).or_insert(value);
+        }
+        metadata.set(keys::SOURCE, source);
     }
     metadata
 }

@@ -8,7 +8,7 @@ mod pairing;
 
 use std::collections::BTreeSet;
 
-use apr::{CheckpointReader, DType, Pipeline, Result, Shape, keys};
+use apr::{CheckpointReader, DType, FormatId, Pipeline, Result, Shape, keys};
 use apr_arch::FamilyModel;
 use globset::GlobMatcher;
 use serde::Serialize;
@@ -232,14 +232,16 @@ fn metadata_changes(left: &dyn CheckpointReader, right: &dyn CheckpointReader) -
         [keys::APR_VERSION, keys::SOURCE, keys::LOSS, keys::SAFETENSORS, keys::FILES, naming::NAMES];
     // What repeats the companions is there after an import alone: it tells nothing where the other side lacks it.
     let derived = [naming::derived_keys(left)?, naming::derived_keys(right)?];
+    let holds_none = [left, right].map(|side| side.format() != FormatId::Apr2 && side.companions().is_empty());
     let (left, right) = (left.metadata(), right.metadata());
     let keys: BTreeSet<&str> = left.iter().chain(right.iter()).map(|(key, _)| key).collect();
-    let only_derived = |key: &str| match (left.get(key), right.get(key)) {
-        (Some(_), None) => derived[0].iter().any(|derived| derived == key),
-        (None, Some(_)) => derived[1].iter().any(|derived| derived == key),
+    // And a format without metadata lacks all of it.
+    let untold = |key: &str| match (left.get(key), right.get(key)) {
+        (Some(_), None) => holds_none[1] || derived[0].iter().any(|derived| derived == key),
+        (None, Some(_)) => holds_none[0] || derived[1].iter().any(|derived| derived == key),
         _ => false,
     };
-    let differs = |key: &&str| !OF_THE_FILE.contains(key) && left.get(key) != right.get(key) && !only_derived(key);
+    let differs = |key: &&str| !OF_THE_FILE.contains(key) && left.get(key) != right.get(key) && !untold(key);
     let change = |key: &str| MetadataChange {
         key: key.to_owned(),
         left: left.get(key).cloned(),

@@ -275,7 +275,8 @@ fn by_mapper<'a>(
     validation: ValidationConfig,
 ) -> Prepared<'a> {
     let names: Vec<Option<String>> = reader.tensors().iter().map(|info| mapper.map_name(&info.name)).collect();
-    let expectations = names.iter().map(|name| mapper.expected_stats(name.as_ref()?)).collect();
+    let expectations = names.iter().map(|name| mapper.expected_stats(name.as_ref()?));
+    let validator = InlineValidator::expecting(validation, reader.tensors(), expectations);
     let unknown = reader.tensors().iter().zip(&names).filter(|(_, name)| name.is_none() && validation.structure);
     let misfits =
         unknown.map(|(info, _)| ValidationError::of_structure(Mismatch::Unexpected { name: info.name.clone() }));
@@ -287,7 +288,6 @@ fn by_mapper<'a>(
     }
     view.rename(|position, _| names[position].clone());
     view.metadata_mut().set(NAMES, serde_json::json!({ "exceptions": exceptions }));
-    let validator = InlineValidator::expecting(validation, expectations);
     Prepared { view, validator, family: None, misfits, warnings: Vec::new() }
 }
 
@@ -364,16 +364,19 @@ pub fn restore<'a>(
 /// Holds the tokenizer against the embedding: an id without a row ends a run. Rows without an id are padding.
 fn compare_vocabulary(prepared: &mut Prepared<'_>, rows: u64, validation: ValidationConfig) {
     let tokens = prepared.view.metadata().get("tokenizer.vocab_size").and_then(serde_json::Value::as_u64);
-    let Some(tokens) = tokens.filter(|_| validation.structure) else { return };
-    if tokens > rows {
-        let (tokens_text, rows_text) = (counted(tokens, "token"), counted(rows, "row"));
-        prepared.misfits.push(ValidationError {
-            tensor: "token_embedding".to_owned(),
-            level: Level::Error,
-            message: format!("the tokenizer has {tokens_text}, the embedding {rows_text}: the last ids have none"),
-            reason: Box::new(Reason::Vocabulary { tokens, rows }),
-        });
-    }
+    let misfit = tokens.filter(|_| validation.structure).and_then(|tokens| vocabulary_misfit(tokens, rows));
+    prepared.misfits.extend(misfit);
+}
+
+/// More tokens than rows of the embedding.
+pub(crate) fn vocabulary_misfit(tokens: u64, rows: u64) -> Option<ValidationError> {
+    let (has, takes) = (counted(tokens, "token"), counted(rows, "row"));
+    (tokens > rows).then(|| ValidationError {
+        tensor: "token_embedding".to_owned(),
+        level: Level::Error,
+        message: format!("the tokenizer has {has}, the embedding {takes}: the last ids have none"),
+        reason: Box::new(Reason::Vocabulary { tokens, rows }),
+    })
 }
 
 impl Prepared<'_> {

@@ -130,7 +130,8 @@ pub struct ValidationReport {
 #[derive(Debug, Clone)]
 pub struct InlineValidator {
     config: ValidationConfig,
-    expectations: Vec<Option<TensorExpectation>>,
+    /// Of the checkpoint's tensors: what the source calls each, and what is expected of it.
+    tensors: Vec<(String, Option<TensorExpectation>)>,
     report: ValidationReport,
 }
 
@@ -138,22 +139,27 @@ impl InlineValidator {
     /// A validator that knows no family: it judges layer norms by their names.
     #[must_use]
     pub fn new(config: ValidationConfig) -> Self {
-        Self { config, expectations: Vec::new(), report: ValidationReport::default() }
+        Self { config, tensors: Vec::new(), report: ValidationReport::default() }
     }
 
-    /// A validator for the tensors of a checkpoint, in their order.
+    /// A validator for the tensors of a checkpoint, in their order and under their names.
     #[must_use]
     pub fn for_checkpoint(config: ValidationConfig, tensors: &[TensorInfo], model: Option<&FamilyModel<'_>>) -> Self {
-        let expectation = |(position, info): (usize, &TensorInfo)| match model {
+        let expectations = tensors.iter().enumerate().map(|(position, info)| match model {
             Some(model) => model.expectation(position),
             None => expectation_by_name(&info.name),
-        };
-        Self::expecting(config, tensors.iter().enumerate().map(expectation).collect())
+        });
+        Self::expecting(config, tensors, expectations)
     }
 
     /// A validator with an expectation for each tensor of a checkpoint.
-    pub(crate) fn expecting(config: ValidationConfig, expectations: Vec<Option<TensorExpectation>>) -> Self {
-        Self { expectations, ..Self::new(config) }
+    pub(crate) fn expecting(
+        config: ValidationConfig,
+        tensors: &[TensorInfo],
+        expectations: impl Iterator<Item = Option<TensorExpectation>>,
+    ) -> Self {
+        let names = tensors.iter().map(|info| info.name.clone());
+        Self { tensors: names.zip(expectations).collect(), ..Self::new(config) }
     }
 
     /// The configuration.
@@ -172,13 +178,16 @@ impl InlineValidator {
         self.judge(name, &stats, expectation_by_name(name))
     }
 
-    /// Judges the tensor at this position of the checkpoint by its statistics.
+    /// Judges the tensor at this position of the checkpoint by its statistics; `name` is what it is called where the
+    /// checkpoint does not have it.
     ///
     /// # Errors
     /// The first error, if errors end the job.
     pub(crate) fn validate_stats(&mut self, position: usize, name: &str, stats: &Stats) -> Result<(), ValidationError> {
-        let expectation = self.expectations.get(position).copied().flatten();
-        self.judge(name, stats, expectation)
+        // A report speaks of the source: its names are the ones to look for.
+        let known = self.tensors.get(position).cloned();
+        let (name, expectation) = known.unwrap_or_else(|| (name.to_owned(), None));
+        self.judge(&name, stats, expectation)
     }
 
     fn judge(&mut self, name: &str, stats: &Stats, expected: Option<TensorExpectation>) -> Result<(), ValidationError> {

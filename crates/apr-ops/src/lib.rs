@@ -27,7 +27,7 @@ pub mod validate;
 pub mod view;
 pub mod vocabulary;
 
-pub use nearest::nearest;
+pub use nearest::{closest, nearest};
 pub use progress::Progress;
 pub use sha256::sha256;
 pub use text::{counted, grouped, number};

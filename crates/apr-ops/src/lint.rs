@@ -140,7 +140,7 @@ fn naming_of_family(reader: &dyn CheckpointReader, model: &FamilyModel<'_>, rema
                 let message = format!("'{}' should be '{canonical}'", info.name);
                 remarks.add(Severity::Info, Topic::Naming, message);
             }
-            None if is_auxiliary(reader, &info.name) => {}
+            None if reader.metadata().auxiliary_tensor() == Some(&info.name) => {}
             None => {
                 let similar = nearest(&info.name, missing.iter().map(String::as_str), 1);
                 let hint = similar.first().map_or(String::new(), |name| format!("; '{name}' is missing"));
@@ -150,12 +150,6 @@ fn naming_of_family(reader: &dyn CheckpointReader, model: &FamilyModel<'_>, rema
             }
         }
     }
-}
-
-/// What an import adds for the container's own use.
-fn is_auxiliary(reader: &dyn CheckpointReader, name: &str) -> bool {
-    let filterbank = reader.metadata().object("mel_filterbank").and_then(|entry| entry.get("tensor"));
-    filterbank.and_then(serde_json::Value::as_str) == Some(name)
 }
 
 fn naming_of_no_family(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
@@ -203,8 +197,8 @@ fn compression(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
     let large: Vec<u64> = reader.tensors().iter().enumerate().filter_map(large).collect();
     if !large.is_empty() {
         let total: u64 = large.iter().sum();
-        let tensors = counted(large.len() as u64, "tensor");
-        let message = format!("{tensors} over 1 MB are stored uncompressed ({} MB together)", total / 1_000_000);
+        let tensors = counted(large.len() as u64, "uncompressed tensor");
+        let message = format!("{tensors} over 1 MB ({:.1} MB together)", total as f64 / 1e6);
         remarks.add(Severity::Info, Topic::Compression, message);
     }
 }

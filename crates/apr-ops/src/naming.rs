@@ -76,9 +76,8 @@ pub fn original<'a>(reader: &'a dyn CheckpointReader, families: &Families, targe
     if let Some(names) = source_names(reader, families) {
         view.rename(|_, name| names.get(name).cloned());
     }
-    let filterbank = reader.metadata().object("mel_filterbank").and_then(|entry| entry.get("tensor")?.as_str());
-    if let Some(filterbank) = filterbank {
-        view.drop_tensors(|name| name == filterbank);
+    if let Some(auxiliary) = reader.metadata().auxiliary_tensor() {
+        view.drop_tensors(|name| name == auxiliary);
     }
     view.metadata_mut().remove(NAMES);
     for key in derived_keys(reader)? {

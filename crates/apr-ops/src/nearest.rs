@@ -1,3 +1,13 @@
+/// The candidates most like `name`, best first, at most `count`, however far off they are.
+pub fn closest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>, count: usize) -> Vec<&'a str> {
+    let mut scored: Vec<_> = candidates
+        .into_iter()
+        .map(|candidate| (strsim::normalized_damerau_levenshtein(name, candidate), candidate))
+        .collect();
+    scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
+    scored.into_iter().take(count).map(|(_, candidate)| candidate).collect()
+}
+
 /// The candidates most like `name`, best first, at most `count`; none that are too far off to be meant.
 ///
 /// ```

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use apr::Error;
 use apr::pytorch::{Action, ScanReport, Verdict};
 use serde_json::{Value, json};
 
@@ -22,10 +23,25 @@ pub fn of_validation(report: &ValidateReport) -> Value {
         let level = if finding.level == Level::Error { "error" } else { "warning" };
         let tensor = finding.tensor.as_ref();
         let text = tensor.map_or(finding.message.clone(), |name| format!("tensor '{name}': {}", finding.message));
-        result(&rule, level, &text, &report.file, finding.offset, tensor.map(String::as_str))
+        let file = finding.file.as_ref().map_or(report.file.clone(), |name| file_in(&report.file, name));
+        result(&rule, level, &text, &file, finding.offset, tensor.map(String::as_str))
     });
     let results: Vec<Value> = results.collect();
     log(&rules, &results)
+}
+
+/// A file that does not open and is no pickle.
+#[must_use]
+pub fn of_error(file: &str, error: &Error) -> Value {
+    let rule = format!("apr/{}", error.code());
+    let rules = Rules::from([(rule.clone(), "the file is no valid model".to_owned())]);
+    log(&rules, &[result(&rule, "error", &error.to_string(), file, error.offset(), error.tensor())])
+}
+
+/// A file of the model: beside an index, or in a folder.
+fn file_in(model: &str, name: &str) -> String {
+    let folder = if model.ends_with(".json") { model.rsplit_once('/').map_or("", |(folder, _)| folder) } else { model };
+    if folder.is_empty() { name.to_owned() } else { format!("{}/{name}", folder.trim_end_matches('/')) }
 }
 
 /// What a refused file would have imported and called.

@@ -1,7 +1,7 @@
 //! Whether a checkpoint is healthy: one read for CRC, digests, NaN, infinity, zero tensors and improbable statistics.
 
 use apr::digest::{ChunkSums, Crc32, TensorDigest};
-use apr::{CheckpointReader, Code, FormatId, Pipeline, Result};
+use apr::{CheckpointReader, Code, FormatId, Pipeline, Result, keys};
 use apr_arch::FamilyModel;
 use apr_core::{Extent, ExtentKind, FileChecksum};
 use apr_tensor::element::is_decodable;
@@ -9,9 +9,10 @@ use apr_tensor::stats::{Moments, Scratch};
 use serde::Serialize;
 
 use crate::chunks::{Chunk, chunks, pieces, take};
-use crate::import::misfits;
+use crate::import::{misfits, vocabulary_misfit};
 pub use crate::physics::Level;
 use crate::physics::{Physics, Violation, expectation_by_name, may_not_be_zero};
+use crate::vocabulary::vocabulary;
 use crate::{Progress, counted};
 
 /// What to check beside the structure, which opening the file has proven.
@@ -60,6 +61,9 @@ pub struct Finding {
     /// The tensor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tensor: Option<String>,
+    /// Name of the file, where the model has several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
     /// Byte in the file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub offset: Option<u64>,
@@ -162,8 +166,9 @@ pub fn validate<P: Pipeline>(
     pipeline: &P,
     progress: &dyn Progress,
 ) -> Result<ValidateReport> {
-    let mut pass = Pass::new(reader, model, options);
+    let mut pass = Pass::new(reader, file, model, options);
     pass.check_shapes();
+    pass.check_vocabulary()?;
     let jobs = pass.jobs()?;
     let wants_sums = pass.wants_sums();
     let produce = |at: usize, slot: &mut Slot| produce(reader, options, wants_sums, jobs[at], slot);
@@ -174,7 +179,7 @@ pub fn validate<P: Pipeline>(
         progress.advance(jobs[at].chunk.len as u64);
         Ok(())
     })?;
-    Ok(pass.report(file, bytes_read))
+    Ok(pass.report(bytes_read))
 }
 
 /// Bytes that [`validate`] will read, for a progress bar.
@@ -227,6 +232,8 @@ impl ValidateOptions {
 struct Pass<'a> {
     reader: &'a dyn CheckpointReader,
     model: Option<&'a FamilyModel<'a>>,
+    /// As the user wrote it.
+    file: &'a str,
     options: ValidateOptions,
     checksum: Option<FileChecksum>,
     /// Whether the file has digests and they are to be checked.
@@ -239,10 +246,16 @@ struct Pass<'a> {
 }
 
 impl<'a> Pass<'a> {
-    fn new(reader: &'a dyn CheckpointReader, model: Option<&'a FamilyModel<'a>>, options: ValidateOptions) -> Self {
+    fn new(
+        reader: &'a dyn CheckpointReader,
+        file: &'a str,
+        model: Option<&'a FamilyModel<'a>>,
+        options: ValidateOptions,
+    ) -> Self {
         let mut pass = Self {
             reader,
             model,
+            file,
             options,
             checksum: reader.checksum().filter(|_| options.checksum),
             digests: options.checksum && (0..reader.tensors().len()).any(|tensor| reader.digest(tensor).is_some()),
@@ -359,9 +372,34 @@ impl<'a> Pass<'a> {
         }
     }
 
+    /// Holds the tokenizer against the embedding, and tells what an import has let pass.
+    fn check_vocabulary(&mut self) -> Result<()> {
+        if !self.options.shapes {
+            return Ok(());
+        }
+        let recorded = self.reader.metadata().get(keys::VIOLATIONS).and_then(serde_json::Value::as_array);
+        if let Some(recorded) = recorded.map(Vec::len).filter(|&recorded| recorded > 0) {
+            let what = counted(recorded as u64, "violation");
+            let message = format!("an import let {what} pass, which the metadata list under '{}'", keys::VIOLATIONS);
+            self.find(Level::Warning, Check::Shapes, None, message);
+        }
+        let Some(rows) = self.model.and_then(|model| model.dimension("vocab")) else { return Ok(()) };
+        let stated = self.reader.metadata().get("tokenizer.vocab_size").and_then(serde_json::Value::as_u64);
+        let tokens = match stated {
+            Some(tokens) => Some(tokens),
+            None => vocabulary(self.reader, 0)?.map(|vocabulary| vocabulary.size as u64),
+        };
+        if let Some(misfit) = tokens.and_then(|tokens| vocabulary_misfit(tokens, rows)) {
+            self.find(misfit.level, Check::Shapes, None, misfit.message).tensor = Some(misfit.tensor);
+        }
+        Ok(())
+    }
+
     fn find(&mut self, level: Level, check: Check, tensor: Option<usize>, message: String) -> &mut Finding {
+        let stored = tensor.and_then(|tensor| self.reader.files().get(self.reader.stored(tensor).file));
+        let file = stored.filter(|file| file.name != self.file).map(|file| file.name.clone());
         let tensor = tensor.map(|tensor| self.reader.tensors()[tensor].name.clone());
-        self.findings.push(Finding { level, check, code: None, tensor, offset: None, message });
+        self.findings.push(Finding { level, check, code: None, tensor, file, offset: None, message });
         self.findings.last_mut().unwrap_or_else(|| unreachable!("one was just pushed"))
     }
 
@@ -390,14 +428,14 @@ impl<'a> Pass<'a> {
         }
     }
 
-    fn report(mut self, file: &str, bytes_read: u64) -> ValidateReport {
+    fn report(mut self, bytes_read: u64) -> ValidateReport {
         self.check_crc();
         self.check_signature();
         let has = |level: Level| self.findings.iter().any(|finding| finding.level == level);
         let worst = if self.options.strict { Level::Warning } else { Level::Error };
         let valid = !has(Level::Error) && !has(worst);
         ValidateReport {
-            file: file.to_owned(),
+            file: self.file.to_owned(),
             format: self.reader.format(),
             valid,
             checks: self.outcomes(),

@@ -66,7 +66,9 @@ pub fn open_index_with(
     index.check_tensors(shards.iter().map(|shard| shard.tensors().iter().map(|info| info.name.as_str())))?;
 
     let mut reader = PytorchReader::join(shards);
-    index.unread_warning().into_iter().for_each(|warning| reader.warn(warning));
+    if let Some(warning) = index.unread_warning() {
+        reader.warn(warning);
+    }
     match &options.prefix {
         Some(prefix) => reader.select(prefix).map_err(|error| error.in_file(index_name)),
         None => Ok(reader),

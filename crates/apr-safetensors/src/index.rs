@@ -1,4 +1,4 @@
-//! `*.index.json`: which tensor is in which shard.
+//! Writing `*.index.json`: which tensor is in which shard.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -63,5 +63,7 @@ fn check_metadata(index: &ShardIndex<Number>, reader: &mut SafetensorsReader, in
     {
         reader.warn(format!("{index_name}: total_size is {stated}, but the tensors take {total} bytes"));
     }
-    index.unread_warning().into_iter().for_each(|warning| reader.warn(warning));
+    if let Some(warning) = index.unread_warning() {
+        reader.warn(warning);
+    }
 }

@@ -2,8 +2,8 @@
 
 use apr_core::digest::Digest;
 use apr_core::{
-    ByteSource, CheckpointReader, Companion, Error, FileChecksum, FileInfo, FormatId, Limits, Metadata, Result,
-    SourceSet, StoredRange, TensorInfo, keys, read_vec,
+    ByteSource, CheckpointReader, Companion, Error, FileChecksum, FileInfo, FormatId, IoCause, Limits, Metadata,
+    Result, SourceSet, StoredRange, TensorInfo, keys, read_vec,
 };
 use serde_json::{Map, Value};
 
@@ -40,6 +40,10 @@ pub struct FolderCheckpoint {
 pub fn open_folder(set: &dyn SourceSet, options: impl Into<OpenOptions>) -> Result<FolderCheckpoint> {
     let options = options.into();
     let weights = find_weights(&set.list()?)?;
+    if let Some((number, count)) = shard_number(&weights) {
+        let message = format!("this is shard {number} of {count}, and the folder has no index of the shards");
+        return Err(Error::io(IoCause::NotFound, message).in_file(weights));
+    }
     with_companions(open_in(set, &weights, &options)?, set, &options.limits)
 }
 
@@ -61,6 +65,10 @@ pub fn with_companions(
         left_out: Vec::new(),
         limits: *limits,
     };
+    let shard = checkpoint.inner.files().first().filter(|_| checkpoint.inner.files().len() == 1);
+    if let Some((number, count)) = shard.and_then(|file| shard_number(&file.name)) {
+        checkpoint.warnings.push(format!("this is shard {number} of {count} alone; the index names the whole model"));
+    }
     for name in set.list()? {
         // A file that was opened by itself has the path it was opened by.
         let is_own = |file: &FileInfo| file.name == name || file.name.ends_with(&format!("/{name}"));
@@ -105,6 +113,15 @@ fn find_weights(names: &[String]) -> Result<String> {
             Err(Error::format(format!("the folder holds several models; name one of {}", many.join(", "))))
         }
     }
+}
+
+/// Number and count of a shard, by its name: `model-00001-of-00003.safetensors`.
+fn shard_number(name: &str) -> Option<(u32, u32)> {
+    let (stem, _) = name.rsplit_once('.')?;
+    let (rest, count) = stem.rsplit_once("-of-")?;
+    let (_, number) = rest.rsplit_once('-')?;
+    let (number, count) = (number.parse().ok()?, count.parse().ok()?);
+    (count > 1).then_some((number, count))
 }
 
 fn is_index(name: &str) -> bool {

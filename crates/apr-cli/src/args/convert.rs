@@ -14,10 +14,13 @@ fn parse_shard_size(text: &str) -> Result<u64, String> {
 pub(crate) type Sha256 = [u8; 32];
 
 fn parse_sha256(text: &str) -> Result<Sha256, String> {
-    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-    let bytes: Option<Vec<u8>> = text.as_bytes().chunks(2).map(byte).collect();
-    let digest = bytes.and_then(|bytes| bytes.try_into().ok());
-    digest.ok_or_else(|| "a SHA-256 has 64 hexadecimal digits".to_owned())
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let digits: Option<Vec<u8>> = text.bytes().map(digit).collect();
+    let bytes = digits.filter(|digits| digits.len() == 64).map(|digits| {
+        let (pairs, _) = digits.as_chunks::<2>();
+        pairs.iter().map(|[high, low]| high << 4 | low).collect::<Vec<u8>>()
+    });
+    bytes.and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| "a SHA-256 has 64 hexadecimal digits".to_owned())
 }
 
 /// Arguments of every command that writes a model.

@@ -140,6 +140,7 @@ pub(crate) struct LintArgs {
 
 /// Arguments of `explain`.
 #[derive(Debug, Args)]
+#[command(override_usage = "apr explain <MODEL|E00x>\n       apr explain [MODEL] --tensor <NAME>")]
 pub(crate) struct ExplainArgs {
     /// A model, or an error code from E001 to E008
     #[arg(required_unless_present = "tensor")]

@@ -4,7 +4,6 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use apr::{ByteSource, CheckpointReader, Error, Escaped, Loss, PlanOptions, TargetFormat, keys};
-use apr_io::FileSource;
 use apr_ops::convert::{ConvertError, ConvertOptions, ConvertReport, plan};
 use apr_ops::import::{FamilyNote, ImportOptions, Prepared, prepare, restore};
 use apr_ops::inline::{ValidationConfig, ValidationError};
@@ -17,6 +16,7 @@ use super::analyze;
 use crate::args::{ConvertArgs, ExportArgs, ImportArgs, ModelFormat, Precision, Sha256, WriteArgs};
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::model::Model;
 use crate::output::Output;
 use crate::printer::{BAD, BOLD, DIM, GOOD, ODD};
 use crate::progress::Bar;
@@ -33,7 +33,7 @@ pub(super) fn import(args: &ImportArgs, context: &Context) -> Outcome {
         return Err(Error::format(message).in_file(&model.name).into());
     }
     if let Some(expected) = &args.sha256 {
-        check_sha256(&args.source, &*model.reader, expected, context)?;
+        check_sha256(&args.source, &model, expected, context)?;
     }
     let selected = select(&*model.reader, args.prefix.as_deref())?;
     let target = Output::plan_options(TargetFormat::Apr2, args.write.output.as_deref());
@@ -112,8 +112,9 @@ fn restored<'a>(
 }
 
 /// Compares the digest of the weights' file, read as a whole, with the one that was promised.
-fn check_sha256(path: &Path, reader: &dyn CheckpointReader, expected: &Sha256, context: &Context) -> Outcome {
-    let file = match reader.files() {
+fn check_sha256(path: &Path, model: &Model, expected: &Sha256, context: &Context) -> Outcome {
+    let file = match model.reader.files() {
+        _ if model.spool().is_some() => model.spool().unwrap_or(path).to_path_buf(),
         [_] if !path.is_dir() => path.to_path_buf(),
         [file] => path.join(&file.name),
         files => {
@@ -122,7 +123,7 @@ fn check_sha256(path: &Path, reader: &dyn CheckpointReader, expected: &Sha256, c
         }
     };
     signals::stop_cleanly(&context.interrupt)?;
-    let source = FileSource::open(&file)?;
+    let (source, _spool) = model::open_bytes(&file, context)?;
     let found = sha256(&source, &context.pipeline()?, &Bar::new(&context.printer, source.len()))?;
     if found == *expected {
         return Ok(());
@@ -264,7 +265,10 @@ fn render_validation(out: &mut dyn Write, report: &WriteReport) -> io::Result<()
 }
 
 fn render(out: &mut dyn Write, report: &ConvertReport) -> io::Result<()> {
-    let tensors = counted(report.tensors.len() as u64, "tensor");
+    let mut tensors = counted((report.tensors.len() + report.tied) as u64, "tensor");
+    if report.tied > 0 {
+        tensors.push_str(&format!(" ({} tied)", report.tied));
+    }
     let (before, after) = (human::bytes(report.bytes_in), human::bytes(report.bytes_out));
     let files = match report.files.len() {
         1 => String::new(),

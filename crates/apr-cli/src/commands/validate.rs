@@ -26,7 +26,12 @@ const SHOWN: usize = 20;
 pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
     let model = match model::open_with_companions(&args.model, context) {
         Ok(model) => model,
-        Err(Failure::Model(error)) => return scan_pickles(args, error, context),
+        Err(Failure::Model(error)) => {
+            if let Some(path) = args.sarif.as_ref().filter(|_| error.code() != Code::Io) {
+                write_sarif(path, &sarif::of_error(&args.model.display().to_string(), &error))?;
+            }
+            return scan_pickles(args, error, context);
+        }
         Err(failure) => return Err(failure),
     };
     let settings = &context.config.validate;

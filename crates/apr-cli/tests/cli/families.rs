@@ -83,8 +83,9 @@ impl TinyModel {
     pub(crate) fn transposed(mut self, name: &str) -> Self {
         let weights = self.weights(name);
         let &[rows, columns] = &weights.shape[..] else { panic!("{name} is no matrix") };
-        let column = |column| weights.values.iter().skip(column).step_by(columns as usize);
-        weights.values = (0..columns as usize).flat_map(column).copied().collect();
+        let width = usize::try_from(columns).expect("tiny");
+        let column = |column| weights.values.iter().skip(column).step_by(width);
+        weights.values = (0..width).flat_map(column).copied().collect();
         weights.shape = vec![columns, rows];
         self
     }

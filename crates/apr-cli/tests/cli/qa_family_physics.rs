@@ -1,8 +1,7 @@
 //! Points 28, 29, 30, 35, 37 and 89 of seed 001 §11: values against those of a healthy model of the family. Point 34
 //! awaits the codec of q8_0, point 36 the trace.
 
-use apr_testkit::locate;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::families::{TinyModel, refused};
 use crate::support::Sandbox;
@@ -25,7 +24,7 @@ fn figure(sandbox: &Sandbox, model: &str, tensor: &str, figure: &str) -> f64 {
 #[track_caller]
 fn assert_odd(sandbox: &Sandbox, tensor: &str, canonical: &str, what: &str) {
     let run = sandbox.apr("import m -o m.apr").ok();
-    run.says(&["1 odd", &format!("tensor '{canonical}': {what}"), "is healthy"]);
+    run.says(&["1 odd", &format!("tensor '{tensor}': {what}"), "is healthy"]);
     for (model, name) in [("m", tensor), ("m.apr", canonical)] {
         for line in [format!("validate {model}"), format!("validate {model} --physics")] {
             sandbox.apr(&line).ok().says(&[&format!("warning: tensor '{name}': {what}"), "\nVALID"]);
@@ -48,10 +47,10 @@ fn qa_28_a_gamma_near_one_is_healthy_and_one_of_eleven_is_refused() {
         let sandbox = TinyModel::new(family).map(&gamma, |value| value + 10.0).sandbox();
         let mean = figure(&sandbox, "m", &gamma, "mean");
         assert!((10.5..=11.5).contains(&mean), "{gamma}: {mean}");
-        let said = ["layer", "the mean of this norm weight (gamma) is 1", "is healthy"];
-        refused(&sandbox, &said);
+        refused(&sandbox, &["the mean of this norm weight (gamma) is 1", "is healthy"]);
         for line in ["validate m", "validate m --physics"] {
-            sandbox.apr(line).fails(5, &[&format!("error: tensor '{gamma}': {}", said[1]), "INVALID"]);
+            let said = format!("error: tensor '{gamma}': the mean of this norm weight (gamma) is 1");
+            sandbox.apr(line).fails(5, &[&said, "INVALID"]);
         }
     }
 }
@@ -161,27 +160,4 @@ fn qa_89_a_gamma_that_is_stored_without_its_one_is_what_gemma_has_and_whisper_ha
 
     let sandbox = TinyModel::new("whisper").map("model.encoder.layer_norm.weight", |gamma| gamma - 1.0).sandbox();
     refused(&sandbox, &["encoder.layer_norm.weight", "[0.5, 3] is healthy"]);
-}
-
-#[test]
-fn qa_88_a_transposed_view_of_a_checkpoint_is_written_row_by_row() {
-    // 4 rows of 6 numbers that count up, seen as 6 rows of 4, beside the same storage as it lies.
-    let file = locate::workspace().join("crates/apr-pytorch/tests/golden/strided.pt");
-    let sandbox = Sandbox::new().with("m.pt", std::fs::read(file).expect("a fixture"));
-    sandbox.apr("import m.pt -o m.apr").clean();
-    let report = sandbox.apr("tensors m.apr --json").clean().json();
-    let expected = |name: &str| -> (Value, Vec<f32>) {
-        match name {
-            "transposed" => (json!([6, 4]), (0_u8..24).map(|at| f32::from(at / 4 + at % 4 * 6)).collect()),
-            _ => (json!([4, 6]), (0_u8..24).map(f32::from).collect()),
-        }
-    };
-    for name in ["transposed", "flat"] {
-        let (shape, values) = expected(name);
-        let tensors = report["tensors"].as_array().expect("a list");
-        let tensor = tensors.iter().find(|tensor| tensor["name"] == name).expect("it was imported");
-        assert_eq!(tensor["shape"], shape, "{name}");
-        let offset = tensor["offset"].as_u64().expect("a place") as usize;
-        assert_eq!(sandbox.read("m.apr")[offset..offset + 96], crate::support::f32s(&values), "{name}");
-    }
 }

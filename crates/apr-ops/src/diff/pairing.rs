@@ -5,9 +5,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use apr::digest::{ChunkSums, Digest, TensorDigest};
 use apr::{CheckpointReader, Error, Pipeline, Result, TensorInfo};
 
+use globset::GlobMatcher;
+
 use super::{DiffOptions, Side};
 use crate::Progress;
 use crate::chunks::{chunks, take};
+use crate::naming::NAMES;
 
 /// Positions of a tensor and its counterpart.
 #[derive(Debug, Clone, Copy)]
@@ -41,34 +44,53 @@ pub(super) fn pair<P: Pipeline>(
     let (Side { reader: left, .. }, Side { reader: right, .. }) = (left_side, right_side);
     check_mapping(&mapping, left, right)?;
     let by_name: HashMap<&str, usize> = right.tensors().iter().map(|info| info.name.as_str()).zip(0..).collect();
-    let by_canonical: HashMap<&str, usize> =
-        (0..right.tensors().len()).map(|at| (canonical(right_side, at), at)).collect();
-    let wanted = |name: &str| options.filter.as_ref().is_none_or(|filter| filter.is_match(name));
+    let mut by_alias: HashMap<&str, usize> = HashMap::new();
+    for at in 0..right.tensors().len() {
+        by_alias.extend(aliases(right_side, at).map(|alias| (alias, at)));
+    }
+    // A pattern may be of either side's names, or of the canonical ones.
+    let wanted = |side: Side<'_>, position: usize| {
+        let is_match = |filter: &GlobMatcher| aliases(side, position).any(|name| filter.is_match(name));
+        options.filter.as_ref().is_none_or(is_match)
+    };
 
     let mut pairing = Pairing::default();
     let mut taken = vec![false; right.tensors().len()];
     let mut left_over = Vec::new();
-    for (position, info) in left.tensors().iter().enumerate().filter(|(_, info)| wanted(&info.name)) {
+    for (position, info) in left.tensors().iter().enumerate() {
         let found = match mapping.get(info.name.as_str()) {
             Some(name) => by_name.get(name),
-            None => by_name.get(info.name.as_str()).or_else(|| by_canonical.get(canonical(left_side, position))),
+            None => aliases(left_side, position).find_map(|alias| by_name.get(alias).or_else(|| by_alias.get(alias))),
         };
+        let is_wanted = wanted(left_side, position) || found.is_some_and(|&right| wanted(right_side, right));
+        if !is_wanted {
+            continue;
+        }
         match found.filter(|&&right| !std::mem::replace(&mut taken[right], true)) {
             Some(&right) => pairing.pairs.push(Pair { left: position, right, renamed: false }),
+            None if is_auxiliary(left, position) => {}
             None => left_over.push(position),
         }
     }
-    let right_over: Vec<usize> =
-        (0..taken.len()).filter(|&position| !taken[position] && wanted(&right.tensors()[position].name)).collect();
+    let right_over: Vec<usize> = (0..taken.len())
+        .filter(|&position| !taken[position] && wanted(right_side, position) && !is_auxiliary(right, position))
+        .collect();
     pairing.match_by_bytes((left, &left_over), (right, &right_over), pipeline, progress)?;
     pairing.pairs.sort_by_key(|pair| pair.left);
     Ok(pairing)
 }
 
-/// The canonical name of a tensor, or its own where it has none.
-fn canonical(side: Side<'_>, position: usize) -> &str {
+/// Whether a tensor is no weight but data that an import added, and so nothing that the other side lacks.
+fn is_auxiliary(reader: &dyn CheckpointReader, position: usize) -> bool {
+    reader.metadata().auxiliary_tensor() == Some(&reader.tensors()[position].name)
+}
+
+/// What a tensor is called: by the checkpoint, canonically, and as an import wrote down that its source called it.
+fn aliases(side: Side<'_>, position: usize) -> impl Iterator<Item = &str> {
+    let own = side.reader.tensors()[position].name.as_str();
     let canonical = side.model.and_then(|model| model.canonical(position));
-    canonical.unwrap_or(&side.reader.tensors()[position].name)
+    let record = side.reader.metadata().object(NAMES).and_then(|record| record.get("exceptions")?.get(own)?.as_str());
+    [Some(own), canonical, record].into_iter().flatten()
 }
 
 fn check_mapping(

@@ -8,7 +8,10 @@ use serde::Serialize;
 use crate::inspect::inspect;
 use crate::physics::{Physics, Violation, expectation_by_name};
 use crate::tensors::{TensorsOptions, find, list, named};
-use crate::{Progress, nearest};
+use crate::{Progress, closest};
+
+/// Names that are offered in place of one that is not there.
+const SIMILAR: usize = 5;
 
 /// A model, explained.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -89,6 +92,11 @@ pub fn explain_tensor<P: Pipeline>(
         Ok(position) => position,
         Err(similar) => match canonical_position(reader, model, name) {
             Some(position) => position,
+            // Whoever asks for an explanation does not know the names yet: far-off ones are better than none.
+            None if similar.is_empty() => {
+                let names = reader.tensors().iter().map(|info| info.name.as_str());
+                return Ok(Err(closest(name, names, SIMILAR).into_iter().map(str::to_owned).collect()));
+            }
             None => return Ok(Err(similar.into_iter().map(str::to_owned).collect())),
         },
     };
@@ -165,5 +173,5 @@ pub fn known_tensor(families: &Families, name: &str) -> Result<Vec<KnownTensor>,
     let mut names: Vec<String> = families.iter().flat_map(apr_arch::Family::example_names).collect();
     names.sort_unstable();
     names.dedup();
-    Err(nearest(name, names.iter().map(String::as_str), 5).into_iter().map(str::to_owned).collect())
+    Err(closest(name, names.iter().map(String::as_str), SIMILAR).into_iter().map(str::to_owned).collect())
 }
