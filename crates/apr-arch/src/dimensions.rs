@@ -1,8 +1,9 @@
 //! The numbers that shapes are made of: from the configuration, or else from the tensors themselves.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
-use apr_core::Shape;
+use apr_core::{Metadata, Shape, keys};
 use serde_json::{Map, Value as Json};
 
 use crate::expression::{Expression, Value};
@@ -11,19 +12,57 @@ use crate::family::{Family, FamilyTensor};
 /// Hyperparameters as `config.json` states them.
 pub type Config = Map<String, Json>;
 
+static NO_CONFIG: LazyLock<Config> = LazyLock::new(Config::new);
+
+/// What a checkpoint says about itself.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Told<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) model_type: Option<&'a str>,
+}
+
+impl<'a> Told<'a> {
+    pub(crate) fn by(metadata: &'a Metadata) -> Self {
+        Self {
+            config: metadata.object(keys::ARCHITECTURE).unwrap_or(&NO_CONFIG),
+            model_type: metadata.text(keys::MODEL_TYPE),
+        }
+    }
+
+    /// The configuration's entry under a dotted path, `model_type`, or `task`: what the first of `architectures` has
+    /// after `For`, such as `CausalLM`, or no text.
+    fn value(self, path: &str) -> Option<Value> {
+        match path {
+            "model_type" => return self.model_type.map(|name| Value::Text(name.to_owned())),
+            "task" => {
+                let class = self.config.get("architectures").and_then(|names| names.get(0)?.as_str());
+                let task = class.and_then(|class| class.split_once("For")).map_or("", |(_, task)| task);
+                return Some(Value::Text(task.to_owned()));
+            }
+            _ => {}
+        }
+        let mut parts = path.split('.');
+        let mut json = self.config.get(parts.next()?)?;
+        for part in parts {
+            json = json.get(part)?;
+        }
+        Value::of(json)
+    }
+}
+
 /// Dimensions of one checkpoint of a family.
 #[derive(Debug)]
 pub(crate) struct Dimensions<'a> {
     family: &'a Family,
-    config: &'a Config,
+    told: Told<'a>,
     /// Read off the tensors.
     observed: BTreeMap<&'a str, Value>,
     resolved: BTreeMap<&'a str, Option<Value>>,
 }
 
 impl<'a> Dimensions<'a> {
-    pub(crate) fn new(family: &'a Family, config: &'a Config) -> Self {
-        let mut dimensions = Self { family, config, observed: BTreeMap::new(), resolved: BTreeMap::new() };
+    pub(crate) fn new(family: &'a Family, told: Told<'a>) -> Self {
+        let mut dimensions = Self { family, told, observed: BTreeMap::new(), resolved: BTreeMap::new() };
         dimensions.resolve_all();
         dimensions
     }
@@ -36,7 +75,7 @@ impl<'a> Dimensions<'a> {
             };
             for (expression, &dim) in expected.iter().zip(shape.dims()) {
                 let Some(name) = expression.as_name() else { continue };
-                let open = self.config.is_empty() || self.resolved.get(name).is_some_and(Option::is_none);
+                let open = self.told.config.is_empty() || self.resolved.get(name).is_some_and(Option::is_none);
                 if open && self.family.dimensions.contains_key(name) {
                     self.observed.entry(name).or_insert(Value::Number(dim as f64));
                 }
@@ -65,11 +104,11 @@ impl<'a> Dimensions<'a> {
         let stated = family.dimensions.get(name).into_iter().flatten().find_map(|alternative| {
             alternative.value(&mut |inner| match family.dimensions.get_key_value(inner) {
                 Some((inner, _)) if !within.contains(&inner.as_str()) => self.resolve(inner, within),
-                _ => configured(self.config, inner),
+                _ => self.told.value(inner),
             })
         });
         within.pop();
-        let value = if self.config.is_empty() { observed.or(stated) } else { stated.or(observed) };
+        let value = if self.told.config.is_empty() { observed.or(stated) } else { stated.or(observed) };
         // Half-way through another definition a name may have meant the configuration's.
         if within.is_empty() {
             self.resolved.insert(name, value.clone());
@@ -83,7 +122,7 @@ impl<'a> Dimensions<'a> {
             match (number, self.resolved.get(name)) {
                 (Some((_, number)), _) => Some(Value::Number(*number as f64)),
                 (None, Some(resolved)) => resolved.clone(),
-                (None, None) => configured(self.config, name),
+                (None, None) => self.told.value(name),
             }
         })
     }
@@ -98,7 +137,7 @@ impl<'a> Dimensions<'a> {
 
     /// Whether there is no configuration, so that everything is read off the tensors.
     pub(crate) fn is_guessed(&self) -> bool {
-        self.config.is_empty()
+        self.told.config.is_empty()
     }
 
     pub(crate) fn named(&self, name: &str) -> Option<u64> {
@@ -109,14 +148,4 @@ impl<'a> Dimensions<'a> {
     pub(crate) fn sizes(&self) -> impl Iterator<Item = (&str, u64)> {
         self.resolved.iter().filter_map(|(name, value)| Some((*name, value.as_ref()?.as_size()?)))
     }
-}
-
-/// The configuration's entry under a dotted path.
-fn configured(config: &Config, path: &str) -> Option<Value> {
-    let mut parts = path.split('.');
-    let mut json = config.get(parts.next()?)?;
-    for part in parts {
-        json = json.get(part)?;
-    }
-    Value::of(json)
 }

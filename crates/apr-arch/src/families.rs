@@ -1,10 +1,10 @@
 //! The families that are known, and which of them a checkpoint belongs to.
 
-use std::sync::{Arc, LazyLock, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use apr_core::{Error, Metadata, Result, TensorInfo, keys};
+use serde::Serialize;
 
-use crate::dimensions::Config;
 use crate::family::Family;
 use crate::file::FamilyFile;
 use crate::model::{FamilyModel, best_naming};
@@ -46,7 +46,31 @@ const BUILTIN: [&str; 22] = [
 /// Tables of the built-in families, each read when it is first asked for: most runs need one of them.
 static READ: [OnceLock<Arc<Family>>; BUILTIN.len()] = [const { OnceLock::new() }; BUILTIN.len()];
 
-static NO_CONFIG: LazyLock<Config> = LazyLock::new(Config::new);
+/// A family that the metadata name and the tensors belie.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Contradiction {
+    /// Title of the family that is named.
+    pub told: String,
+    /// Tensors that the family knows.
+    pub known: usize,
+    /// Tensors of the checkpoint.
+    pub total: usize,
+    /// The first tensor that it does not know.
+    pub stranger: String,
+    /// Name of the family that the tensors' names speak for.
+    pub alike: Option<String>,
+}
+
+impl std::fmt::Display for Contradiction {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { told, known, total, alike, .. } = self;
+        write!(f, "the configuration says {told}, but {known} of {total} tensors have names of that family")?;
+        match alike {
+            Some(alike) => write!(f, "; they are named as in a model of family {alike}"),
+            None => Ok(()),
+        }
+    }
+}
 
 /// Families by name.
 ///
@@ -124,8 +148,7 @@ impl Families {
         let share = |known: usize| known as f64 / tensors.len().max(1) as f64;
         if let Some(family) = told {
             let (_, known) = best_naming(family, tensors);
-            return (share(known) >= TOLD)
-                .then(|| FamilyModel::new(family, tensors, config(metadata), metadata.auxiliary_tensor()));
+            return (share(known) >= TOLD).then(|| FamilyModel::new(family, tensors, metadata));
         }
         if tensors.len() < FEWEST {
             return None;
@@ -136,7 +159,7 @@ impl Families {
             if known < FEWEST || share(known) < GUESSED {
                 continue;
             }
-            let model = FamilyModel::new(family, tensors, config(metadata), metadata.auxiliary_tensor());
+            let model = FamilyModel::new(family, tensors, metadata);
             let wrong = model.mismatches(tensors).len();
             // Most tensors known, then fewest mismatches: a kin that asks for tensors that are not there is not it.
             if best.as_ref().is_none_or(|(most, fewest, _)| known > *most || (known == *most && wrong < *fewest)) {
@@ -146,13 +169,35 @@ impl Families {
         best.map(|(_, _, model)| model)
     }
 
+    /// Where the metadata name a family whose tensors these are not.
+    #[must_use]
+    pub fn contradiction(&self, tensors: &[TensorInfo], metadata: &Metadata) -> Option<Contradiction> {
+        let told = metadata.text(keys::MODEL_TYPE).and_then(|name| self.find(name))?;
+        let (naming, known) = best_naming(told, tensors);
+        if known as f64 >= TOLD * tensors.len() as f64 {
+            return None;
+        }
+        let stranger = tensors.iter().find(|info| told.find(&info.name, &naming).is_none())?;
+        let alike = self.iter().find(|family| {
+            let (_, known) = best_naming(family, tensors);
+            known >= FEWEST && known as f64 >= GUESSED * tensors.len() as f64
+        });
+        Some(Contradiction {
+            told: told.title().to_owned(),
+            known,
+            total: tensors.len(),
+            stranger: stranger.name.clone(),
+            alike: alike.map(|family| family.name().to_owned()),
+        })
+    }
+
     /// The checkpoint as a member of the family called `name`, whatever its tensors are called.
     ///
     /// # Errors
     /// E001 when there is no such family.
     pub fn apply<'a>(&'a self, name: &str, tensors: &[TensorInfo], metadata: &'a Metadata) -> Result<FamilyModel<'a>> {
         let family = self.find(name).ok_or_else(|| self.unknown(name))?;
-        Ok(FamilyModel::new(family, tensors, config(metadata), metadata.auxiliary_tensor()))
+        Ok(FamilyModel::new(family, tensors, metadata))
     }
 
     fn unknown(&self, name: &str) -> Error {
@@ -197,8 +242,4 @@ fn read<'f>(text: &str, find: impl Fn(&str) -> Option<&'f Family>) -> Result<Fam
         file = file.on_top_of(&base.file);
     }
     Family::new(file).map_err(Refused::Malformed)
-}
-
-fn config(metadata: &Metadata) -> &Config {
-    metadata.object(keys::ARCHITECTURE).unwrap_or(&NO_CONFIG)
 }

@@ -1,6 +1,6 @@
 //! A family, ready to be asked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use apr_core::{Error, Result};
 
@@ -26,6 +26,19 @@ pub struct Naming {
     pub convention: String,
     /// What precedes the names of the base model, such as `model.`.
     pub prefix: String,
+    /// What a training framework put before every name, such as `module.`.
+    pub wrapper: String,
+}
+
+/// What data parallelism, compilation and adapters put before the names of the model they wrap.
+pub(crate) const WRAPPERS: [&str; 3] = ["module.", "_orig_mod.", "base_model.model."];
+
+impl Naming {
+    /// A naming without a wrapper.
+    #[must_use]
+    pub fn new(convention: impl Into<String>, prefix: impl Into<String>) -> Self {
+        Self { convention: convention.into(), prefix: prefix.into(), wrapper: String::new() }
+    }
 }
 
 /// A tensor that a family has, once or once per layer.
@@ -56,7 +69,7 @@ pub(crate) enum Required {
 /// let canonical = llama.map_name("model.layers.0.self_attn.q_proj.weight").expect("a tensor of the family");
 /// assert_eq!(canonical, "layers.0.attn.q_proj.weight");
 ///
-/// let naming = Naming { convention: HUGGING_FACE.to_owned(), prefix: "model.".to_owned() };
+/// let naming = Naming::new(HUGGING_FACE, "model.");
 /// let name = llama.source_name(&canonical, &naming);
 /// assert_eq!(name.as_deref(), Some("model.layers.0.self_attn.q_proj.weight"));
 /// ```
@@ -198,9 +211,9 @@ impl Family {
             .flat_map(|convention| {
                 let prefixes =
                     self.file.conventions.get(convention).map_or(vec![String::new()], |entry| entry.prefixes.clone());
-                prefixes.into_iter().map(move |prefix| Naming { convention: convention.clone(), prefix })
+                prefixes.into_iter().map(move |prefix| Naming::new(convention.clone(), prefix))
             })
-            .chain([Naming { convention: ONNX.to_owned(), prefix: String::new() }])
+            .chain([Naming::new(ONNX, "")])
     }
 
     /// The naming that a convention uses where nothing else is known.
@@ -214,6 +227,7 @@ impl Family {
         if naming.convention == ONNX {
             return self.find_canonical(&name.strip_prefix('/')?.replace('/', "."));
         }
+        let name = name.strip_prefix(naming.wrapper.as_str())?;
         let (tensor, pattern, numbers) = self.understood.get(&naming.convention)?.find(name, &naming.prefix)?;
         // Aliases may have the placeholders in another order.
         let number = |index: &str| {
@@ -225,7 +239,7 @@ impl Family {
     }
 
     pub(crate) fn find_canonical(&self, name: &str) -> Option<Found<'_>> {
-        self.find(name, &Naming { convention: CANONICAL.to_owned(), prefix: String::new() })
+        self.find(name, &Naming::new(CANONICAL, ""))
     }
 
     pub(crate) fn written(&self, found: &Found<'_>, naming: &Naming) -> Option<String> {
@@ -233,7 +247,8 @@ impl Family {
             let canonical = self.tensors[found.tensor].pattern.name("", |index| found.number(index))?;
             return Some(format!("/{}", canonical.replace('.', "/")));
         }
-        self.tensors[found.tensor].written.get(&naming.convention)?.name(&naming.prefix, |index| found.number(index))
+        let name = self.tensors[found.tensor].written.get(&naming.convention)?;
+        Some(naming.wrapper.clone() + &name.name(&naming.prefix, |index| found.number(index))?)
     }
 
     /// The canonical name of a tensor called `name` under a naming.
@@ -247,6 +262,12 @@ impl Family {
     #[must_use]
     pub fn source_name(&self, canonical: &str, naming: &Naming) -> Option<String> {
         self.written(&self.find_canonical(canonical)?, naming)
+    }
+
+    /// First components of the names that tensors have under a naming, without its prefix.
+    pub(crate) fn beginnings(&self, naming: &Naming) -> BTreeSet<&str> {
+        let written = self.tensors.iter().filter_map(|tensor| tensor.written.get(&naming.convention));
+        written.filter_map(Pattern::beginning).collect()
     }
 
     /// Canonical names of all tensors, those of layers as they are in the first one.

@@ -19,7 +19,7 @@ mod model;
 mod pattern;
 
 pub use dimensions::Config;
-pub use families::Families;
+pub use families::{Contradiction, Families};
 pub use family::{CANONICAL, Family, GGUF, HUGGING_FACE, Naming, ONNX};
 pub use kind::{Kind, Range, TensorExpectation};
 pub use mapper::TensorNameMapper;

@@ -2,15 +2,18 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use apr_core::{Shape, TensorInfo};
+use apr_core::{Metadata, Shape, TensorInfo};
 use serde::Serialize;
 
-use crate::dimensions::{Config, Dimensions};
-use crate::family::{CANONICAL, Family, FamilyTensor, HUGGING_FACE, Naming, Required};
+use crate::dimensions::{Dimensions, Told};
+use crate::family::{CANONICAL, Family, FamilyTensor, HUGGING_FACE, Naming, Required, WRAPPERS};
 use crate::kind::TensorExpectation;
 
 /// Missing tensors that are named before the rest is left out: a configuration can ask for 2^60 layers.
 const MAX_MISSING: usize = 1000;
+
+/// Tensors that are looked for, for the same reason; models of 100 layers of 256 experts have some 100,000.
+const MAX_CANDIDATES: usize = 300_000;
 
 /// A checkpoint, seen as a member of a family.
 #[derive(Debug)]
@@ -58,6 +61,8 @@ pub enum Mismatch {
     Unexpected {
         /// Name in the checkpoint.
         name: String,
+        /// Whether it belongs to a part that the family does not have at all, such as a task's own head.
+        extra: bool,
     },
     /// The checkpoint lacks a tensor that its configuration asks for.
     Missing {
@@ -100,7 +105,7 @@ impl Mismatch {
     #[must_use]
     pub fn name(&self) -> &str {
         match self {
-            Self::Unexpected { name }
+            Self::Unexpected { name, .. }
             | Self::Missing { name }
             | Self::Beyond { name, .. }
             | Self::Twice { name, .. }
@@ -112,7 +117,8 @@ impl Mismatch {
 impl std::fmt::Display for Mismatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Unexpected { .. } => f.write_str("models of this family have no such tensor"),
+            Self::Unexpected { extra: false, .. } => f.write_str("models of this family have no such tensor"),
+            Self::Unexpected { extra: true, .. } => f.write_str("it is no part of the family, and kept as it is"),
             Self::Missing { .. } => f.write_str("it is missing; models of this family and configuration have it"),
             Self::Beyond { index, number, count, .. } => {
                 let index = index.replace('_', " ");
@@ -128,22 +134,17 @@ impl std::fmt::Display for Mismatch {
 
 impl<'a> FamilyModel<'a> {
     /// Applies a family under the naming that knows most of the tensors.
-    pub(crate) fn new(
-        family: &'a Family,
-        tensors: &[TensorInfo],
-        config: &'a Config,
-        auxiliary: Option<&'a str>,
-    ) -> Self {
+    pub(crate) fn new(family: &'a Family, tensors: &[TensorInfo], metadata: &'a Metadata) -> Self {
         let (naming, _) = best_naming(family, tensors);
         let members: Vec<Option<Member>> = tensors.iter().map(|info| member(family, &info.name, &naming)).collect();
-        let mut dimensions = Dimensions::new(family, config);
+        let mut dimensions = Dimensions::new(family, Told::by(metadata));
         let known = members
             .iter()
             .zip(tensors)
             .filter_map(|(member, info)| Some((&family.tensors[member.as_ref()?.tensor], &info.shape)));
         dimensions.observe(known);
         let counts = counts(family, &members, &dimensions);
-        Self { family, naming, members, dimensions, counts, auxiliary }
+        Self { family, naming, members, dimensions, counts, auxiliary: metadata.auxiliary_tensor() }
     }
 
     /// The family.
@@ -205,7 +206,7 @@ impl<'a> FamilyModel<'a> {
             let name = || info.name.clone();
             match self.canonical(position) {
                 None if self.auxiliary == Some(&info.name) => {}
-                None => mismatches.push(Mismatch::Unexpected { name: name() }),
+                None => mismatches.push(Mismatch::Unexpected { name: name(), extra: self.is_extra(&info.name) }),
                 Some(canonical) if !seen.insert(canonical) => {
                     mismatches.push(Mismatch::Twice { name: name(), canonical: canonical.to_owned() });
                 }
@@ -226,6 +227,19 @@ impl<'a> FamilyModel<'a> {
         mismatches
     }
 
+    /// Whether a name that the family does not know starts as none of its tensors does.
+    fn is_extra(&self, name: &str) -> bool {
+        // Where few tensors are known, it is the family that is in question.
+        if self.known() * 2 < self.members.len() {
+            return false;
+        }
+        let rest = name.strip_prefix(self.naming.wrapper.as_str()).unwrap_or(name);
+        let beginnings = self.family.beginnings(&self.naming);
+        [rest, rest.strip_prefix(self.naming.prefix.as_str()).unwrap_or(rest)]
+            .iter()
+            .all(|name| !beginnings.contains(part(name)))
+    }
+
     /// The first index of a tensor that is past what the configuration counts.
     fn beyond(&self, position: usize) -> Option<(String, u64, u64)> {
         let member = self.members.get(position)?.as_ref()?;
@@ -238,6 +252,7 @@ impl<'a> FamilyModel<'a> {
     /// Canonical names of required tensors that are not in `present`.
     fn missing(&self, present: &HashSet<&str>) -> Vec<String> {
         let mut missing = Vec::new();
+        let mut candidates = 0;
         // Without a configuration, a part that is absent as a whole may not belong to the model.
         let parts: HashSet<&str> = present.iter().map(|name| part(name)).collect();
         let may_be_asked_for = |name: &str| !self.dimensions.is_guessed() || parts.contains(part(name));
@@ -247,6 +262,10 @@ impl<'a> FamilyModel<'a> {
                 indices.iter().map(|index| self.counts.get(index.as_str()).copied()).collect();
             let Some(counts) = counts else { continue };
             for numbers in combinations(&counts) {
+                candidates += 1;
+                if candidates > MAX_CANDIDATES {
+                    return missing;
+                }
                 let named: Vec<_> = indices.iter().map(String::as_str).zip(numbers).collect();
                 if missing.len() >= MAX_MISSING {
                     return missing;
@@ -304,7 +323,7 @@ fn part(canonical: &str) -> &str {
 
 fn member(family: &Family, name: &str, naming: &Naming) -> Option<Member> {
     let found = family.find(name, naming)?;
-    let canonical = family.written(&found, &Naming { convention: CANONICAL.to_owned(), prefix: String::new() })?;
+    let canonical = family.written(&found, &Naming::new(CANONICAL, ""))?;
     Some(Member { tensor: found.tensor, numbers: found.numbers.iter().map(|(_, number)| *number).collect(), canonical })
 }
 
@@ -315,14 +334,18 @@ fn numbers<'f>(tensor: &'f FamilyTensor, member: &Member) -> Vec<(&'f str, u64)>
 /// The naming under which the family knows most of the tensors, and how many those are; the more common one where two
 /// are equally good.
 pub(crate) fn best_naming(family: &Family, tensors: &[TensorInfo]) -> (Naming, usize) {
+    let is_wrapped =
+        |wrapper: &&&str| !tensors.is_empty() && tensors.iter().all(|info| info.name.starts_with(**wrapper));
+    let wrapper = WRAPPERS.iter().find(is_wrapped).copied().unwrap_or_default();
     let mut best: Option<(Naming, usize)> = None;
     for naming in family.namings() {
+        let naming = Naming { wrapper: wrapper.to_owned(), ..naming };
         let known = tensors.iter().filter(|info| family.find(&info.name, &naming).is_some()).count();
         if best.as_ref().is_none_or(|(_, most)| known > *most) {
             best = Some((naming, known));
         }
     }
-    best.unwrap_or_else(|| (Naming { convention: HUGGING_FACE.to_owned(), prefix: String::new() }, 0))
+    best.unwrap_or_else(|| (Naming::new(HUGGING_FACE, ""), 0))
 }
 
 /// How many there are of each index: as the configuration says, else as far as the tensors go.

@@ -57,6 +57,14 @@ impl Pattern {
         &self.indices
     }
 
+    /// The first component, where that is no number.
+    pub(crate) fn beginning(&self) -> Option<&str> {
+        match self.components.first()? {
+            Component::Literal(text) => Some(text),
+            Component::Index(_) => None,
+        }
+    }
+
     /// The name with these numbers; `number` is asked for each placeholder.
     pub(crate) fn name(&self, prefix: &str, number: impl Fn(&str) -> Option<u64>) -> Option<String> {
         let mut name = if self.prefixed { prefix.to_owned() } else { String::new() };

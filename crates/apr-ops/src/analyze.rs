@@ -80,7 +80,7 @@ pub fn analyze<P: Pipeline>(
     Ok(AnalyzeReport {
         file: file.to_owned(),
         family: model.map(|model| model.family().title().to_owned()),
-        pass: misfits.is_empty() && tensors.iter().all(|tensor| tensor.pass),
+        pass: misfits.iter().all(|misfit| misfit.level != Level::Error) && tensors.iter().all(|tensor| tensor.pass),
         misfits,
         tensors,
     })

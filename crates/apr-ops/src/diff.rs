@@ -167,11 +167,14 @@ pub fn diff<P: Pipeline>(
     }
     let vocab = vocab_changes(left, right)?;
     let lonely = !pairing.removed.is_empty() || !pairing.added.is_empty();
+    let same = !drift && !lonely && vocab.is_none_or(|vocab| vocab.added + vocab.removed == 0);
+    // Values that are not a number have no distance: what is not the same is never wholly alike.
+    let most = if same { 100.0 } else { 99.99 };
     Ok(DiffReport {
         left: left_name.to_owned(),
         right: right_name.to_owned(),
-        same: !drift && !lonely && vocab.is_none_or(|vocab| vocab.added + vocab.removed == 0),
-        similarity: norms.similarity(pairing.lonely_elements),
+        same,
+        similarity: norms.similarity(pairing.lonely_elements).min(most),
         max_delta: norms.sums.max_delta,
         l2: norms.sums.difference.sqrt(),
         tensors,

@@ -26,7 +26,7 @@
 use std::sync::Arc;
 
 use apr::{CheckpointReader, Result, TargetFormat, keys};
-use apr_arch::{Families, FamilyModel, Mismatch, TensorNameMapper};
+use apr_arch::{Contradiction, Families, FamilyModel, Mismatch, TensorNameMapper};
 use serde::Serialize;
 use serde_json::Map;
 
@@ -79,6 +79,8 @@ pub struct FamilyNote {
     pub name: String,
     /// What people call it.
     pub title: String,
+    /// Whether its tensors' names alone speak for it.
+    pub guessed: bool,
     /// How the source names its tensors.
     pub convention: String,
     /// Tensors that got another name.
@@ -170,7 +172,10 @@ impl From<apr::Error> for ImportError {
 impl From<ValidationError> for ImportError {
     fn from(error: ValidationError) -> Self {
         match *error.reason {
-            Reason::Structure(Mismatch::Unexpected { name }) => Self::UnknownTensor { source_name: name },
+            Reason::Family(Contradiction { told, alike, .. }) => {
+                Self::ArchitectureMismatch { expected: told, found: alike.unwrap_or("unknown".to_owned()) }
+            }
+            Reason::Structure(Mismatch::Unexpected { name, .. }) => Self::UnknownTensor { source_name: name },
             Reason::Structure(Mismatch::Missing { name }) => Self::MissingTensor { name },
             _ => Self::ValidationFailed { name: error.tensor, reason: error.message },
         }
@@ -217,7 +222,13 @@ pub fn prepare<'a>(
         (None, Architecture::Custom(mapper)) => by_mapper(reader, &**mapper, options.validation),
         (None, _) => of_no_family(reader, options.validation),
     };
+    if let (Some(family), Architecture::Named(_)) = (&mut prepared.family, &options.architecture) {
+        family.guessed = false;
+    }
     learn_from_companions(reader, &mut prepared, options)?;
+    if model.is_none() {
+        prepared.contradict(reader, families, options);
+    }
     if let Some(rows) = model.as_ref().and_then(|model| model.dimension("vocab")) {
         compare_vocabulary(&mut prepared, rows, options.validation);
     }
@@ -235,11 +246,13 @@ fn of_family<'a>(
     validation: ValidationConfig,
 ) -> Prepared<'a> {
     let view = canonical(reader, model);
+    let mismatches = if validation.structure { model.mismatches(reader.tensors()) } else { Vec::new() };
+    let (misfits, warnings) = errors_and_warnings(misfits(mismatches));
     Prepared {
         validator: InlineValidator::for_checkpoint(validation, reader.tensors(), Some(model)),
         family: Some(note(model, &view, reader)),
-        misfits: if validation.structure { misfits(model.mismatches(reader.tensors())) } else { Vec::new() },
-        warnings: Vec::new(),
+        misfits,
+        warnings,
         view,
     }
 }
@@ -248,10 +261,14 @@ fn note(model: &FamilyModel<'_>, view: &View<'_>, reader: &dyn CheckpointReader)
     FamilyNote {
         name: model.family().name().to_owned(),
         title: model.family().title().to_owned(),
+        guessed: reader.metadata().text(keys::MODEL_TYPE).is_none_or(|told| !model.family().is_called(told)),
         convention: model.naming().convention.clone(),
         renamed: view.tensors().iter().zip(reader.tensors()).filter(|(new, old)| new.name != old.name).count(),
     }
 }
+
+/// Missing tensors that an unknown one is compared with: where everything is missing, none of them was renamed.
+const COMPARED: usize = 20;
 
 /// Mismatches, with a hint where an unknown tensor looks like a missing one.
 pub(crate) fn misfits(mismatches: Vec<Mismatch>) -> Vec<ValidationError> {
@@ -260,13 +277,28 @@ pub(crate) fn misfits(mismatches: Vec<Mismatch>) -> Vec<ValidationError> {
         .filter_map(|mismatch| if let Mismatch::Missing { name } = mismatch { Some(name.clone()) } else { None })
         .collect();
     let hint = |mut error: ValidationError| {
-        let similar = nearest(&error.tensor, missing.iter().map(String::as_str), 1);
-        if let (Reason::Structure(Mismatch::Unexpected { .. }), [similar]) = (&*error.reason, &similar[..]) {
+        if !matches!(*error.reason, Reason::Structure(Mismatch::Unexpected { .. })) {
+            return error;
+        }
+        if let [similar] = nearest(&error.tensor, missing.iter().take(COMPARED).map(String::as_str), 1)[..] {
             error.message = format!("{}; was it {similar}, which is missing?", error.message);
         }
         error
     };
     mismatches.into_iter().map(ValidationError::of_structure).map(hint).collect()
+}
+
+/// What ends an import, and what is only told: in one line, since such tensors come in groups.
+fn errors_and_warnings(misfits: Vec<ValidationError>) -> (Vec<ValidationError>, Vec<String>) {
+    /// Names that are told before the rest is only counted.
+    const TOLD: usize = 4;
+    let (errors, odd): (Vec<_>, Vec<_>) = misfits.into_iter().partition(|misfit| misfit.level == Level::Error);
+    if odd.is_empty() {
+        return (errors, Vec::new());
+    }
+    let names: Vec<&str> = odd.iter().take(TOLD).map(|misfit| misfit.tensor.as_str()).collect();
+    let more = if odd.len() > TOLD { format!(" and {} more", odd.len() - TOLD) } else { String::new() };
+    (errors, vec![format!("not of the family, kept as they are: {}{more}", names.join(", "))])
 }
 
 fn by_mapper<'a>(
@@ -278,8 +310,8 @@ fn by_mapper<'a>(
     let expectations = names.iter().map(|name| mapper.expected_stats(name.as_ref()?));
     let validator = InlineValidator::expecting(validation, reader.tensors(), expectations);
     let unknown = reader.tensors().iter().zip(&names).filter(|(_, name)| name.is_none() && validation.structure);
-    let misfits =
-        unknown.map(|(info, _)| ValidationError::of_structure(Mismatch::Unexpected { name: info.name.clone() }));
+    let misfits = unknown
+        .map(|(info, _)| ValidationError::of_structure(Mismatch::Unexpected { name: info.name.clone(), extra: false }));
     let misfits = misfits.collect();
     let mut view = View::new(reader);
     let mut exceptions = Map::new();
@@ -357,13 +389,18 @@ pub fn restore<'a>(
     let validator = InlineValidator::for_checkpoint(validation, view.tensors(), model.as_ref());
     let mismatches = model.as_ref().filter(|_| validation.structure).map(|model| model.mismatches(view.tensors()));
     let family = model.as_ref().map(|model| note(model, &view, reader));
-    let misfits = mismatches.map(misfits).unwrap_or_default();
-    Ok(Prepared { validator, family, misfits, warnings: Vec::new(), view })
+    let (misfits, warnings) = errors_and_warnings(mismatches.map(misfits).unwrap_or_default());
+    Ok(Prepared { validator, family, misfits, warnings, view })
 }
 
 /// Holds the tokenizer against the embedding: an id without a row ends a run. Rows without an id are padding.
 fn compare_vocabulary(prepared: &mut Prepared<'_>, rows: u64, validation: ValidationConfig) {
-    let tokens = prepared.view.metadata().get("tokenizer.vocab_size").and_then(serde_json::Value::as_u64);
+    let metadata = prepared.view.metadata();
+    let tokens = metadata.get("tokenizer.vocab_size").and_then(serde_json::Value::as_u64);
+    // Markers that no text yields are added to tokenizers without a row of their own.
+    let special = metadata.object("tokenizer.special_tokens").into_iter().flatten();
+    let beyond = special.filter(|(_, id)| id.as_u64().is_some_and(|id| id >= rows)).count() as u64;
+    let tokens = tokens.filter(|tokens| tokens.saturating_sub(rows) > beyond);
     let misfit = tokens.filter(|_| validation.structure).and_then(|tokens| vocabulary_misfit(tokens, rows));
     prepared.misfits.extend(misfit);
 }
@@ -380,6 +417,20 @@ pub(crate) fn vocabulary_misfit(tokens: u64, rows: u64) -> Option<ValidationErro
 }
 
 impl Prepared<'_> {
+    /// Tells where the configuration names a family that the tensors are not of.
+    fn contradict(&mut self, reader: &dyn CheckpointReader, families: &Families, options: &ImportOptions) {
+        if !options.validation.structure || !matches!(options.architecture, Architecture::Auto) {
+            return;
+        }
+        let contradiction = families.contradiction(reader.tensors(), reader.metadata());
+        self.misfits.extend(contradiction.map(|contradiction| ValidationError {
+            tensor: contradiction.stranger.clone(),
+            level: Level::Error,
+            message: contradiction.to_string(),
+            reason: Box::new(Reason::Family(contradiction)),
+        }));
+    }
+
     /// Ends the import at what names and shapes tell to be wrong, if errors end it.
     ///
     /// # Errors

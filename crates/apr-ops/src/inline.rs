@@ -1,7 +1,7 @@
 //! Validation on the way: each tensor is judged while a pass streams it (seed 001 §13.6).
 
 use apr::{DType, TensorInfo};
-use apr_arch::{FamilyModel, Mismatch, TensorExpectation};
+use apr_arch::{Contradiction, FamilyModel, Mismatch, TensorExpectation};
 use apr_tensor::stats::{Moments, Scratch, Stats};
 use serde::Serialize;
 
@@ -59,6 +59,8 @@ pub enum Reason {
     Values(Violation),
     /// Its name or shape, or that it is not there.
     Structure(Mismatch),
+    /// The configuration names a family whose tensors these are not.
+    Family(Contradiction),
     /// The tokenizer has ids that the embedding has no row for.
     Vocabulary {
         /// Tokens of the tokenizer.
@@ -99,7 +101,11 @@ impl ValidationError {
     pub(crate) fn of_structure(mismatch: Mismatch) -> Self {
         Self {
             tensor: mismatch.name().to_owned(),
-            level: Level::Error,
+            level: match mismatch {
+                // A task's own head is the author's business.
+                Mismatch::Unexpected { extra: true, .. } => Level::Warning,
+                _ => Level::Error,
+            },
             message: mismatch.to_string(),
             reason: Box::new(Reason::Structure(mismatch)),
         }

@@ -204,6 +204,11 @@ fn compression(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
 }
 
 fn structure(reader: &dyn CheckpointReader, remarks: &mut Remarks) -> Result<()> {
+    let passed = reader.metadata().get(keys::VIOLATIONS).and_then(serde_json::Value::as_array).map_or(0, Vec::len);
+    if passed > 0 {
+        let violations = counted(passed as u64, "violation");
+        remarks.add(Severity::Warn, Topic::Structure, format!("an import let {violations} pass; `validate` tells"));
+    }
     for warning in reader.warnings() {
         remarks.add(Severity::Warn, Topic::Structure, warning.clone());
     }

@@ -1,7 +1,7 @@
 //! Canonical names on the way in, the source's names on the way out (seed 001 §10.8).
 //!
 //! What is needed to give the names back is written under the metadata key `names`: `family`, `convention`, `prefix`,
-//! and under `exceptions` the names that those three don't lead back to.
+//! `wrapper`, and under `exceptions` the names that those three don't lead back to.
 
 use std::collections::{HashMap, HashSet};
 
@@ -41,6 +41,9 @@ pub fn canonical<'a>(reader: &'a dyn CheckpointReader, model: &FamilyModel<'_>) 
         "convention": naming.convention,
         "prefix": naming.prefix,
     });
+    if let (false, Some(record)) = (naming.wrapper.is_empty(), record.as_object_mut()) {
+        record.insert("wrapper".to_owned(), naming.wrapper.clone().into());
+    }
     if let (false, Some(record)) = (exceptions.is_empty(), record.as_object_mut()) {
         record.insert("exceptions".to_owned(), exceptions.into());
     }
@@ -123,8 +126,8 @@ fn recorded_rule<'f>(record: &Map<String, Value>, families: &'f Families) -> Opt
     if [GGUF, ONNX].contains(&convention) {
         return Some((family, family.default_naming(HUGGING_FACE)?));
     }
-    let prefix = text("prefix").unwrap_or_default().to_owned();
-    Some((family, Naming { convention: convention.to_owned(), prefix }))
+    let wrapper = text("wrapper").unwrap_or_default().to_owned();
+    Some((family, Naming { wrapper, ..Naming::new(convention, text("prefix").unwrap_or_default()) }))
 }
 
 /// Those of a checkpoint that has canonical names without a word on where they come from.

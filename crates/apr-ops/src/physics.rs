@@ -130,7 +130,10 @@ impl Physics {
             violations.extend(min.map(|min| Violation::Negative { min }));
         }
         let kind = expectation.map(|expectation| expectation.kind);
-        if self.zeros && may_not_be_zero(name, kind) && of > 1 && stats.zeros == of {
+        // A gamma that is stored as its distance from one starts at zero.
+        let from_one = kind == Some(Kind::NormGamma)
+            && expectation.and_then(|expectation| expectation.mean).is_some_and(|mean| mean.low <= -1.0);
+        if self.zeros && !from_one && may_not_be_zero(name, kind) && of > 1 && stats.zeros == of {
             violations.push(Violation::Zero);
         }
         violations

@@ -163,7 +163,8 @@ impl FolderCheckpoint {
         let Some(position) = self.companions.iter().position(|companion| companion.name == CONFIG) else {
             return Ok(());
         };
-        let config = match Metadata::parse(&self.read_companion(position)?) {
+        let bytes = self.read_companion(position)?;
+        let config = match Metadata::parse(bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes)) {
             Ok(config) => config,
             Err(error) => {
                 self.warnings.push(error.in_file(CONFIG).to_string());

@@ -98,9 +98,9 @@ pub(crate) struct ExportArgs {
     pub(crate) model: PathBuf,
     #[command(flatten)]
     pub(crate) write: WriteArgs,
-    /// Target format [default: safetensors; a path without extension becomes a folder]
-    #[arg(long, value_enum, value_name = "FORMAT", default_value = "safetensors", hide_default_value = true)]
-    pub(crate) format: ModelFormat,
+    /// Target format [default: by the output's extension; without one, a safetensors folder]
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub(crate) format: Option<ModelFormat>,
     /// Cut the output into files of at most this many bytes of tensors, such as 5GB
     #[arg(long, value_name = "SIZE", value_parser = parse_shard_size)]
     pub(crate) shard_size: Option<u64>,

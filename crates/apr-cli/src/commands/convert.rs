@@ -36,7 +36,13 @@ pub(super) fn import(args: &ImportArgs, context: &Context) -> Outcome {
         check_sha256(&args.source, &model, expected, context)?;
     }
     let selected = select(&*model.reader, args.prefix.as_deref())?;
-    let target = Output::plan_options(TargetFormat::Apr2, args.write.output.as_deref());
+    let output = args.write.output.as_deref();
+    let foreign = |extension: &&str| *extension != "apr" && by_extension(extension).is_some();
+    if let Some(extension) = output.and_then(Path::extension).and_then(|text| text.to_str()).filter(foreign) {
+        let message = format!("import writes .apr files; `apr convert` writes .{extension}");
+        return Err(Failure::Usage(message));
+    }
+    let target = Output::plan_options(TargetFormat::Apr2, output);
     let target = PlanOptions { align_32: args.align.as_deref() == Some("32"), ..target };
     let mut prepared = prepared(&selected, &args.write, args.license.clone(), context)?;
     if let Some(digest) = &args.sha256 {
@@ -70,7 +76,7 @@ pub(super) fn convert(args: &ConvertArgs, context: &Context) -> Outcome {
 /// Writes another format.
 pub(super) fn export(args: &ExportArgs, context: &Context) -> Outcome {
     let model = model::open(&args.model, context)?;
-    let format = args.format.target();
+    let format = export_format(args)?;
     let target = Output::plan_options(format, args.write.output.as_deref());
     let target = PlanOptions { shard_size: args.shard_size, ..target };
     // What went through an import was judged there; an export gives back what is in the file.
@@ -143,20 +149,37 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// The format asked for, or the one that the output's extension stands for, or safetensors.
+fn export_format(args: &ExportArgs) -> Outcome<TargetFormat> {
+    let output = args.write.output.as_deref().filter(|path| !Output::is_stdout(path) && !path.is_dir());
+    let extension = output.and_then(Path::extension).and_then(|text| text.to_str());
+    match (args.format, extension.map(by_extension)) {
+        (Some(format), _) | (None, Some(Some(format))) => Ok(format.target()),
+        (None, None) => Ok(TargetFormat::Safetensors),
+        (None, Some(None)) => {
+            let message = "the output's extension names no format that is written; --format says which is meant";
+            Err(Failure::Usage(message.to_owned()))
+        }
+    }
+}
+
+fn by_extension(extension: &str) -> Option<ModelFormat> {
+    match extension {
+        "apr" => Some(ModelFormat::Apr),
+        "safetensors" => Some(ModelFormat::Safetensors),
+        "pt" | "pth" | "bin" => Some(ModelFormat::Pytorch),
+        _ => None,
+    }
+}
+
 /// The format asked for, or the one that the output's extension stands for.
 fn target_format(args: &ConvertArgs) -> Outcome<TargetFormat> {
     let extension = args.write.output.as_ref().and_then(|path| path.extension()).and_then(|text| text.to_str());
-    let format = match (args.format, extension) {
-        (Some(format), _) => format,
-        (None, Some("apr")) => ModelFormat::Apr,
-        (None, Some("safetensors")) => ModelFormat::Safetensors,
-        (None, Some("pt" | "pth" | "bin")) => ModelFormat::Pytorch,
-        (None, _) => {
-            let message = "the output's extension names no format; say --format apr or --format safetensors";
-            return Err(Failure::Usage(message.to_owned()));
-        }
-    };
-    Ok(format.target())
+    let format = args.format.or_else(|| by_extension(extension?)).ok_or_else(|| {
+        let message = "the output's extension names no format; say --format apr, pytorch or safetensors";
+        Failure::Usage(message.to_owned())
+    });
+    Ok(format?.target())
 }
 
 /// What is to be written.
@@ -182,7 +205,10 @@ fn write(job: Job<'_>, context: &Context) -> Outcome {
     let conversion = plan(&view, &options, target)?.validated_by(validator);
     let found = conversion.report().warnings.iter().chain(&warnings);
     found.for_each(|warning| context.printer.warn(warning));
-    misfits.iter().for_each(|misfit| context.printer.warn(&misfit.to_string()));
+    misfits.iter().take(SHOWN).for_each(|misfit| context.printer.warn(&misfit.to_string()));
+    if misfits.len() > SHOWN {
+        context.printer.warn(&format!("and {} more; --json lists them all", misfits.len() - SHOWN));
+    }
     let Some(path) = args.output.as_ref().filter(|_| !args.dry_run) else {
         return context.printer.report(conversion.report(), render_plan);
     };
@@ -239,7 +265,8 @@ fn render_family(out: &mut dyn Write, report: &WriteReport) -> io::Result<()> {
         0 => "names as they are".to_owned(),
         renamed => format!("{} renamed", counted(renamed as u64, "tensor")),
     };
-    writeln!(out, "  {} family, {renamed}", Escaped(&family.title))
+    let guessed = if family.guessed { " (by its names)" } else { "" };
+    writeln!(out, "  {} family{guessed}, {renamed}", Escaped(&family.title))
 }
 
 fn render_validation(out: &mut dyn Write, report: &WriteReport) -> io::Result<()> {
@@ -247,6 +274,9 @@ fn render_validation(out: &mut dyn Write, report: &WriteReport) -> io::Result<()
     let checked = counted(validation.checked as u64, "tensor");
     let errors = validation.errors.len() + report.misfits.len();
     let (style, verdict) = match (errors, validation.warnings.len()) {
+        (0, 0) if report.family.is_none() => {
+            (GOOD, format!("{checked} without NaN or infinity; shapes were not checked"))
+        }
         (0, 0) => (GOOD, format!("{checked} healthy")),
         (0, odd) => (ODD, format!("{checked} checked, {odd} odd")),
         (bad, odd) => (BAD, format!("{checked} checked, {bad} bad, {odd} odd")),

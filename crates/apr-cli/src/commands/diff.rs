@@ -53,7 +53,11 @@ fn render(out: &mut dyn Write, report: &DiffReport, args: &DiffArgs) -> io::Resu
     // Rounded down, so that only models without a difference are 100 % alike.
     let similarity = (report.similarity * 100.0).floor() / 100.0;
     writeln!(out, "{BOLD}Similarity: {similarity}%{BOLD:#}")?;
-    writeln!(out, "Weight Changes: Max delta {}, L2 distance {}", number(report.max_delta), number(report.l2))?;
+    if report.tensors.is_empty() && !(report.added.is_empty() && report.removed.is_empty()) {
+        writeln!(out, "Weight Changes: nothing to compare, no tensor of one model is in the other")?;
+    } else {
+        writeln!(out, "Weight Changes: Max delta {}, L2 distance {}", number(report.max_delta), number(report.l2))?;
+    }
     if let Some(vocab) = report.vocab {
         let count = |tokens: usize| counted(tokens as u64, "token");
         writeln!(out, "Vocab Changes: Added {}, Removed {}", count(vocab.added), count(vocab.removed))?;

@@ -188,3 +188,14 @@ fn qa_99_a_model_far_larger_than_the_limit_passes_within_it() {
         sandbox.shell(&script).clean();
     }
 }
+
+#[test]
+fn qa_96_the_extension_of_an_export_says_its_format() {
+    let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
+    for (output, start) in [("m.apr", &b"APR2"[..]), ("m.pt", b"PK"), ("m.bin", b"PK")] {
+        sandbox.apr(&format!("export m.safetensors -o {output}")).clean();
+        assert!(sandbox.read(output).starts_with(start), "{output}");
+    }
+    sandbox.apr("export m.safetensors -o m.gguf").fails(2, &["extension", "--format"]);
+    sandbox.apr("import m.safetensors -o x.safetensors").fails(2, &["import writes .apr files", "apr convert"]);
+}

@@ -321,9 +321,54 @@ fn qa_95_a_family_that_does_not_fit_or_does_not_exist_is_refused() {
     assert_eq!(sandbox.files(), files);
     // Names alone do not tell kin apart; who knows better can say so.
     let sandbox = TinyModel::new("llama").anonymous().sandbox();
-    for (option, title) in [("", "LLaMA"), ("--arch auto", "LLaMA"), ("--arch mistral", "Mistral")] {
+    for (option, title) in [("", "LLaMA family (by its names)"), ("--arch mistral", "Mistral family")] {
         let run = sandbox.apr(&format!("import m -o m.apr -f {option}")).clean();
-        run.says(&[&format!("{title} family, 20 tensors renamed")]);
+        run.says(&[&format!("{title}, 20 tensors renamed")]);
+    }
+}
+
+#[test]
+fn qa_95_a_configuration_that_the_tensors_belie_is_refused() {
+    let sandbox = TinyModel::new("bert").configured("model_type", "llama").sandbox();
+    let what = "the configuration says LLaMA, but 0 of ";
+    refused(&sandbox, &[what, "named as in a model of family bert"]);
+    sandbox.apr("import m -o m.apr --arch bert").clean().says(&["BERT family"]);
+    let run = sandbox.apr("import m -o r.apr --relaxed").ok();
+    assert!(run.to_string().contains(what), "{run}");
+}
+
+#[test]
+fn qa_87_what_a_training_framework_put_around_a_model_is_taken_off_and_put_back() {
+    for wrapper in ["module.", "_orig_mod.", "base_model.model."] {
+        let model = TinyModel::new("llama").renamed(|name| format!("{wrapper}{name}"));
+        let sandbox = model.sandbox();
+        sandbox.apr("import m -o m.apr").clean().says(&["LLaMA family, 21 tensors renamed", "healthy"]);
+        assert!(names(&sandbox, "m.apr").contains(&"layers.0.attn.q_proj.weight".to_owned()));
+        sandbox.apr("export m.apr -o back").clean();
+        assert_eq!(sandbox.read("back/model.safetensors"), model.safetensors(), "{wrapper}");
+    }
+}
+
+#[test]
+fn qa_80_a_head_that_nobody_lists_is_told_and_kept() {
+    let own_head = |name: &str| name.replace("classifier.", "my_head.");
+    let sandbox = TinyModel::new("bert_classifier").renamed(own_head).sandbox();
+    let run = sandbox.apr("import m -o m.apr").ok();
+    assert!(run.to_string().contains("not of the family, kept as they are: my_head.bias, my_head.weight"), "{run}");
+    assert!(names(&sandbox, "m.apr").contains(&"my_head.weight".to_owned()));
+    sandbox.apr("validate m.apr").ok().says(&["warning: tensor 'my_head.weight'", "\nVALID"]);
+}
+
+#[test]
+fn qa_80_an_untied_head_and_a_layer_of_either_tower_may_not_be_missing() {
+    let missing = [
+        ("llama", "lm_head.weight"),
+        ("clip", "text_model.encoder.layers.0.self_attn.q_proj.weight"),
+        ("clip", "vision_model.encoder.layers.1.mlp.fc1.weight"),
+    ];
+    for (family, name) in missing {
+        let sandbox = TinyModel::new(family).without(name).sandbox();
+        refused(&sandbox, &[&format!("tensor '{name}': it is missing")]);
     }
 }
 

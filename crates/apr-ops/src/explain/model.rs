@@ -124,7 +124,10 @@ pub fn explain_tensor<P: Pipeline>(
 
 fn canonical_position(reader: &dyn CheckpointReader, model: Option<&FamilyModel<'_>>, name: &str) -> Option<usize> {
     let model = model?;
-    (0..reader.tensors().len()).find(|&position| model.canonical(position) == Some(name))
+    // A name of another convention, the source's for one, means the same tensor.
+    let canonical = model.family().map_name(name);
+    let is_meant = |found: &str| found == name || canonical.as_deref() == Some(found);
+    (0..reader.tensors().len()).find(|&position| model.canonical(position).is_some_and(is_meant))
 }
 
 fn axes(model: Option<&FamilyModel<'_>>, position: usize, kind: Option<Kind>, shape: &Shape) -> Option<Vec<String>> {
