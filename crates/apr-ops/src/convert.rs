@@ -19,7 +19,7 @@
 //! ```
 
 use apr::apr2::CompanionFile;
-use apr::digest::{ChunkSums, TensorDigest};
+use apr::digest::{ChunkSums, Crc32, TensorDigest};
 use apr::{
     CheckpointReader, CheckpointWriter, DType, Error, FormatId, Loss, Metadata, Notes, Pipeline, PlanOptions, Result,
     Sink, TargetFormat, TensorInfo, keys,
@@ -272,13 +272,13 @@ impl Conversion {
         pipeline: &P,
         progress: &dyn Progress,
     ) -> Result<ConvertReport, ConvertError> {
-        let Self { mut writer, casts, mut validator, mut report } = self;
+        let Self { mut writer, casts, validator, mut report } = self;
         let wanted = Wanted { sums: writer.wants_sums(), moments: validator.config().reads_values() };
         let jobs = jobs(reader, &*writer)?;
         let produce = |at: usize, slot: &mut Slot| produce(reader, jobs[at], casts[jobs[at].tensor], wanted, slot);
 
         let mut digest = TensorDigest::new();
-        let mut moments = Moments::default();
+        let mut judge = Judge { validator, crc: Crc32::new(), moments: Moments::default() };
         let mut counts = CastCounts::default();
         let mut losses = Vec::new();
         let mut violation = None;
@@ -288,16 +288,10 @@ impl Conversion {
             let info = &reader.tensors()[tensor];
             let input = &slot.input[..chunk.len];
             check_digest(reader, tensor, chunk, input, slot.input_sums, &mut digest)?;
-            if let Some(part) = slot.moments.take() {
-                moments.merge(&part);
-                if chunk.last {
-                    let stats = std::mem::take(&mut moments).finish();
-                    if let Err(error) = validator.validate_stats(tensor, &info.name, &stats) {
-                        violation = Some(error);
-                        // The pipeline's errors are the model's; what is meant is told below.
-                        return Err(Error::corrupt("a violation ended the job").for_tensor(&info.name));
-                    }
-                }
+            if let Err(error) = judge.see(reader, jobs[at], slot) {
+                violation = Some(error);
+                // The pipeline's errors are the model's; what is meant is told below.
+                return Err(Error::corrupt("a violation ended the job").for_tensor(&info.name));
             }
             let cast = casts[tensor];
             writer.write_chunk(sink, if cast.is_some() { &slot.output } else { input }, slot.output_sums)?;
@@ -316,13 +310,48 @@ impl Conversion {
             return Err(violation.into());
         }
         outcome?;
-        let validation = validator.finish();
+        let validation = judge.validator.finish();
         let violations = validation.errors.iter().filter_map(|error| serde_json::to_value(error).ok()).collect();
         let notes = Notes { losses, violations };
         writer.finish(sink, &notes)?;
         report.losses.extend(notes.losses);
         report.validation = wanted.moments.then_some(validation);
         Ok(report)
+    }
+}
+
+/// Puts the parts of a tensor together and hands it to the validator when it is complete.
+struct Judge {
+    validator: InlineValidator,
+    crc: Crc32,
+    moments: Moments,
+}
+
+impl Judge {
+    fn see(&mut self, reader: &dyn CheckpointReader, job: Job, slot: &Slot) -> Result<(), ValidationError> {
+        if !self.validator.config().reads_values() {
+            return Ok(());
+        }
+        let Job { tensor, chunk, .. } = job;
+        let name = &reader.tensors()[tensor].name;
+        if let Some(stated) = reader.crc32(tensor) {
+            match slot.input_sums {
+                Some(sums) => self.crc.append(sums),
+                None => self.crc.update(&slot.input[..chunk.len]),
+            }
+            if chunk.last {
+                let found = std::mem::take(&mut self.crc).value();
+                self.validator.validate_checksum(tensor, name, (stated, found))?;
+            }
+        }
+        if let Some(part) = &slot.moments {
+            self.moments.merge(part);
+            if chunk.last {
+                let stats = std::mem::take(&mut self.moments).finish();
+                self.validator.validate_stats(tensor, name, &stats)?;
+            }
+        }
+        Ok(())
     }
 }
 

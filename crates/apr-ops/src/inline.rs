@@ -196,6 +196,23 @@ impl InlineValidator {
         self.judge(&name, stats, expectation)
     }
 
+    /// Judges the tensor at this position by a checksum that the source gives.
+    ///
+    /// # Errors
+    /// The mismatch, if errors end the job.
+    pub(crate) fn validate_checksum(
+        &mut self,
+        position: usize,
+        name: &str,
+        (stated, found): (u32, u32),
+    ) -> Result<(), ValidationError> {
+        if stated == found {
+            return Ok(());
+        }
+        let name = self.tensors.get(position).map_or(name, |(name, _)| name).to_owned();
+        self.record(ValidationError::of_values(&name, Violation::Checksum { stated, found }))
+    }
+
     fn judge(&mut self, name: &str, stats: &Stats, expected: Option<TensorExpectation>) -> Result<(), ValidationError> {
         self.report.checked += 1;
         for violation in self.config.physics.violations(name, stats, expected) {

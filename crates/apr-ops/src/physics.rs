@@ -38,6 +38,13 @@ pub enum Violation {
         /// Of how many values.
         of: u64,
     },
+    /// The bytes do not match the checksum that the source gives for them.
+    Checksum {
+        /// What the source says.
+        stated: u32,
+        /// What its bytes come to.
+        found: u32,
+    },
     /// Every value is zero.
     Zero,
     /// The mean lies outside the range of its kind.
@@ -72,7 +79,9 @@ impl Violation {
     #[must_use]
     pub fn level(&self) -> Level {
         match self {
-            Self::Nan { .. } | Self::Infinite { .. } | Self::Mean { must: true, .. } => Level::Error,
+            Self::Nan { .. } | Self::Infinite { .. } | Self::Checksum { .. } | Self::Mean { must: true, .. } => {
+                Level::Error
+            }
             Self::Zero | Self::Mean { .. } | Self::Std { .. } | Self::Negative { .. } => Level::Warning,
         }
     }
@@ -83,6 +92,9 @@ impl std::fmt::Display for Violation {
         match self {
             Self::Nan { count, of } => write!(f, "{} of {} values are NaN", grouped(*count), grouped(*of)),
             Self::Infinite { count, of } => write!(f, "{} of {} values are infinite", grouped(*count), grouped(*of)),
+            Self::Checksum { stated, found } => {
+                write!(f, "the CRC-32 of its bytes is {found:#010x}, the file says {stated:#010x}")
+            }
             Self::Zero => f.write_str("every value is zero"),
             Self::Mean { mean, expected, kind, .. } => {
                 write!(f, "the mean of this {} is {}; {expected} is healthy", kind.name(), number(*mean))

@@ -239,6 +239,8 @@ struct Pass<'a> {
     /// Whether the file has digests and they are to be checked.
     digests: bool,
     crc: Crc32,
+    /// Of the tensor that is due, where the file gives that.
+    tensor_crc: Crc32,
     digest: TensorDigest,
     moments: Moments,
     nonzero: bool,
@@ -260,6 +262,7 @@ impl<'a> Pass<'a> {
             checksum: reader.checksum().filter(|_| options.checksum),
             digests: options.checksum && (0..reader.tensors().len()).any(|tensor| reader.digest(tensor).is_some()),
             crc: Crc32::new(),
+            tensor_crc: Crc32::new(),
             digest: TensorDigest::new(),
             moments: Moments::default(),
             nonzero: false,
@@ -276,7 +279,8 @@ impl<'a> Pass<'a> {
         let tensors = self.reader.tensors();
         let extents = match &self.checksum {
             Some(checksum) => checksum.extents.clone(),
-            None if self.options.reads_values() || self.digests => (0..tensors.len())
+            None if self.options.reads_values() || self.digests || (self.options.checksum && self.sums() > 0) => (0
+                ..tensors.len())
                 .map(|tensor| {
                     let len = tensors[tensor].byte_len()?;
                     Ok(Extent { kind: ExtentKind::Tensor(tensor), offset: self.reader.stored(tensor).offset, len })
@@ -316,6 +320,9 @@ impl<'a> Pass<'a> {
                         None => self.digest.update(bytes),
                     }
                 }
+                if self.options.checksum && self.reader.crc32(tensor).is_some() {
+                    self.tensor_crc.update(bytes);
+                }
                 if let Some(moments) = &slot.moments {
                     self.moments.merge(moments);
                 }
@@ -336,12 +343,19 @@ impl<'a> Pass<'a> {
         let digest = std::mem::take(&mut self.digest).value();
         let stats = std::mem::take(&mut self.moments).finish();
         let nonzero = std::mem::take(&mut self.nonzero);
-        let info = &self.reader.tensors()[tensor];
         if self.options.checksum && self.reader.digest(tensor).is_some_and(|expected| expected != digest) {
             let finding =
                 self.find(Level::Error, Check::Digests, Some(tensor), "its bytes do not match its digest".into());
             (finding.code, finding.offset) = (Some(Code::Checksum.id()), Some(offset));
         }
+        let found = std::mem::take(&mut self.tensor_crc).value();
+        let stated = self.reader.crc32(tensor).filter(|stated| self.options.checksum && *stated != found);
+        if let Some(stated) = stated {
+            let message = Violation::Checksum { stated, found }.to_string();
+            let finding = self.find(Level::Error, Check::Digests, Some(tensor), message);
+            (finding.code, finding.offset) = (Some(Code::Checksum.id()), Some(offset));
+        }
+        let info = &self.reader.tensors()[tensor];
         let (name, elements) = (info.name.clone(), info.shape.elements().unwrap_or_default());
         let dtype = info.dtype;
         let expectation = match self.model {
@@ -466,6 +480,7 @@ impl<'a> Pass<'a> {
             (
                 Check::Digests,
                 match digests {
+                    0 if self.sums() > 0 => asked(checksum, format!("CRC-32 of {}", count(self.sums(), "tensor"))),
                     0 => asked(checksum, String::new()).and(Err("the file has none")),
                     _ => asked(checksum, format!("BLAKE3 of {}", count(digests, "tensor"))),
                 },
@@ -483,6 +498,11 @@ impl<'a> Pass<'a> {
             (Check::Signature, asked(require_signature, "required".to_owned())),
         ];
         checks.into_iter().map(|(check, detail)| self.outcome(check, detail)).collect()
+    }
+
+    /// Tensors that the file gives a CRC-32 of.
+    fn sums(&self) -> usize {
+        (0..self.reader.tensors().len()).filter(|&tensor| self.reader.crc32(tensor).is_some()).count()
     }
 
     fn family(&self, what: &str) -> Result<String, &'static str> {

@@ -157,6 +157,13 @@ impl CheckpointReader for View<'_> {
         }
     }
 
+    fn crc32(&self, tensor: usize) -> Option<u32> {
+        match &self.origins[tensor] {
+            Origin::Base(position) => self.base.crc32(*position),
+            Origin::Own(_) => None,
+        }
+    }
+
     fn files(&self) -> &[FileInfo] {
         self.base.files()
     }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use apr_core::{ByteSource, Error, Escaped, Limits, Result};
 use serde_json::{Map, Value};
 
-use crate::contents::{Contents, Range};
+use crate::contents::{Checksums, Contents, Range};
 use crate::input::Input;
 use crate::options::OpenOptions;
 use crate::pickle::{Persistent, Policy, run};
@@ -32,9 +32,9 @@ pub(crate) fn read(source: &dyn ByteSource, options: &OpenOptions, limits: &Limi
         other.check_stored()?;
         scan::check_rest(source, other.offset, other.offset + other.len, limits)?;
     }
-    let storages = storages(&archive, folder)?;
+    let (storages, checksums) = storages(&archive, folder)?;
     let header_fields = header_fields(source, &archive, folder, limits)?;
-    Ok(Contents { heap: outcome.heap, root, storages, header_fields, warnings })
+    Ok(Contents { heap: outcome.heap, root, storages, checksums, header_fields, warnings })
 }
 
 /// The one `data.pkl`, at the top or in a folder.
@@ -71,17 +71,18 @@ fn check_byte_order(source: &dyn ByteSource, archive: &Archive, folder: &str, li
     }
 }
 
-/// Entries `data/KEY`. Older TorchScript archives keep theirs beside a pickle of another name.
-fn storages(archive: &Archive, folder: &str) -> Result<HashMap<String, Range>> {
+/// Entries `data/KEY`, and their checksums. Older TorchScript archives keep theirs beside a pickle of another name.
+fn storages(archive: &Archive, folder: &str) -> Result<(HashMap<String, Range>, Checksums)> {
     let prefix = format!("{folder}data/");
-    let mut storages = HashMap::new();
+    let (mut storages, mut checksums) = (HashMap::new(), Checksums::new());
     for entry in &archive.entries {
         if let Some(key) = entry.name.strip_prefix(&prefix) {
             entry.check_stored()?;
             storages.insert(key.to_owned(), Range { offset: entry.offset, len: entry.len });
+            checksums.insert((entry.offset, entry.len), entry.crc32);
         }
     }
-    Ok(storages)
+    Ok((storages, checksums))
 }
 
 fn header_fields(

@@ -19,12 +19,17 @@ pub(crate) struct Range {
     pub(crate) len: u64,
 }
 
+/// CRC-32 of storages, by offset and length.
+pub(crate) type Checksums = HashMap<(u64, u64), u32>;
+
 /// An opened container.
 #[derive(Debug)]
 pub(crate) struct Contents {
     pub(crate) heap: Heap,
     pub(crate) root: Id,
     pub(crate) storages: HashMap<String, Range>,
+    /// CRC-32 of storages, by offset and length.
+    pub(crate) checksums: Checksums,
     pub(crate) header_fields: Map<String, Value>,
     pub(crate) warnings: Vec<String>,
 }

@@ -89,6 +89,8 @@ pub struct PytorchReader {
     tensors: Vec<TensorInfo>,
     /// One for each tensor.
     places: Vec<Place>,
+    /// CRC-32 of storages, by file, offset and length.
+    checksums: HashMap<(usize, u64, u64), u32>,
     metadata: Metadata,
     header_fields: Map<String, Value>,
     warnings: Vec<String>,
@@ -111,6 +113,8 @@ impl PytorchReader {
             let file = joined.files.len();
             joined.warnings.extend(shard.shard_warnings());
             joined.places.extend(shard.places.into_iter().map(|place| Place { file: file + place.file, ..place }));
+            let moved = |((of, offset, len), crc32)| ((file + of, offset, len), crc32);
+            joined.checksums.extend(shard.checksums.into_iter().map(moved));
             joined.sources.extend(shard.sources);
             joined.files.extend(shard.files);
             joined.tensors.extend(shard.tensors);
@@ -208,7 +212,10 @@ impl PytorchReader {
         }
         let files = vec![FileInfo { name: name.to_owned(), len: source.len() }];
         let header_fields = contents.header_fields;
-        let mut reader = Self { sources: vec![source], files, tensors, places, metadata, header_fields, warnings };
+        let checksums =
+            contents.checksums.into_iter().map(|((offset, len), crc32)| ((0, offset, len), crc32)).collect();
+        let sources = vec![source];
+        let mut reader = Self { sources, files, tensors, places, checksums, metadata, header_fields, warnings };
         reader.tie();
         Ok(reader)
     }
@@ -277,6 +284,12 @@ impl CheckpointReader for PytorchReader {
             return None;
         }
         self.sources[*file].slice_at(view.offset, view.len)
+    }
+
+    /// That of the storage, for a tensor that is all of it.
+    fn crc32(&self, tensor: usize) -> Option<u32> {
+        let Place { file, content: Content::Stored(view) } = self.places.get(tensor)? else { return None };
+        self.checksums.get(&(*file, view.offset, view.len)).copied().filter(|_| view.is_flat())
     }
 
     fn header_fields(&self) -> Value {

@@ -31,7 +31,7 @@ pub(crate) struct Entry {
     pub(crate) name: String,
     flags: u16,
     method: u16,
-    crc32: u32,
+    pub(crate) crc32: u32,
     /// Bytes in the file.
     compressed: u64,
     /// Bytes of the content.

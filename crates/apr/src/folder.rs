@@ -229,6 +229,10 @@ impl CheckpointReader for FolderCheckpoint {
         self.inner.digest(tensor)
     }
 
+    fn crc32(&self, tensor: usize) -> Option<u32> {
+        self.inner.crc32(tensor)
+    }
+
     fn checksum(&self) -> Option<FileChecksum> {
         self.inner.checksum()
     }

@@ -5,7 +5,7 @@ use std::fs;
 use apr_testkit::locate;
 use serde_json::json;
 
-use crate::support::Sandbox;
+use crate::support::{Sandbox, small_safetensors};
 
 /// A pickle of protocol 0 that makes a file when it is loaded.
 const CANARY: &[u8] = b"cos\nsystem\n(S'touch canary'\ntR.";
@@ -73,4 +73,23 @@ fn a_broken_file_of_another_format_is_not_taken_for_a_pickle() {
     let file = [b"APR2\x02\0\0\0\0\0\0\0\x20\0\0\0", CANARY].concat();
     let run = Sandbox::new().with("m.apr", file).apr("validate m.apr").fails(4, &["E002"]);
     assert!(!run.to_string().contains("os.system"), "{run}");
+}
+
+#[test]
+fn a_bit_that_flipped_in_a_storage_is_noticed_by_its_checksum() {
+    let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
+    sandbox.apr("convert m.safetensors -o m.pt").clean();
+    sandbox.apr("validate m.pt").clean().says(&["pass  Tensor digests", "CRC-32 of "]);
+    let info = sandbox.apr("tensors m.pt --json").ok().json()["tensors"][0].clone();
+    let offset = usize::try_from(info["offset"].as_u64().expect("an offset")).expect("small");
+    let mut bytes = sandbox.read("m.pt");
+    bytes[offset] ^= 1;
+    sandbox.write("m.pt", bytes);
+    let name = info["name"].as_str().expect("a name");
+    let what = format!("tensor '{name}': the CRC-32 of its bytes is ");
+    sandbox.apr("validate m.pt").fails(5, &["E004", &what, "INVALID"]);
+    for line in ["import m.pt -o m.apr", "convert m.pt -o x.safetensors"] {
+        sandbox.apr(line).fails(5, &[&what, "nothing was written"]);
+    }
+    sandbox.apr("import m.pt -o m.apr --relaxed").ok().says(&["1 bad"]);
 }
