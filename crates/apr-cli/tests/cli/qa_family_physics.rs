@@ -161,3 +161,16 @@ fn qa_89_a_gamma_that_is_stored_without_its_one_is_what_gemma_has_and_whisper_ha
     let sandbox = TinyModel::new("whisper").map("model.encoder.layer_norm.weight", |gamma| gamma - 1.0).sandbox();
     refused(&sandbox, &["encoder.layer_norm.weight", "[0.5, 3] is healthy"]);
 }
+
+#[test]
+fn qa_28_a_beta_in_the_place_of_its_gamma_is_refused() {
+    let swapped = |name: &str| match name.strip_prefix("encoder.layer.1.output.LayerNorm.") {
+        Some("weight") => "encoder.layer.1.output.LayerNorm.bias".to_owned(),
+        Some("bias") => "encoder.layer.1.output.LayerNorm.weight".to_owned(),
+        _ => name.to_owned(),
+    };
+    let sandbox = TinyModel::new("bert").renamed(swapped).sandbox();
+    sandbox
+        .apr("import m -o m.apr")
+        .fails(5, &["encoder.layer.1.output.LayerNorm.", "is healthy", "nothing was written"]);
+}
