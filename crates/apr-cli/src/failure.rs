@@ -117,10 +117,11 @@ impl Failure {
                     "nothing was written; --relaxed takes the model as it is, --arch NAME as another family".into(),
                 );
             }
-            Self::Unhealthy { error, .. } => {
+            Self::Unhealthy { file, error } => {
                 let name = Escaped::short(&error.tensor);
                 return Some(format!(
-                    "nothing was written; `apr tensors MODEL --hist '{name}'` shows its values, --relaxed takes it as it is"
+                    "nothing was written; `apr tensors '{}' --hist '{name}'` shows its values, --relaxed takes it as it is",
+                    Escaped(file)
                 ));
             }
             _ => {}
