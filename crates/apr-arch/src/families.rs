@@ -10,7 +10,7 @@ use crate::file::FamilyFile;
 use crate::model::{FamilyModel, best_naming};
 
 /// Share of a checkpoint's tensors that a family must know to be believed: where the configuration names the family, and
-/// where names alone speak for it. Below, a checkpoint whose tensors were rewritten (GPTQ, LoRA) is better taken as it is.
+/// where names alone speak for it.
 const TOLD: f64 = 0.5;
 const GUESSED: f64 = 0.9;
 
@@ -147,19 +147,19 @@ impl Families {
         let told = metadata.text(keys::MODEL_TYPE).and_then(|name| self.find(name));
         let share = |known: usize| known as f64 / tensors.len().max(1) as f64;
         if let Some(family) = told {
-            let (_, known) = best_naming(family, tensors);
-            return (share(known) >= TOLD).then(|| FamilyModel::new(family, tensors, metadata));
+            let (naming, known) = best_naming(family, tensors);
+            return (share(known) >= TOLD).then(|| FamilyModel::new(family, naming, tensors, metadata));
         }
         if tensors.len() < FEWEST {
             return None;
         }
         let mut best: Option<(usize, usize, FamilyModel<'a>)> = None;
         for family in self.iter() {
-            let (_, known) = best_naming(family, tensors);
+            let (naming, known) = best_naming(family, tensors);
             if known < FEWEST || share(known) < GUESSED {
                 continue;
             }
-            let model = FamilyModel::new(family, tensors, metadata);
+            let model = FamilyModel::new(family, naming, tensors, metadata);
             let wrong = model.mismatches(tensors).len();
             // Most tensors known, then fewest mismatches: a kin that asks for tensors that are not there is not it.
             if best.as_ref().is_none_or(|(most, fewest, _)| known > *most || (known == *most && wrong < *fewest)) {
@@ -197,7 +197,8 @@ impl Families {
     /// E001 when there is no such family.
     pub fn apply<'a>(&'a self, name: &str, tensors: &[TensorInfo], metadata: &'a Metadata) -> Result<FamilyModel<'a>> {
         let family = self.find(name).ok_or_else(|| self.unknown(name))?;
-        Ok(FamilyModel::new(family, tensors, metadata))
+        let (naming, _) = best_naming(family, tensors);
+        Ok(FamilyModel::new(family, naming, tensors, metadata))
     }
 
     fn unknown(&self, name: &str) -> Error {

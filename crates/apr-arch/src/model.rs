@@ -1,6 +1,6 @@
 //! A family applied to one checkpoint.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use apr_core::{Metadata, Shape, TensorInfo};
 use serde::Serialize;
@@ -133,9 +133,8 @@ impl std::fmt::Display for Mismatch {
 }
 
 impl<'a> FamilyModel<'a> {
-    /// Applies a family under the naming that knows most of the tensors.
-    pub(crate) fn new(family: &'a Family, tensors: &[TensorInfo], metadata: &'a Metadata) -> Self {
-        let (naming, _) = best_naming(family, tensors);
+    /// Applies a family to tensors that are named so.
+    pub(crate) fn new(family: &'a Family, naming: Naming, tensors: &[TensorInfo], metadata: &'a Metadata) -> Self {
         let members: Vec<Option<Member>> = tensors.iter().map(|info| member(family, &info.name, &naming)).collect();
         let mut dimensions = Dimensions::new(family, Told::by(metadata));
         let known = members
@@ -200,13 +199,19 @@ impl<'a> FamilyModel<'a> {
     /// missing.
     #[must_use]
     pub fn mismatches(&self, tensors: &[TensorInfo]) -> Vec<Mismatch> {
+        let beginnings = self.family.beginnings(&self.naming);
+        // Where few tensors are known, it is the family that is in question, and nothing an addition to it.
+        let is_believed = self.known() * 2 >= self.members.len();
         let mut seen = HashSet::new();
         let mut mismatches = Vec::new();
         for (position, info) in tensors.iter().enumerate() {
             let name = || info.name.clone();
             match self.canonical(position) {
                 None if self.auxiliary == Some(&info.name) => {}
-                None => mismatches.push(Mismatch::Unexpected { name: name(), extra: self.is_extra(&info.name) }),
+                None => {
+                    let extra = is_believed && self.is_extra(&info.name, &beginnings);
+                    mismatches.push(Mismatch::Unexpected { name: name(), extra });
+                }
                 Some(canonical) if !seen.insert(canonical) => {
                     mismatches.push(Mismatch::Twice { name: name(), canonical: canonical.to_owned() });
                 }
@@ -228,13 +233,8 @@ impl<'a> FamilyModel<'a> {
     }
 
     /// Whether a name that the family does not know starts as none of its tensors does.
-    fn is_extra(&self, name: &str) -> bool {
-        // Where few tensors are known, it is the family that is in question.
-        if self.known() * 2 < self.members.len() {
-            return false;
-        }
+    fn is_extra(&self, name: &str, beginnings: &BTreeSet<&str>) -> bool {
         let rest = name.strip_prefix(self.naming.wrapper.as_str()).unwrap_or(name);
-        let beginnings = self.family.beginnings(&self.naming);
         [rest, rest.strip_prefix(self.naming.prefix.as_str()).unwrap_or(rest)]
             .iter()
             .all(|name| !beginnings.contains(part(name)))

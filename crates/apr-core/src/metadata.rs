@@ -27,6 +27,8 @@ pub mod keys {
     pub const TIED: &str = "tied";
     /// The mel filterbank that an import added: `{"tensor": NAME}` (seed 001 §5.3).
     pub const MEL_FILTERBANK: &str = "mel_filterbank";
+    /// The tensor it is in (seed 001 §5.3).
+    pub const MEL_FILTERBANK_TENSOR: &str = "audio.mel_filterbank";
     /// Companion files: name to text, or to `{"tensor": NAME}` where the bytes are.
     pub const FILES: &str = "files";
     /// What only the safetensors header knows: `metadata` is its `__metadata__`.
@@ -90,9 +92,12 @@ impl Metadata {
     }
 
     /// Name of the tensor that is no weight of the model but data an import added: its mel filterbank.
+    ///
+    /// Only by the name that imports give it: metadata must not declare a weight to be dispensable.
     #[must_use]
     pub fn auxiliary_tensor(&self) -> Option<&str> {
-        self.object(keys::MEL_FILTERBANK)?.get("tensor")?.as_str()
+        let name = self.object(keys::MEL_FILTERBANK)?.get("tensor")?.as_str()?;
+        (name == keys::MEL_FILTERBANK_TENSOR).then_some(name)
     }
 
     /// Sets `key`, replacing what was there.

@@ -315,7 +315,7 @@ impl Conversion {
         let notes = Notes { losses, violations };
         writer.finish(sink, &notes)?;
         report.losses.extend(notes.losses);
-        report.validation = wanted.moments.then_some(validation);
+        report.validation = (wanted.moments || !validation.errors.is_empty()).then_some(validation);
         Ok(report)
     }
 }
@@ -329,9 +329,6 @@ struct Judge {
 
 impl Judge {
     fn see(&mut self, reader: &dyn CheckpointReader, job: Job, slot: &Slot) -> Result<(), ValidationError> {
-        if !self.validator.config().reads_values() {
-            return Ok(());
-        }
         let Job { tensor, chunk, .. } = job;
         let name = &reader.tensors()[tensor].name;
         if let Some(stated) = reader.crc32(tensor) {

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use apr::{CheckpointReader, Result, TargetFormat, keys};
 use apr_arch::{Contradiction, Families, FamilyModel, Mismatch, TensorNameMapper};
 use serde::Serialize;
-use serde_json::Map;
+use serde_json::{Map, Value};
 
 use crate::companions::{Learnt, NO_LICENSE, learn, license_warning};
 use crate::convert::ConvertError;
@@ -218,19 +218,21 @@ pub fn prepare<'a>(
 ) -> Result<Prepared<'a>> {
     let model = family_of(reader, families, &options.architecture)?;
     let mut prepared = match (&model, &options.architecture) {
-        (Some(model), _) => of_family(reader, model, options.validation),
+        (Some(model), _) => of_family(reader, model, options),
         (None, Architecture::Custom(mapper)) => by_mapper(reader, &**mapper, options.validation),
         (None, _) => of_no_family(reader, options.validation),
     };
-    if let (Some(family), Architecture::Named(_)) = (&mut prepared.family, &options.architecture) {
-        family.guessed = false;
+    if model.is_some() {
+        // They are found anew.
+        prepared.view.metadata_mut().remove(keys::VIOLATIONS);
     }
     learn_from_companions(reader, &mut prepared, options)?;
     if model.is_none() {
-        prepared.contradict(reader, families, options);
+        prepared.contradict(families, &options.architecture);
     }
     if let Some(rows) = model.as_ref().and_then(|model| model.dimension("vocab")) {
-        compare_vocabulary(&mut prepared, rows, options.validation);
+        let misfit = vocabulary_misfit(rows, |key| prepared.view.metadata().get(key));
+        prepared.misfits.extend(misfit.filter(|_| options.validation.structure));
     }
     // Whoever opens the file later should know what was let pass.
     if !prepared.misfits.is_empty() && !options.validation.stop {
@@ -240,34 +242,37 @@ pub fn prepare<'a>(
     Ok(prepared)
 }
 
-fn of_family<'a>(
-    reader: &'a dyn CheckpointReader,
-    model: &FamilyModel<'_>,
-    validation: ValidationConfig,
-) -> Prepared<'a> {
+fn of_family<'a>(reader: &'a dyn CheckpointReader, model: &FamilyModel<'_>, options: &ImportOptions) -> Prepared<'a> {
+    let validation = options.validation;
     let view = canonical(reader, model);
     let mismatches = if validation.structure { model.mismatches(reader.tensors()) } else { Vec::new() };
     let (misfits, warnings) = errors_and_warnings(misfits(mismatches));
     Prepared {
         validator: InlineValidator::for_checkpoint(validation, reader.tensors(), Some(model)),
-        family: Some(note(model, &view, reader)),
+        family: Some(note(model, &options.architecture, &view, reader)),
         misfits,
         warnings,
         view,
     }
 }
 
-fn note(model: &FamilyModel<'_>, view: &View<'_>, reader: &dyn CheckpointReader) -> FamilyNote {
+fn note(
+    model: &FamilyModel<'_>,
+    architecture: &Architecture,
+    view: &View<'_>,
+    reader: &dyn CheckpointReader,
+) -> FamilyNote {
+    let told = reader.metadata().text(keys::MODEL_TYPE).is_some_and(|told| model.family().is_called(told));
     FamilyNote {
         name: model.family().name().to_owned(),
         title: model.family().title().to_owned(),
-        guessed: reader.metadata().text(keys::MODEL_TYPE).is_none_or(|told| !model.family().is_called(told)),
+        guessed: !told && matches!(architecture, Architecture::Auto),
         convention: model.naming().convention.clone(),
         renamed: view.tensors().iter().zip(reader.tensors()).filter(|(new, old)| new.name != old.name).count(),
     }
 }
 
-/// Missing tensors that an unknown one is compared with: where everything is missing, none of them was renamed.
+/// Unknown and missing tensors that are compared with one another: where there are more, none of them was renamed.
 const COMPARED: usize = 20;
 
 /// Mismatches, with a hint where an unknown tensor looks like a missing one.
@@ -276,10 +281,12 @@ pub(crate) fn misfits(mismatches: Vec<Mismatch>) -> Vec<ValidationError> {
         .iter()
         .filter_map(|mismatch| if let Mismatch::Missing { name } = mismatch { Some(name.clone()) } else { None })
         .collect();
+    let mut unknown = 0;
     let hint = |mut error: ValidationError| {
-        if !matches!(*error.reason, Reason::Structure(Mismatch::Unexpected { .. })) {
+        if !matches!(*error.reason, Reason::Structure(Mismatch::Unexpected { .. })) || unknown == COMPARED {
             return error;
         }
+        unknown += 1;
         if let [similar] = nearest(&error.tensor, missing.iter().take(COMPARED).map(String::as_str), 1)[..] {
             error.message = format!("{}; was it {similar}, which is missing?", error.message);
         }
@@ -353,7 +360,6 @@ fn learn_from_companions(
     let Learnt { metadata, tensors, warnings } = learn_from(reader)?;
     let answered = |warning: &String| options.license.is_some() && warning == NO_LICENSE;
     prepared.warnings.extend(warnings.into_iter().filter(|warning| !answered(warning)));
-    let taken: Vec<String> = prepared.view.tensors().iter().map(|info| info.name.clone()).collect();
     let target = prepared.view.metadata_mut();
     if let Some(license) = &options.license {
         target.set("license", license.as_str());
@@ -362,8 +368,10 @@ fn learn_from_companions(
         target.set_default(&key, value);
     }
     prepared.warnings.extend(target.text("license").and_then(license_warning));
-    for tensor in tensors.into_iter().filter(|tensor| !taken.contains(&tensor.info.name)) {
-        prepared.view.add(tensor.info, tensor.bytes);
+    for tensor in tensors {
+        if prepared.view.tensors().iter().all(|info| info.name != tensor.info.name) {
+            prepared.view.add(tensor.info, tensor.bytes);
+        }
     }
     Ok(())
 }
@@ -381,34 +389,33 @@ pub fn restore<'a>(
     validation: ValidationConfig,
 ) -> Result<Prepared<'a>> {
     let view = original(reader, families, format)?;
-    if validation == ValidationConfig::off() {
+    if !validation.structure && !validation.reads_values() {
         let validator = InlineValidator::new(validation);
         return Ok(Prepared { view, validator, family: None, misfits: Vec::new(), warnings: Vec::new() });
     }
     let model = family_of(&view, families, architecture)?;
     let validator = InlineValidator::for_checkpoint(validation, view.tensors(), model.as_ref());
     let mismatches = model.as_ref().filter(|_| validation.structure).map(|model| model.mismatches(view.tensors()));
-    let family = model.as_ref().map(|model| note(model, &view, reader));
+    let family = model.as_ref().map(|model| note(model, architecture, &view, reader));
     let (misfits, warnings) = errors_and_warnings(mismatches.map(misfits).unwrap_or_default());
-    Ok(Prepared { validator, family, misfits, warnings, view })
+    let is_known = model.is_some();
+    drop(model);
+    let mut prepared = Prepared { validator, family, misfits, warnings, view };
+    if !is_known {
+        prepared.contradict(families, architecture);
+    }
+    Ok(prepared)
 }
 
-/// Holds the tokenizer against the embedding: an id without a row ends a run. Rows without an id are padding.
-fn compare_vocabulary(prepared: &mut Prepared<'_>, rows: u64, validation: ValidationConfig) {
-    let metadata = prepared.view.metadata();
-    let tokens = metadata.get("tokenizer.vocab_size").and_then(serde_json::Value::as_u64);
+/// Holds the tokenizer, as the metadata under `get` describe it, against the rows of the embedding: an id without a row
+/// ends a run, while rows without an id are padding.
+pub(crate) fn vocabulary_misfit<'m>(rows: u64, get: impl Fn(&str) -> Option<&'m Value>) -> Option<ValidationError> {
+    let tokens = get("tokenizer.vocab_size").and_then(Value::as_u64)?;
     // Markers that no text yields are added to tokenizers without a row of their own.
-    let special = metadata.object("tokenizer.special_tokens").into_iter().flatten();
+    let special = get("tokenizer.special_tokens").and_then(Value::as_object).into_iter().flatten();
     let beyond = special.filter(|(_, id)| id.as_u64().is_some_and(|id| id >= rows)).count() as u64;
-    let tokens = tokens.filter(|tokens| tokens.saturating_sub(rows) > beyond);
-    let misfit = tokens.filter(|_| validation.structure).and_then(|tokens| vocabulary_misfit(tokens, rows));
-    prepared.misfits.extend(misfit);
-}
-
-/// More tokens than rows of the embedding.
-pub(crate) fn vocabulary_misfit(tokens: u64, rows: u64) -> Option<ValidationError> {
     let (has, takes) = (counted(tokens, "token"), counted(rows, "row"));
-    (tokens > rows).then(|| ValidationError {
+    (tokens.saturating_sub(rows) > beyond).then(|| ValidationError {
         tensor: "token_embedding".to_owned(),
         level: Level::Error,
         message: format!("the tokenizer has {has}, the embedding {takes}: the last ids have none"),
@@ -418,11 +425,11 @@ pub(crate) fn vocabulary_misfit(tokens: u64, rows: u64) -> Option<ValidationErro
 
 impl Prepared<'_> {
     /// Tells where the configuration names a family that the tensors are not of.
-    fn contradict(&mut self, reader: &dyn CheckpointReader, families: &Families, options: &ImportOptions) {
-        if !options.validation.structure || !matches!(options.architecture, Architecture::Auto) {
+    fn contradict(&mut self, families: &Families, architecture: &Architecture) {
+        if !self.validator.config().structure || !matches!(architecture, Architecture::Auto) {
             return;
         }
-        let contradiction = families.contradiction(reader.tensors(), reader.metadata());
+        let contradiction = families.contradiction(self.view.tensors(), self.view.metadata());
         self.misfits.extend(contradiction.map(|contradiction| ValidationError {
             tensor: contradiction.stranger.clone(),
             level: Level::Error,

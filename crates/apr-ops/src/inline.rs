@@ -31,6 +31,12 @@ impl ValidationConfig {
         Self { stop: false, ..Self::strict() }
     }
 
+    /// Only what the source itself promises is checked: checksums of its tensors.
+    #[must_use]
+    pub const fn integrity() -> Self {
+        Self { stop: true, ..Self::off() }
+    }
+
     /// Nothing is checked.
     #[must_use]
     pub const fn off() -> Self {

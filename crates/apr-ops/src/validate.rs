@@ -1,7 +1,7 @@
 //! Whether a checkpoint is healthy: one read for CRC, digests, NaN, infinity, zero tensors and improbable statistics.
 
 use apr::digest::{ChunkSums, Crc32, TensorDigest};
-use apr::{CheckpointReader, Code, FormatId, Pipeline, Result, keys};
+use apr::{CheckpointReader, Code, FormatId, Metadata, Pipeline, Result, keys};
 use apr_arch::FamilyModel;
 use apr_core::{Extent, ExtentKind, FileChecksum};
 use apr_tensor::element::is_decodable;
@@ -9,10 +9,9 @@ use apr_tensor::stats::{Moments, Scratch};
 use serde::Serialize;
 
 use crate::chunks::{Chunk, chunks, pieces, take};
-use crate::import::{misfits, vocabulary_misfit};
+use crate::import::{learn_from, misfits, vocabulary_misfit};
 pub use crate::physics::Level;
 use crate::physics::{Physics, Violation, expectation_by_name, may_not_be_zero};
-use crate::vocabulary::vocabulary;
 use crate::{Progress, counted};
 
 /// What to check beside the structure, which opening the file has proven.
@@ -398,12 +397,13 @@ impl<'a> Pass<'a> {
             self.find(Level::Warning, Check::Shapes, None, message);
         }
         let Some(rows) = self.model.and_then(|model| model.dimension("vocab")) else { return Ok(()) };
-        let stated = self.reader.metadata().get("tokenizer.vocab_size").and_then(serde_json::Value::as_u64);
-        let tokens = match stated {
-            Some(tokens) => Some(tokens),
-            None => vocabulary(self.reader, 0)?.map(|vocabulary| vocabulary.size as u64),
+        // An import has written down what a folder's files say.
+        let learnt: Metadata = match self.reader.metadata().get("tokenizer.vocab_size") {
+            Some(_) => Metadata::new(),
+            None => learn_from(self.reader)?.metadata.into_iter().collect::<serde_json::Map<_, _>>().into(),
         };
-        if let Some(misfit) = tokens.and_then(|tokens| vocabulary_misfit(tokens, rows)) {
+        let get = |key: &str| self.reader.metadata().get(key).or_else(|| learnt.get(key));
+        if let Some(misfit) = vocabulary_misfit(rows, get) {
             self.find(misfit.level, Check::Shapes, None, misfit.message).tensor = Some(misfit.tensor);
         }
         Ok(())

@@ -80,7 +80,9 @@ pub(super) fn export(args: &ExportArgs, context: &Context) -> Outcome {
     let target = Output::plan_options(format, args.write.output.as_deref());
     let target = PlanOptions { shard_size: args.shard_size, ..target };
     // What went through an import was judged there; an export gives back what is in the file.
-    let prepared = restored(&*model.reader, format, ValidationConfig::off(), context)?;
+    let stop = validation(&args.write).stop;
+    let integrity = ValidationConfig { stop, ..ValidationConfig::integrity() };
+    let prepared = restored(&*model.reader, format, integrity, context)?;
     write(Job { prepared, name: &model.name, args: &args.write, target: &target }, context)
 }
 

@@ -146,3 +146,14 @@ fn a_pattern_may_be_of_either_models_names() {
         }
     }
 }
+
+#[test]
+fn metadata_cannot_declare_a_weight_to_be_dispensable() {
+    let metadata =
+        r#"{"apr_version":"2.0.0","model_type":"x","architecture":{},"mel_filterbank":{"tensor":"b.weight"}}"#;
+    let sandbox = Sandbox::new().with("m.apr", crate::support::sound().metadata(metadata).build());
+    let before = names(&sandbox, "m.apr");
+    assert!(before.contains(&"b.weight".to_owned()), "{before:?}");
+    sandbox.apr("export m.apr -o m.safetensors").ok();
+    assert_eq!(names(&sandbox, "m.safetensors").len(), before.len());
+}

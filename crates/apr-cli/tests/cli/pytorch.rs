@@ -88,7 +88,7 @@ fn a_bit_that_flipped_in_a_storage_is_noticed_by_its_checksum() {
     let name = info["name"].as_str().expect("a name");
     let what = format!("tensor '{name}': the CRC-32 of its bytes is ");
     sandbox.apr("validate m.pt").fails(5, &["E004", &what, "INVALID"]);
-    for line in ["import m.pt -o m.apr", "convert m.pt -o x.safetensors"] {
+    for line in ["import m.pt -o m.apr", "convert m.pt -o x.safetensors", "export m.pt -o y.safetensors"] {
         sandbox.apr(line).fails(5, &[&what, "nothing was written"]);
     }
     sandbox.apr("import m.pt -o m.apr --relaxed").ok().says(&["1 bad"]);

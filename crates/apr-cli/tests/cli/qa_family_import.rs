@@ -71,6 +71,17 @@ fn qa_84_a_token_without_a_row_of_the_embedding_is_refused() {
 }
 
 #[test]
+fn qa_84_a_marker_that_no_text_yields_needs_no_row() {
+    let sandbox = with_tokenizer(102);
+    // The one token past the rows has the role of a pad.
+    sandbox.write("m/special_tokens_map.json", r#"{"pad_token": "token101"}"#);
+    sandbox.apr("import m -o m.apr").ok().says(&["healthy"]);
+    for model in ["m", "m.apr"] {
+        sandbox.apr(&format!("validate {model}")).ok().says(&["\nVALID"]);
+    }
+}
+
+#[test]
 fn qa_85_special_tokens_keep_their_ids() {
     let sandbox = with_tokenizer(101);
     sandbox.apr("import m -o m.apr").clean();
@@ -335,6 +346,15 @@ fn qa_95_a_configuration_that_the_tensors_belie_is_refused() {
     sandbox.apr("import m -o m.apr --arch bert").clean().says(&["BERT family"]);
     let run = sandbox.apr("import m -o r.apr --relaxed").ok();
     assert!(run.to_string().contains(what), "{run}");
+}
+
+#[test]
+fn qa_95_a_belied_configuration_stops_every_conversion_of_the_folder() {
+    let sandbox = TinyModel::new("bert").configured("model_type", "llama").sandbox();
+    for output in ["x.safetensors", "x.pt", "x.apr"] {
+        let run = sandbox.apr(&format!("convert m -o {output}"));
+        run.fails(5, &["the configuration says LLaMA", "nothing was written"]);
+    }
 }
 
 #[test]

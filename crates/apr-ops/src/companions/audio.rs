@@ -1,6 +1,6 @@
 //! How sound becomes a speech model's input.
 
-use apr_core::{DType, TensorInfo};
+use apr_core::{DType, TensorInfo, keys};
 use serde_json::{Map, Value, json};
 
 use super::files::Files;
@@ -8,7 +8,7 @@ use super::mel::{self, Filterbank};
 use super::{Learnt, LearntTensor};
 
 /// Name of the filterbank's tensor (seed 001 §5.3).
-const TENSOR: &str = "audio.mel_filterbank";
+const TENSOR: &str = keys::MEL_FILTERBANK_TENSOR;
 
 /// What Whisper's feature extractor is made with where its file is silent.
 const WHISPER: [(&str, u64); 5] =
