@@ -165,6 +165,10 @@ dtypes! {
     MXFP4 = Some(64 + 39), "mxfp4", Quantized, 32, 17;
     /// ggml type 40: NVFP4.
     NVFP4 = Some(64 + 40), "nvfp4", Quantized, 64, 36;
+    /// ggml type 41: f16 scale, 128 signs.
+    Q1_0 = Some(64 + 41), "q1_0", Quantized, 128, 18;
+    /// ggml type 42: f16 scale, 64 values of 2 bits.
+    Q2_0 = Some(64 + 42), "q2_0", Quantized, 64, 18;
     /// 8-bit float of AMD and Graphcore, 4 exponent bits; APR2 has no number for it.
     F8_E4M3FNUZ = None, "f8_e4m3fnuz", MiniFloat, 1, 1;
     /// 8-bit float of AMD and Graphcore, 5 exponent bits; APR2 has no number for it.

@@ -33,6 +33,8 @@ pub mod keys {
     pub const FILES: &str = "files";
     /// What only the safetensors header knows: `metadata` is its `__metadata__`.
     pub const SAFETENSORS: &str = "safetensors";
+    /// What only a GGUF header knows: `version`, `alignment`, `endian`, and all key-value pairs, typed and in order, as `kv`.
+    pub const GGUF: &str = "gguf";
 }
 
 /// A JSON object with sorted keys.
@@ -115,6 +117,11 @@ impl Metadata {
     /// Takes `key` out.
     pub fn remove(&mut self, key: &str) -> Option<Value> {
         self.0.remove(key)
+    }
+
+    /// Keeps the keys that `wanted` says yes to.
+    pub fn retain(&mut self, wanted: impl Fn(&str) -> bool) {
+        self.0.retain(|key, _| wanted(key));
     }
 
     /// Keys and values, sorted by key.
