@@ -6,12 +6,13 @@ use apr_core::DType;
 
 use crate::half_float::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16, f64_to_f32_odd};
 use crate::kernel;
+use crate::small_float::{F8_E4M3, F8_E5M2, f32_to_f8_e4m3, f32_to_f8_e5m2};
 use crate::wire::{self, Wire};
 
 /// What a cast changed. A NaN stays a NaN and is not counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CastCounts {
-    /// Finite values that became infinite.
+    /// Finite values that became infinite or, in the 8-bit floats, the greatest value although they are beyond it.
     pub overflowed: u64,
     /// Values other than zero that became zero.
     pub flushed: u64,
@@ -28,18 +29,22 @@ impl CastCounts {
     }
 }
 
-/// Whether [`cast_float`] takes a pair: from `f64`, `f32`, `f16`, `bf16` or an 8-bit float, to `f32`, `f16` or `bf16`.
+/// Whether [`cast_float`] takes a pair: from `f64`, `f32`, `f16`, `bf16` or an 8-bit float, to `f32`, `f16`, `bf16`,
+/// `f8_e4m3` or `f8_e5m2`.
 #[must_use]
 pub const fn can_cast(from: DType, to: DType) -> bool {
     let eight_bits =
         matches!(from, DType::F8_E4M3 | DType::F8_E5M2 | DType::F8_E4M3FNUZ | DType::F8_E5M2FNUZ | DType::F8_E8M0);
-    (from.is_float() || eight_bits) && matches!(to, DType::F32 | DType::F16 | DType::BF16)
+    (from.is_float() || eight_bits)
+        && matches!(to, DType::F32 | DType::F16 | DType::BF16 | DType::F8_E4M3 | DType::F8_E5M2)
 }
 
 /// Replaces the contents of `out` by the elements in `bytes`, each rounded once, to nearest, ties to even.
 ///
-/// Values too large become infinite, values too small become zero (IEEE 754-2019, section 4.3.1). Input and output are
-/// little-endian; bytes after the last whole element are ignored. Equal dtypes are copied.
+/// Values too large become infinite, values too small become zero (IEEE 754-2019, section 4.3.1). The 8-bit floats
+/// saturate instead (the saturating conversion of OFP8 1.0): finite values too large become ±448 or ±57344, which users of weights expect
+/// rather than the NaN that `f8_e4m3` would have for them, and are counted as overflowed. An infinity stays one in
+/// `f8_e5m2` and becomes NaN in `f8_e4m3`, so that damage stays visible. Input and output are little-endian; bytes after the last whole element are ignored. Equal dtypes are copied.
 ///
 /// # Panics
 ///
@@ -66,7 +71,23 @@ pub fn cast_float(from: DType, to: DType, bytes: &[u8], out: &mut Vec<u8>) -> Ca
         }
         DType::F32 => cast_to::<ToF32, 4>(from, bytes, out),
         DType::F16 => cast_to::<ToF16, 2>(from, bytes, out),
+        DType::F8_E4M3 => cast_to::<ToF8E4m3, 1>(from, bytes, out),
+        DType::F8_E5M2 => cast_to::<ToF8E5m2, 1>(from, bytes, out),
         _ => cast_to::<ToBf16, 2>(from, bytes, out),
+    }
+}
+
+/// Replaces the contents of `out` by values rounded to a dtype that [`cast_float`] casts to.
+///
+/// # Panics
+///
+/// For a dtype that `f32` [can't be cast](can_cast) to.
+pub fn cast_values(values: &[f32], to: DType, out: &mut Vec<u8>) -> CastCounts {
+    assert!(can_cast(DType::F32, to), "there is no cast to {to}");
+    match to {
+        DType::F32 => cast::<wire::NativeF32, ToF32, 4>(values, out),
+        DType::F16 => cast::<wire::NativeF32, ToF16, 2>(values, out),
+        _ => cast::<wire::NativeF32, ToBf16, 2>(values, out),
     }
 }
 
@@ -92,11 +113,19 @@ pub(crate) trait Narrow {
     type Stored: Copy;
     /// The nearest element and its value.
     fn round(value: f64) -> (Self::Stored, f32);
+
+    /// Whether a value that was rounded is beyond the dtype's finite values.
+    #[inline(always)]
+    fn overflows(value: f64, rounded: f64) -> bool {
+        rounded.is_infinite() & value.is_finite()
+    }
 }
 
 pub(crate) struct ToF32;
 pub(crate) struct ToF16;
 pub(crate) struct ToBf16;
+pub(crate) struct ToF8E4m3;
+pub(crate) struct ToF8E5m2;
 
 impl Narrow for ToF32 {
     type Stored = [u8; 4];
@@ -126,5 +155,35 @@ impl Narrow for ToBf16 {
     fn round(value: f64) -> ([u8; 2], f32) {
         let bits = f32_to_bf16(f64_to_f32_odd(value));
         (bits.to_le_bytes(), bf16_to_f32(bits))
+    }
+}
+
+impl Narrow for ToF8E4m3 {
+    type Stored = [u8; 1];
+
+    #[inline(always)]
+    fn round(value: f64) -> ([u8; 1], f32) {
+        let code = f32_to_f8_e4m3(f64_to_f32_odd(value));
+        ([code], F8_E4M3[usize::from(code)])
+    }
+
+    #[inline(always)]
+    fn overflows(value: f64, _: f64) -> bool {
+        value.is_finite() & (value.abs() > 464.0)
+    }
+}
+
+impl Narrow for ToF8E5m2 {
+    type Stored = [u8; 1];
+
+    #[inline(always)]
+    fn round(value: f64) -> ([u8; 1], f32) {
+        let code = f32_to_f8_e5m2(f64_to_f32_odd(value));
+        ([code], F8_E5M2[usize::from(code)])
+    }
+
+    #[inline(always)]
+    fn overflows(value: f64, _: f64) -> bool {
+        value.is_finite() & (value.abs() >= 61440.0)
     }
 }

@@ -6,6 +6,7 @@
 #![allow(unsafe_code, reason = "multiversion calls the version for a processor's features after detecting them")]
 
 use crate::cast::{CastCounts, Narrow};
+use crate::drift::Drift;
 use crate::stats::Scale;
 use crate::wire::{Real, Wire};
 
@@ -61,6 +62,13 @@ for_several_targets! {
     }
 }
 
+for_several_targets! {
+    /// Compares two slices of equal length, of at most [`BLOCK`] elements.
+    pub(crate) fn drift(original: &[f32], new: &[f32]) -> Drift {
+        drift_anywhere(original, new)
+    }
+}
+
 /// Summary of a few elements.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Block {
@@ -88,7 +96,7 @@ fn narrow_anywhere<W: Wire, N: Narrow>(stored: &[W::Stored], rounded: &mut [N::S
         let (bytes, value) = N::round(exact);
         let value = f64::from(value);
         *rounded = bytes;
-        overflowed += u32::from(value.is_infinite() & exact.is_finite());
+        overflowed += u32::from(N::overflows(exact, value));
         flushed += u32::from((value == 0.0) & (exact != 0.0));
         inexact += u32::from((value != exact) & !exact.is_nan());
     }
@@ -179,6 +187,62 @@ fn bin_offsets_anywhere(values: &[f64], scale: &Scale, first: i64, offsets: &mut
     }
 }
 
+#[inline(always)]
+fn drift_anywhere(original: &[f32], new: &[f32]) -> Drift {
+    let mut lanes = DriftLanes::default();
+    let (groups, rest) = original.as_chunks::<LANES>();
+    let (new_groups, new_rest) = new.as_chunks::<LANES>();
+    for (original, new) in groups.iter().zip(new_groups) {
+        lanes.add(original, new);
+    }
+    let (mut last, mut new_last) = ([0.0; LANES], [0.0; LANES]);
+    last[..rest.len()].copy_from_slice(rest);
+    new_last[..new_rest.len()].copy_from_slice(new_rest);
+    lanes.add(&last, &new_last);
+    Drift {
+        count: original.len() as u64,
+        non_finite: lanes.non_finite.iter().map(|&count| u64::from(count)).sum(),
+        sum_squared_error: total(lanes.squared_error),
+        sum_squares: total(lanes.squares),
+        sum_squares_new: total(lanes.squares_new),
+        dot: total(lanes.dot),
+        max_error: lanes.max_error.into_iter().fold(0.0, f64::max),
+    }
+}
+
+#[derive(Default)]
+struct DriftLanes {
+    non_finite: [u32; LANES],
+    squared_error: [f64; LANES],
+    squares: [f64; LANES],
+    squares_new: [f64; LANES],
+    dot: [f64; LANES],
+    max_error: [f64; LANES],
+}
+
+impl DriftLanes {
+    #[inline(always)]
+    fn add(&mut self, original: &[f32; LANES], new: &[f32; LANES]) {
+        // Pairs that are not finite become zeros.
+        let (mut a, mut b) = ([0.0_f32; LANES], [0.0_f32; LANES]);
+        for lane in 0..LANES {
+            let finite = original[lane].is_finite() & new[lane].is_finite();
+            a[lane] = if finite { original[lane] } else { 0.0 };
+            b[lane] = if finite { new[lane] } else { 0.0 };
+            self.non_finite[lane] += u32::from(!finite);
+        }
+        for lane in 0..LANES {
+            let (a, b) = (f64::from(a[lane]), f64::from(b[lane]));
+            let error = a - b;
+            self.squared_error[lane] += error * error;
+            self.squares[lane] += a * a;
+            self.squares_new[lane] += b * b;
+            self.dot[lane] += a * b;
+            self.max_error[lane] = if error.abs() > self.max_error[lane] { error.abs() } else { self.max_error[lane] };
+        }
+    }
+}
+
 /// Adds the halves, then the quarters, and so on.
 #[inline(always)]
 fn total(mut lanes: [f64; LANES]) -> f64 {
@@ -198,7 +262,7 @@ mod tests {
     use alloc::vec::Vec;
 
     use super::*;
-    use crate::cast::{ToBf16, ToF16, ToF32};
+    use crate::cast::{ToBf16, ToF8E4m3, ToF8E5m2, ToF16, ToF32};
     use crate::wire;
 
     /// Numbers of all magnitudes, from a linear congruential generator; without NaN, whose bits are not compared.
@@ -232,11 +296,24 @@ mod tests {
         assert_same_rounding::<W, 4, ToF32>(stored);
         assert_same_rounding::<W, 2, ToF16>(stored);
         assert_same_rounding::<W, 2, ToBf16>(stored);
+        assert_same_rounding::<W, 1, ToF8E4m3>(stored);
+        assert_same_rounding::<W, 1, ToF8E5m2>(stored);
 
         for len in [1, 2, 15, 16, 17, 255, 1000, stored.len()] {
             let blocks = [block::<W>(&stored[..len]), block_anywhere::<W>(&stored[..len])];
             let bits = blocks.map(|b| (b.zeros, [b.min, b.max, b.mean, b.squares].map(f64::to_bits)));
             assert!(bits[0] == bits[1] || !blocks[0].mean.is_finite() && !blocks[1].mean.is_finite());
+        }
+    }
+
+    #[test]
+    fn the_dispatched_comparison_returns_the_same_as_the_plain_one() {
+        let noise = noise(2 * BLOCK);
+        let values: Vec<f32> =
+            noise.as_flattened().as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();
+        for len in [0, 1, 15, 16, 17, 1000, BLOCK] {
+            let (original, new) = (&values[..len], &values[values.len() - len..]);
+            assert_eq!(drift(original, new), drift_anywhere(original, new));
         }
     }
 

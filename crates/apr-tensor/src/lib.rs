@@ -1,4 +1,5 @@
-//! Elements of tensors: decoding, casts between floating-point precisions, and statistics in one read.
+//! Elements of tensors: decoding, casts between floating-point precisions, block quantization, and statistics in one
+//! read.
 //!
 //! Everything here works on chunks of a tensor's stored bytes (little-endian on every host), so that a pass over a
 //! tensor of any size needs one chunk of memory, and chunks may be worked on in parallel:
@@ -6,7 +7,9 @@
 //! | module | does |
 //! |---|---|
 //! | [`element`] | decodes every dtype that is not quantized into `f32` or `f64`, exactly |
-//! | [`cast`] | rounds to `f32`, `f16` or `bf16` once, to nearest even, and counts what was lost |
+//! | [`cast`] | rounds to `f32`, `f16`, `bf16` or an 8-bit float once, to nearest even, and counts what was lost |
+//! | [`block`] | quantizes rows to blocks as ggml does, and dequantizes them |
+//! | [`drift`] | compares a tensor with its original, mergeable over chunks |
 //! | [`stats`] | counts, extrema, mean, deviation, norm and histogram, mergeable over chunks |
 //!
 //! ```
@@ -36,9 +39,13 @@ extern crate std;
 #[macro_use]
 mod wire;
 
+#[macro_use]
+mod kernel;
+
+pub mod block;
 pub mod cast;
+pub mod drift;
 pub mod element;
 mod half_float;
-mod kernel;
 mod small_float;
 pub mod stats;

@@ -68,6 +68,43 @@ const fn scaled(significand: usize, exponent: i32) -> f32 {
     significand as f32 * f32::from_bits(((127 + exponent) as u32) << 23)
 }
 
+/// To nearest, ties to even; finite values beyond 448 become that, infinities and NaN become NaN.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "the shifts leave 8 bits")]
+pub(crate) fn f32_to_f8_e4m3(value: f32) -> u8 {
+    // Adding 2^14 to a value below 2^-6 leaves it in the sum's low bits in units of 2^-9, rounded by the addition.
+    const SUBNORMAL: f32 = 16384.0;
+    let magnitude = value.to_bits() & 0x7fff_ffff;
+    // f32's exponent bias exceeds this one's by 120, and its mantissa has 20 bits more.
+    let odd = magnitude >> 20 & 1;
+    let normal = magnitude.wrapping_sub(120 << 23).wrapping_add(0x0007_ffff + odd) >> 20;
+    let subnormal = (f32::from_bits(magnitude) + SUBNORMAL).to_bits().wrapping_sub(SUBNORMAL.to_bits());
+    let rounded = if magnitude < 121 << 23 { subnormal } else { normal };
+    // What would be 480 has the code of NaN.
+    let bounded = if magnitude > 448_f32.to_bits() { 0x7e } else { rounded };
+    let code = if magnitude >= f32::INFINITY.to_bits() { 0x7f } else { bounded };
+    (value.to_bits() >> 24 & 0x80 | code) as u8
+}
+
+/// To nearest, ties to even; finite values beyond 57344 become that, infinities stay, a NaN stays one.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "the shifts leave 8 bits")]
+pub(crate) fn f32_to_f8_e5m2(value: f32) -> u8 {
+    // Adding 2^7 to a value below 2^-14 leaves it in the sum's low bits in units of 2^-16, rounded by the addition.
+    const SUBNORMAL: f32 = 128.0;
+    let magnitude = value.to_bits() & 0x7fff_ffff;
+    // f32's exponent bias exceeds this one's by 112, and its mantissa has 21 bits more.
+    let odd = magnitude >> 21 & 1;
+    let normal = magnitude.wrapping_sub(112 << 23).wrapping_add(0x000f_ffff + odd) >> 21;
+    let subnormal = (f32::from_bits(magnitude) + SUBNORMAL).to_bits().wrapping_sub(SUBNORMAL.to_bits());
+    let rounded = if magnitude < 113 << 23 { subnormal } else { normal };
+    let bounded = if magnitude > 57344_f32.to_bits() { 0x7b } else { rounded };
+    let infinity = f32::INFINITY.to_bits();
+    let special = if magnitude > infinity { 0x7e } else { 0x7c };
+    let code = if magnitude >= infinity { special } else { bounded };
+    (value.to_bits() >> 24 & 0x80 | code) as u8
+}
+
 /// MX scale: `2^(code - 127)`, NaN for 255. The smallest is subnormal in `f32`.
 #[inline(always)]
 pub(crate) const fn e8m0_to_f32(code: u8) -> f32 {

@@ -14,7 +14,7 @@ pub use histogram::{Bins, Histogram};
 use crate::element::{is_decodable, len_of, widen_f32};
 use crate::kernel::{self, BLOCK, Block};
 use crate::wire::{self, Wire};
-use square_root::square_root;
+pub(crate) use square_root::square_root;
 
 /// Buffers that [`Moments::of`] and [`Histogram::add`] use again, 48 KiB at most.
 #[derive(Debug, Default)]
@@ -114,6 +114,14 @@ impl Moments {
                 }
             }),
         }
+        moments
+    }
+
+    /// Moments of values that are in memory already, such as dequantized ones.
+    #[must_use]
+    pub fn of_values(values: &[f32], scratch: &mut Scratch) -> Self {
+        let mut moments = Self::default();
+        moments.add::<wire::NativeF32>(values, &mut scratch.wide);
         moments
     }
 

@@ -58,6 +58,66 @@ fn f64_rounds_once() {
     assert_golden(DType::F64, include_bytes!("golden/casts_f64.bin"), &TARGETS);
 }
 
+/// Greatest value, and the least magnitude that is too large to be rounded to it.
+const EIGHT_BITS: [(DType, f64, f64); 2] = [(DType::F8_E4M3, 448.0, 464.0), (DType::F8_E5M2, 57344.0, 61440.0)];
+
+fn cast_one(to: DType, value: f64) -> (u8, CastCounts) {
+    let mut out = Vec::new();
+    let counts = cast_float(DType::F64, to, &value.to_le_bytes(), &mut out);
+    (out[0], counts)
+}
+
+#[test]
+fn every_f16_rounds_to_8_bits_as_in_ml_dtypes_but_saturates() {
+    // See golden/make_f8.py: the first f16, from zero up, that is rounded to each code; 0xffff if none is.
+    let golden = include_bytes!("golden/f8_of_f16.bin").as_chunks::<256>().0;
+    for ((to, greatest, _), firsts) in EIGHT_BITS.into_iter().zip(golden) {
+        let firsts: Vec<u16> = firsts.as_chunks().0.iter().map(|&bytes| u16::from_le_bytes(bytes)).collect();
+        for bits in 0..=u16::MAX {
+            let value = half::f16::from_bits(bits);
+            let (mut out, magnitude) = (Vec::new(), bits & 0x7fff);
+            let counts = cast_float(DType::F16, to, &bits.to_le_bytes(), &mut out);
+            let code =
+                firsts.iter().enumerate().filter(|&(_, &first)| first <= magnitude).max_by_key(|&(_, first)| first);
+            let by_ml_dtypes = u8::try_from(code.unwrap().0).unwrap() | (bits >> 8) as u8 & 0x80;
+            let (expected, ours) = (widened(to, &[by_ml_dtypes])[0], widened(to, &out)[0]);
+            if value.is_nan() {
+                assert!(ours.is_nan());
+            } else if value.is_finite() && !expected.is_finite() {
+                assert_eq!((ours.abs(), counts.overflowed), (greatest, 1), "{value} to {to}");
+                assert_eq!(ours.is_sign_negative(), value.is_sign_negative());
+            } else {
+                assert!(out[0] == by_ml_dtypes || ours.is_nan() && expected.is_nan(), "{value} to {to}: {out:x?}");
+                assert_eq!(counts.overflowed, 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_halfway_between_8_bit_floats_becomes_the_even_one_and_what_is_beside_the_nearest() {
+    for (to, greatest, beyond) in EIGHT_BITS {
+        for code in 0..=u8::MAX / 2 {
+            let (here, next) = (widened(to, &[code])[0], widened(to, &[code + 1])[0]);
+            if here >= greatest {
+                break;
+            }
+            let middle = f64::midpoint(here, next);
+            for (sign, bit) in [(1.0, 0), (-1.0, 0x80)] {
+                assert_eq!(cast_one(to, sign * middle).0, (code + (code & 1)) | bit);
+                assert_eq!(cast_one(to, sign * middle.next_down()).0, code | bit);
+                assert_eq!(cast_one(to, sign * middle.next_up()).0, (code + 1) | bit);
+            }
+        }
+        let last = cast_one(to, greatest).0;
+        assert_eq!(cast_one(to, beyond.next_down()), (last, CastCounts { overflowed: 0, flushed: 0, inexact: 1 }));
+        assert_eq!(cast_one(to, beyond.next_up()), (last, CastCounts { overflowed: 1, flushed: 0, inexact: 1 }));
+        assert_eq!(cast_one(to, -1e300).0, last | 0x80);
+    }
+    assert!(widened(DType::F8_E4M3, &[cast_one(DType::F8_E4M3, f64::INFINITY).0])[0].is_nan());
+    assert_eq!(widened(DType::F8_E5M2, &[cast_one(DType::F8_E5M2, f64::NEG_INFINITY).0])[0], f64::NEG_INFINITY);
+}
+
 #[test]
 fn every_16_bit_float_survives_f32_and_f64() {
     let codes: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
@@ -98,7 +158,7 @@ fn only_floats_of_at_least_8_bits_are_cast() {
     let names: Vec<&str> = sources.map(|dtype| dtype.name()).collect();
     let expected = ["f32", "f16", "bf16", "f64", "f8_e4m3", "f8_e5m2", "f8_e8m0", "f8_e4m3fnuz", "f8_e5m2fnuz"];
     assert_eq!(names, expected);
-    assert!(!can_cast(DType::F32, DType::F64) && !can_cast(DType::F32, DType::F8_E4M3));
+    assert!(!can_cast(DType::F32, DType::F64) && !can_cast(DType::F32, DType::F8_E8M0));
 }
 
 #[test]

@@ -62,11 +62,20 @@ impl Histogram {
         }
         for piece in bytes.chunks(len_of(dtype, PIECE)) {
             widen_f64(dtype, piece, &mut scratch.wide);
-            self.add_values(&scratch.wide);
+            self.add_piece(&scratch.wide);
         }
     }
 
-    fn add_values(&mut self, values: &[f64]) {
+    /// Adds values that are in memory already, such as dequantized ones.
+    pub fn add_values(&mut self, values: &[f32], scratch: &mut Scratch) {
+        for piece in values.chunks(PIECE) {
+            scratch.wide.clear();
+            scratch.wide.extend(piece.iter().copied().map(f64::from));
+            self.add_piece(&scratch.wide);
+        }
+    }
+
+    fn add_piece(&mut self, values: &[f64]) {
         let (min, max) = kernel::finite_range(values);
         if min > max {
             return;

@@ -2,7 +2,7 @@
 
 /// Correctly rounded, hence equal to the processor's instruction on every target; NaN below zero.
 #[expect(clippy::cast_possible_truncation, reason = "exponents have 11 bits, the root has 64")]
-pub(super) fn square_root(value: f64) -> f64 {
+pub(crate) fn square_root(value: f64) -> f64 {
     if value.is_nan() || value < 0.0 {
         return f64::NAN;
     }

@@ -1,0 +1,68 @@
+//! The K-quants of llama.cpp: super-blocks of 256 with quantized scales.
+
+mod affine;
+mod dequantize;
+mod lanes;
+mod layout;
+#[cfg(test)]
+mod reference;
+mod search;
+mod square_root;
+mod symmetric;
+#[cfg(test)]
+mod tests;
+mod weights;
+
+use alloc::vec::Vec;
+
+use apr_core::DType;
+use layout::SUPER;
+use weights::Importance;
+
+/// Whether a dtype is a K-quant that models are stored in.
+pub(crate) const fn is_one(dtype: DType) -> bool {
+    matches!(dtype, DType::Q2_K | DType::Q3_K | DType::Q4_K | DType::Q5_K | DType::Q6_K)
+}
+
+/// Appends the super-blocks of whole rows to `out`.
+///
+/// Rows must be multiples of 256, and `importance` have a row's length.
+pub(crate) fn quantize(dtype: DType, values: &[f32], row_len: usize, importance: Option<&[f32]>, out: &mut Vec<u8>) {
+    debug_assert!(row_len.is_multiple_of(SUPER) && importance.is_none_or(|weights| weights.len() == row_len));
+    let importance = importance.map(|of_columns| Importance { of_columns });
+    let importance = importance.as_ref();
+    let start = out.len();
+    out.resize(start + values.len() / SUPER * bytes_per_super(dtype), 0);
+    let out = &mut out[start..];
+    match dtype {
+        DType::Q2_K => affine::quantize::<affine::Q2, 16, 16, 84>(values, importance, out),
+        DType::Q3_K => symmetric::q3(values, importance, out),
+        DType::Q4_K => affine::quantize::<affine::Q4, 32, 8, 144>(values, importance, out),
+        DType::Q5_K => affine::quantize::<affine::Q5, 32, 8, 176>(values, importance, out),
+        _ => symmetric::q6(values, importance, out),
+    }
+}
+
+/// Replaces the contents of `out` by the elements of whole super-blocks.
+pub(crate) fn dequantize(dtype: DType, bytes: &[u8], out: &mut Vec<f32>) {
+    let decode = match dtype {
+        DType::Q2_K => dequantize::q2,
+        DType::Q3_K => dequantize::q3,
+        DType::Q4_K => dequantize::q4,
+        DType::Q5_K => dequantize::q5,
+        _ => dequantize::q6,
+    };
+    // Whatever `out` holds will be overwritten: only what it lacks is filled.
+    out.resize(bytes.len() / bytes_per_super(dtype) * SUPER, 0.0);
+    decode(bytes, out);
+}
+
+const fn bytes_per_super(dtype: DType) -> usize {
+    match dtype {
+        DType::Q2_K => 84,
+        DType::Q3_K => 110,
+        DType::Q4_K => 144,
+        DType::Q5_K => 176,
+        _ => 210,
+    }
+}

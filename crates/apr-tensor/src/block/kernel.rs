@@ -1,0 +1,282 @@
+//! The loops over blocks, compiled for several generations of processors.
+//!
+//! A type says how one block is coded; these loops do it for many, so that a version for the processor at hand is
+//! chosen once a call.
+#![allow(unsafe_code, reason = "multiversion calls the version for a processor's features after detecting them")]
+
+use super::lanes::{BLOCK, LANES, Lanes};
+use super::rows::{dequantize_i8_row, quantize_i8_row};
+
+/// A type whose blocks of `N` values become `B` bytes each on their own.
+pub(super) trait Quantize<const N: usize, const B: usize> {
+    /// Codes finite values. Every byte of the block is written.
+    fn quantize(values: &[f32; N], block: &mut [u8; B]);
+}
+
+/// A type whose blocks of `B` bytes become `N` values each on their own.
+pub(super) trait Dequantize<const N: usize, const B: usize> {
+    /// Decodes any bytes.
+    fn dequantize(block: &[u8; B], values: &mut [f32; N]);
+}
+
+/// A type whose blocks are searched for the best scale, several side by side.
+pub(super) trait QuantizeGroups<const N: usize, const B: usize> {
+    /// What the weights of a block's values take into account beside the values.
+    const SPREAD: Spread;
+
+    /// Codes as many blocks as fill [`LANES`], or fewer at the end.
+    fn quantize(values: &[[f32; N]], importance: Option<&Importance<'_, N>>, blocks: &mut [[u8; B]]);
+}
+
+/// How widely values spread around zero.
+#[derive(Clone, Copy)]
+pub(super) enum Spread {
+    /// The mean square of the row.
+    Row,
+    /// Twice the mean square of the block.
+    Block,
+}
+
+/// Importance of the values of a group of blocks.
+pub(super) struct Importance<'a, const N: usize> {
+    /// One weight per column.
+    row: &'a [[f32; N]],
+    /// The group's first block's number in the tensor.
+    first: usize,
+    /// Of each block.
+    pub(super) spreads: Lanes,
+}
+
+impl<const N: usize> Importance<'_, N> {
+    /// The weights of the blocks, block after block.
+    #[inline(always)]
+    pub(super) fn blocks(&self) -> impl Iterator<Item = &[f32; BLOCK]> {
+        (self.first..).flat_map(|block| self.row[block % self.row.len()].as_chunks().0)
+    }
+}
+
+for_several_targets! {
+    /// Codes block after block.
+    pub(super) fn quantize<T: Quantize<N, B>, const N: usize, const B: usize>(
+        values: &[[f32; N]],
+        blocks: &mut [[u8; B]],
+    ) {
+        quantize_anywhere::<T, N, B>(values, blocks);
+    }
+}
+
+for_several_targets! {
+    /// Decodes block after block.
+    pub(super) fn dequantize<T: Dequantize<N, B>, const N: usize, const B: usize>(
+        blocks: &[[u8; B]],
+        values: &mut [[f32; N]],
+    ) {
+        dequantize_anywhere::<T, N, B>(blocks, values);
+    }
+}
+
+for_several_targets! {
+    /// Codes rows that have as many blocks as the importance, or one of any length if there is none.
+    pub(super) fn quantize_groups<T: QuantizeGroups<N, B>, const N: usize, const B: usize>(
+        values: &[[f32; N]],
+        importance: Option<&[[f32; N]]>,
+        blocks: &mut [[u8; B]],
+    ) {
+        quantize_groups_anywhere::<T, N, B>(values, importance, blocks);
+    }
+}
+
+for_several_targets! {
+    /// Codes rows of any length into a scale and a byte for each value.
+    pub(super) fn quantize_i8_rows(values: &[f32], row_len: usize, rows: &mut [u8]) {
+        quantize_i8_rows_anywhere(values, row_len, rows);
+    }
+}
+
+for_several_targets! {
+    /// Decodes rows of a scale and bytes.
+    pub(super) fn dequantize_i8_rows(rows: &[u8], row_len: usize, values: &mut [f32]) {
+        dequantize_i8_rows_anywhere(rows, row_len, values);
+    }
+}
+
+#[inline(always)]
+pub(super) fn quantize_i8_rows_anywhere(values: &[f32], row_len: usize, rows: &mut [u8]) {
+    for (values, row) in values.chunks_exact(row_len).zip(rows.chunks_exact_mut(4 + row_len)) {
+        quantize_i8_row(values, row);
+    }
+}
+
+#[inline(always)]
+pub(super) fn dequantize_i8_rows_anywhere(rows: &[u8], row_len: usize, values: &mut [f32]) {
+    for (row, values) in rows.chunks_exact(4 + row_len).zip(values.chunks_exact_mut(row_len)) {
+        dequantize_i8_row(row, values);
+    }
+}
+
+#[inline(always)]
+pub(super) fn quantize_anywhere<T: Quantize<N, B>, const N: usize, const B: usize>(
+    values: &[[f32; N]],
+    blocks: &mut [[u8; B]],
+) {
+    for (values, block) in values.iter().zip(blocks) {
+        T::quantize(values, block);
+        keep_blocks_apart();
+    }
+}
+
+#[inline(always)]
+pub(super) fn dequantize_anywhere<T: Dequantize<N, B>, const N: usize, const B: usize>(
+    blocks: &[[u8; B]],
+    values: &mut [[f32; N]],
+) {
+    for (block, values) in blocks.iter().zip(values) {
+        T::dequantize(block, values);
+        keep_blocks_apart();
+    }
+}
+
+/// Keeps the compiler from vectorising over blocks instead of within one: it would gather and scatter single values,
+/// which took five times as long for Q4_0.
+#[inline(always)]
+fn keep_blocks_apart() {
+    core::sync::atomic::compiler_fence(core::sync::atomic::Ordering::SeqCst);
+}
+
+#[inline(always)]
+pub(super) fn quantize_groups_anywhere<T: QuantizeGroups<N, B>, const N: usize, const B: usize>(
+    values: &[[f32; N]],
+    importance: Option<&[[f32; N]]>,
+    blocks: &mut [[u8; B]],
+) {
+    let group = LANES * BLOCK / N;
+    let mut row_spread = 0.0;
+    let groups = values.chunks(group).zip(blocks.chunks_mut(group));
+    for (number, (group_values, group_blocks)) in groups.enumerate() {
+        let importance = importance.map(|row| {
+            let first = number * group;
+            let mut spreads = [0.0; LANES];
+            let per_block = spreads.chunks_mut(N / BLOCK);
+            for (block, (spreads, block_values)) in (first..).zip(per_block.zip(group_values)) {
+                if let Spread::Block = T::SPREAD {
+                    spreads.fill(sum_of_squares(block_values) * (2.0 / N as f32));
+                } else {
+                    if block % row.len() == 0 {
+                        let values = values[block..][..row.len()].as_flattened();
+                        row_spread = sum_of_squares(values) / values.len() as f32;
+                    }
+                    spreads.fill(row_spread);
+                }
+            }
+            Importance { row, first, spreads }
+        });
+        T::quantize(group_values, importance.as_ref(), group_blocks);
+    }
+}
+
+/// Added up in order.
+#[inline(always)]
+fn sum_of_squares(values: &[f32]) -> f32 {
+    values.iter().fold(0.0, |sum, &value| sum + value * value)
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+    use alloc::vec::Vec;
+
+    use super::*;
+    use crate::block::{fp4, iq_dequantize, iq4, low_bit, q8_k, rows, simple, ternary};
+
+    /// Values of many magnitudes and both signs, from a linear congruential generator, with zeros among them.
+    fn values(len: usize) -> Vec<f32> {
+        let mut state = 1_u64;
+        let next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let [_, low, .., exponent, fraction] = state.to_le_bytes();
+            let scale = f32::from_bits(u32::from(100 + exponent % 32) << 23);
+            if low % 5 == 0 { 0.0 } else { (f32::from(fraction) - 128.0 + f32::from(low) / 256.0) * scale }
+        };
+        core::iter::repeat_with(next).take(len).collect()
+    }
+
+    fn assert_same_blocks<T: Quantize<N, B> + Dequantize<N, B>, const N: usize, const B: usize>() {
+        let values = values(4096);
+        let values = values.as_chunks().0;
+        let mut blocks = [vec![[0; B]; values.len()], vec![[0; B]; values.len()]];
+        quantize::<T, N, B>(values, &mut blocks[0]);
+        quantize_anywhere::<T, N, B>(values, &mut blocks[1]);
+        assert_eq!(blocks[0], blocks[1]);
+        assert_same_values::<T, N, B>();
+    }
+
+    fn assert_same_groups<T: QuantizeGroups<N, B> + Dequantize<N, B>, const N: usize, const B: usize>() {
+        let values = values(768 * 7);
+        let importance: Vec<f32> = values[..768].iter().map(|value| value.abs()).collect();
+        let (values, importance) = (values.as_chunks().0, importance.as_chunks().0);
+        for importance in [None, Some(importance)] {
+            let mut blocks = [vec![[0; B]; values.len()], vec![[0; B]; values.len()]];
+            quantize_groups::<T, N, B>(values, importance, &mut blocks[0]);
+            quantize_groups_anywhere::<T, N, B>(values, importance, &mut blocks[1]);
+            assert_eq!(blocks[0], blocks[1]);
+        }
+        assert_same_values::<T, N, B>();
+    }
+
+    fn assert_same_values<T: Dequantize<N, B>, const N: usize, const B: usize>() {
+        let noise: Vec<u8> = values(64 * B).iter().map(|value| (value.to_bits() >> 7).to_le_bytes()[0]).collect();
+        let blocks = noise.as_chunks().0;
+        let mut values = [vec![[0.0; N]; blocks.len()], vec![[0.0; N]; blocks.len()]];
+        dequantize::<T, N, B>(blocks, &mut values[0]);
+        dequantize_anywhere::<T, N, B>(blocks, &mut values[1]);
+        let [dispatched, plain] = &values;
+        let pairs = dispatched.as_flattened().iter().zip(plain.as_flattened());
+        assert!({ pairs }.all(|(a, b)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan()));
+    }
+
+    #[test]
+    fn the_dispatched_versions_return_the_same_bits_as_the_plain_ones() {
+        assert_same_blocks::<simple::Q8_0, 32, 34>();
+        assert_same_blocks::<simple::Q4_0, 32, 18>();
+        assert_same_blocks::<simple::Q4_1, 32, 20>();
+        assert_same_blocks::<simple::Q5_0, 32, 22>();
+        assert_same_blocks::<simple::Q5_1, 32, 24>();
+        assert_same_blocks::<ternary::Tq1_0, 256, 54>();
+        assert_same_blocks::<ternary::Tq2_0, 256, 66>();
+        assert_same_blocks::<fp4::Mxfp4, 32, 17>();
+        assert_same_blocks::<fp4::Nvfp4, 64, 36>();
+        assert_same_blocks::<low_bit::Q1_0, 128, 18>();
+        assert_same_blocks::<low_bit::Q2_0, 64, 18>();
+        assert_same_blocks::<rows::I4Row, 32, 18>();
+        assert_same_groups::<iq4::Iq4Nl, 32, 18>();
+        assert_same_groups::<iq4::Iq4Xs, 256, 136>();
+        assert_same_groups::<simple::Q4_0, 32, 18>();
+        assert_same_groups::<simple::Q4_1, 32, 20>();
+        assert_same_groups::<simple::Q5_0, 32, 22>();
+        assert_same_groups::<simple::Q5_1, 32, 24>();
+        assert_same_values::<simple::Q8_1, 32, 36>();
+        assert_same_values::<q8_k::Q8K, 256, 292>();
+        assert_same_values::<iq_dequantize::Iq2Xxs, 256, 66>();
+        assert_same_values::<iq_dequantize::Iq2Xs, 256, 74>();
+        assert_same_values::<iq_dequantize::Iq2S, 256, 82>();
+        assert_same_values::<iq_dequantize::Iq3Xxs, 256, 98>();
+        assert_same_values::<iq_dequantize::Iq3S, 256, 110>();
+        assert_same_values::<iq_dequantize::Iq1S, 256, 50>();
+        assert_same_values::<iq_dequantize::Iq1M, 256, 56>();
+    }
+
+    #[test]
+    fn the_dispatched_versions_of_rows_return_the_same_bits_as_the_plain_ones() {
+        for row_len in [1, 15, 64, 129, 1024] {
+            let values = values(row_len * 5);
+            let mut rows = [vec![0; (4 + row_len) * 5], vec![0; (4 + row_len) * 5]];
+            quantize_i8_rows(&values, row_len, &mut rows[0]);
+            quantize_i8_rows_anywhere(&values, row_len, &mut rows[1]);
+            assert_eq!(rows[0], rows[1]);
+            let mut back = [values.clone(), values];
+            dequantize_i8_rows(&rows[0], row_len, &mut back[0]);
+            dequantize_i8_rows_anywhere(&rows[0], row_len, &mut back[1]);
+            assert_eq!(back[0], back[1]);
+        }
+    }
+}

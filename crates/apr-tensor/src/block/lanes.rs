@@ -1,0 +1,90 @@
+//! Blocks of 32 side by side, one in each lane, so that the searches for the best scale vectorise while the sums of
+//! each block keep the reference's order.
+
+/// Values of a block.
+pub(super) const BLOCK: usize = 32;
+
+/// Blocks that are searched together: one AVX-512 register of `f32`.
+pub(super) const LANES: usize = 16;
+
+/// One number of each block.
+pub(super) type Lanes = [f32; LANES];
+
+/// A block whose greatest magnitude is below this counts as zero (ggml's `GROUP_MAX_EPS`).
+pub(super) const SMALLEST_GREATEST: f32 = 1e-15;
+
+/// The values of up to [`LANES`] blocks: the first of each, then the second, and so on. Absent blocks are zero.
+pub(super) struct Columns(pub(super) [Lanes; BLOCK]);
+
+/// What an error costs at each value of the blocks.
+pub(super) struct Weights(pub(super) [Lanes; BLOCK]);
+
+impl Columns {
+    #[inline(always)]
+    pub(super) fn of<'a>(blocks: impl IntoIterator<Item = &'a [f32; BLOCK]>) -> Self {
+        let mut columns = [[0.0; LANES]; BLOCK];
+        for (lane, block) in blocks.into_iter().take(LANES).enumerate() {
+            for (column, &value) in columns.iter_mut().zip(block) {
+                column[lane] = value;
+            }
+        }
+        Self(columns)
+    }
+
+    /// The value of greatest magnitude in each block, the first of several.
+    #[inline(always)]
+    pub(super) fn first_of_greatest_magnitude(&self) -> Lanes {
+        let mut greatest: Lanes = [0.0; LANES];
+        for column in &self.0 {
+            for lane in 0..LANES {
+                greatest[lane] = if column[lane].abs() > greatest[lane].abs() { column[lane] } else { greatest[lane] };
+            }
+        }
+        greatest
+    }
+
+    /// Each value's square.
+    #[inline(always)]
+    pub(super) fn squares(&self) -> Weights {
+        let mut weights = self.0;
+        for column in &mut weights {
+            for weight in column {
+                *weight *= *weight;
+            }
+        }
+        Weights(weights)
+    }
+
+    /// This importance times the root of a value's square plus a constant of its block.
+    #[inline(always)]
+    pub(super) fn weights(&self, values: &Self, spread: &Lanes) -> Weights {
+        let mut weights = self.0;
+        for (weights, values) in weights.iter_mut().zip(&values.0) {
+            for lane in 0..LANES {
+                weights[lane] *= square_root(spread[lane] + values[lane] * values[lane]);
+            }
+        }
+        Weights(weights)
+    }
+}
+
+#[cfg(feature = "std")]
+#[inline(always)]
+fn square_root(value: f32) -> f32 {
+    value.sqrt()
+}
+
+/// Correctly rounded: the root of an `f32` in `f64` has enough digits to be rounded a second time (Figueroa 1995).
+#[cfg(not(feature = "std"))]
+fn square_root(value: f32) -> f32 {
+    crate::stats::square_root(value.into()) as f32
+}
+
+/// To nearest, ties to even, for magnitudes below 2^22. Of NaN it makes 0, of infinities a very negative number, as the
+/// reference does.
+#[inline(always)]
+pub(super) fn nearest_i32(value: f32) -> i32 {
+    // Adding 1.5 * 2^23 leaves the integer in the low bits of the sum, which the addition rounds.
+    const SHIFTER: f32 = 12_582_912.0;
+    ((value + SHIFTER).to_bits() & 0x007f_ffff).cast_signed() - 0x0040_0000
+}

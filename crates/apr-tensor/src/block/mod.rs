@@ -1,0 +1,210 @@
+//! Block quantization: rows of `f32` to blocks of small integers with scales, and back.
+//!
+//! Every quantizer returns the bytes that ggml's reference returns, with and without importance weights; every block
+//! type that a GGUF file can carry is dequantized. Where a kernel is vectorised, it works on several blocks (or
+//! sub-blocks) side by side, one per lane, so that each lane keeps the reference's order of operations.
+//!
+//! ```
+//! use apr_core::DType;
+//! use apr_tensor::block::{dequantize, quantize};
+//!
+//! let row: Vec<f32> = (-16..16_i8).map(f32::from).collect();
+//! let (mut bytes, mut back) = (Vec::new(), Vec::new());
+//! quantize(DType::Q8_0, &row, 32, None, &mut bytes);
+//! dequantize(DType::Q8_0, &bytes, 32, &mut back);
+//! assert_eq!(bytes.len(), 34);
+//! assert!(row.iter().zip(&back).all(|(value, back)| (value - back).abs() <= 16.0 / 127.0 / 2.0 + 0.01));
+//! ```
+#![expect(clippy::cast_possible_truncation, reason = "levels and packed fields fit what they are cut to")]
+
+mod extremes;
+mod fp4;
+mod iq4;
+mod iq_dequantize;
+mod iq_grids;
+mod k_quants;
+mod kernel;
+mod lanes;
+mod low_bit;
+mod pack;
+mod q8_k;
+mod rows;
+mod simple;
+mod ternary;
+mod weighted;
+
+use alloc::vec::Vec;
+
+use apr_core::DType;
+
+use kernel::{Dequantize, Quantize, QuantizeGroups};
+
+/// Whether [`quantize`] makes this dtype: all that [`can_dequantize`], but for Q8_1 and Q8_K, which are for activations,
+/// and the IQ types of 1 to 3 bits, which are only read.
+#[must_use]
+pub const fn can_quantize(dtype: DType) -> bool {
+    k_quants::is_one(dtype)
+        || matches!(
+            dtype,
+            DType::Q8_0
+                | DType::Q4_0
+                | DType::Q4_1
+                | DType::Q5_0
+                | DType::Q5_1
+                | DType::IQ4_NL
+                | DType::IQ4_XS
+                | DType::TQ1_0
+                | DType::TQ2_0
+                | DType::MXFP4
+                | DType::NVFP4
+                | DType::Q1_0
+                | DType::Q2_0
+                | DType::I8_ROW
+                | DType::I4_ROW
+        )
+}
+
+/// Whether [`dequantize`] takes this dtype: all that are quantized.
+#[must_use]
+pub const fn can_dequantize(dtype: DType) -> bool {
+    dtype.is_quantized()
+}
+
+/// Appends the blocks of whole rows to `out`.
+///
+/// `importance` holds one weight per column, which says how much an error there costs. The K-quants, `q4_0`, `q4_1`,
+/// `q5_0`, `q5_1`, `iq4_nl` and `iq4_xs` choose their scales by it; the other types have no choice to make.
+///
+/// # Panics
+/// For a dtype that is not one that [`can_quantize`], rows that are no multiple of its block, values that are no whole
+/// rows, and importance of another length than a row. Values must be finite; of others the result is unspecified.
+pub fn quantize(dtype: DType, values: &[f32], row_len: usize, importance: Option<&[f32]>, out: &mut Vec<u8>) {
+    assert!(can_quantize(dtype), "dtype {dtype} is not one to quantize to");
+    assert_whole_blocks(dtype, row_len);
+    assert!(importance.is_none_or(|weights| weights.len() == row_len), "importance must have one weight per column");
+    if values.is_empty() {
+        return;
+    }
+    assert!(row_len > 0 && values.len().is_multiple_of(row_len), "values must be whole rows");
+    match dtype {
+        DType::Q8_0 => append::<simple::Q8_0, 32, 34>(values, out),
+        DType::Q4_0 => append_weighted::<simple::Q4_0, 32, 18>(values, importance, out),
+        DType::Q4_1 => append_weighted::<simple::Q4_1, 32, 20>(values, importance, out),
+        DType::Q5_0 => append_weighted::<simple::Q5_0, 32, 22>(values, importance, out),
+        DType::Q5_1 => append_weighted::<simple::Q5_1, 32, 24>(values, importance, out),
+        DType::IQ4_NL => append_searched::<iq4::Iq4Nl, 32, 18>(values, importance, out),
+        DType::IQ4_XS => append_searched::<iq4::Iq4Xs, 256, 136>(values, importance, out),
+        DType::TQ1_0 => append::<ternary::Tq1_0, 256, 54>(values, out),
+        DType::TQ2_0 => append::<ternary::Tq2_0, 256, 66>(values, out),
+        DType::MXFP4 => append::<fp4::Mxfp4, 32, 17>(values, out),
+        DType::NVFP4 => append::<fp4::Nvfp4, 64, 36>(values, out),
+        DType::Q1_0 => append::<low_bit::Q1_0, 128, 18>(values, out),
+        DType::Q2_0 => append::<low_bit::Q2_0, 64, 18>(values, out),
+        DType::I4_ROW => append::<rows::I4Row, 32, 18>(values, out),
+        DType::I8_ROW => {
+            let start = out.len();
+            out.resize(start + values.len() + values.len() / row_len * 4, 0);
+            kernel::quantize_i8_rows(values, row_len, &mut out[start..]);
+        }
+        _ => k_quants::quantize(dtype, values, row_len, importance, out),
+    }
+}
+
+/// Replaces the contents of `out` by the elements of whole rows.
+///
+/// Any bytes are decoded, to what ggml makes of them; damaged scales may yield infinities and NaN.
+///
+/// # Panics
+/// For a dtype that is not one that [`can_dequantize`], rows that are no multiple of its block, and bytes that are no
+/// whole rows.
+pub fn dequantize(dtype: DType, bytes: &[u8], row_len: usize, out: &mut Vec<f32>) {
+    assert!(can_dequantize(dtype), "dtype {dtype} has no blocks to dequantize");
+    assert_whole_blocks(dtype, row_len);
+    if bytes.is_empty() {
+        out.clear();
+        return;
+    }
+    let row_bytes = row_bytes(dtype, row_len);
+    assert!(row_len > 0 && bytes.len().is_multiple_of(row_bytes), "bytes must be whole rows");
+    match dtype {
+        DType::Q8_0 => replace::<simple::Q8_0, 32, 34>(bytes, out),
+        DType::Q8_1 => replace::<simple::Q8_1, 32, 36>(bytes, out),
+        DType::Q4_0 => replace::<simple::Q4_0, 32, 18>(bytes, out),
+        DType::Q4_1 => replace::<simple::Q4_1, 32, 20>(bytes, out),
+        DType::Q5_0 => replace::<simple::Q5_0, 32, 22>(bytes, out),
+        DType::Q5_1 => replace::<simple::Q5_1, 32, 24>(bytes, out),
+        DType::IQ4_NL => replace::<iq4::Iq4Nl, 32, 18>(bytes, out),
+        DType::IQ4_XS => replace::<iq4::Iq4Xs, 256, 136>(bytes, out),
+        DType::TQ1_0 => replace::<ternary::Tq1_0, 256, 54>(bytes, out),
+        DType::TQ2_0 => replace::<ternary::Tq2_0, 256, 66>(bytes, out),
+        DType::MXFP4 => replace::<fp4::Mxfp4, 32, 17>(bytes, out),
+        DType::NVFP4 => replace::<fp4::Nvfp4, 64, 36>(bytes, out),
+        DType::Q1_0 => replace::<low_bit::Q1_0, 128, 18>(bytes, out),
+        DType::Q2_0 => replace::<low_bit::Q2_0, 64, 18>(bytes, out),
+        DType::Q8_K => replace::<q8_k::Q8K, 256, 292>(bytes, out),
+        DType::IQ2_XXS => replace::<iq_dequantize::Iq2Xxs, 256, 66>(bytes, out),
+        DType::IQ2_XS => replace::<iq_dequantize::Iq2Xs, 256, 74>(bytes, out),
+        DType::IQ2_S => replace::<iq_dequantize::Iq2S, 256, 82>(bytes, out),
+        DType::IQ3_XXS => replace::<iq_dequantize::Iq3Xxs, 256, 98>(bytes, out),
+        DType::IQ3_S => replace::<iq_dequantize::Iq3S, 256, 110>(bytes, out),
+        DType::IQ1_S => replace::<iq_dequantize::Iq1S, 256, 50>(bytes, out),
+        DType::IQ1_M => replace::<iq_dequantize::Iq1M, 256, 56>(bytes, out),
+        DType::I4_ROW => replace::<rows::I4Row, 32, 18>(bytes, out),
+        DType::I8_ROW => {
+            out.resize(bytes.len() / row_bytes * row_len, 0.0);
+            kernel::dequantize_i8_rows(bytes, row_len, out);
+        }
+        _ if k_quants::is_one(dtype) => k_quants::dequantize(dtype, bytes, out),
+        _ => unreachable!("dtype {dtype} has no decoder"),
+    }
+}
+
+fn assert_whole_blocks(dtype: DType, row_len: usize) {
+    assert!(row_len.is_multiple_of(dtype.block_len() as usize), "rows of dtype {dtype} must be whole blocks");
+}
+
+fn row_bytes(dtype: DType, row_len: usize) -> usize {
+    match dtype {
+        DType::I8_ROW => 4 + row_len,
+        _ => row_len / dtype.block_len() as usize * dtype.block_bytes() as usize,
+    }
+}
+
+/// Makes room for the blocks of values at the end of `out`.
+fn room<const N: usize, const B: usize>(values: usize, out: &mut Vec<u8>) -> &mut [[u8; B]] {
+    let start = out.len();
+    out.resize(start + values / N * B, 0);
+    out[start..].as_chunks_mut().0
+}
+
+fn append<T: Quantize<N, B>, const N: usize, const B: usize>(values: &[f32], out: &mut Vec<u8>) {
+    kernel::quantize::<T, N, B>(values.as_chunks().0, room::<N, B>(values.len(), out));
+}
+
+fn append_searched<T: QuantizeGroups<N, B>, const N: usize, const B: usize>(
+    values: &[f32],
+    importance: Option<&[f32]>,
+    out: &mut Vec<u8>,
+) {
+    let importance = importance.map(|weights| weights.as_chunks().0);
+    kernel::quantize_groups::<T, N, B>(values.as_chunks().0, importance, room::<N, B>(values.len(), out));
+}
+
+/// By the plain rule without importance, by search with it.
+fn append_weighted<T: Quantize<N, B> + QuantizeGroups<N, B>, const N: usize, const B: usize>(
+    values: &[f32],
+    importance: Option<&[f32]>,
+    out: &mut Vec<u8>,
+) {
+    match importance {
+        Some(_) => append_searched::<T, N, B>(values, importance, out),
+        None => append::<T, N, B>(values, out),
+    }
+}
+
+fn replace<T: Dequantize<N, B>, const N: usize, const B: usize>(bytes: &[u8], out: &mut Vec<f32>) {
+    let blocks = bytes.as_chunks().0;
+    // Passes come with chunks of one length: then this neither allocates nor fills.
+    out.resize(blocks.len() * N, 0.0);
+    kernel::dequantize::<T, N, B>(blocks, out.as_chunks_mut().0);
+}
