@@ -12,6 +12,8 @@ pub mod apr2;
 pub mod corrupt;
 mod counting;
 mod folder;
+pub mod ggml;
+pub mod gguf;
 pub mod locate;
 mod peak;
 mod read_all;

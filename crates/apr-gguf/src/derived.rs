@@ -1,0 +1,300 @@
+//! What key-value pairs say about a model, under the names that the project uses for every format.
+//!
+//! | key | from |
+//! |---|---|
+//! | `model_type` | `general.architecture` |
+//! | `model_name` | `general.name` |
+//! | `license` | `general.license`, in lower case |
+//! | `author`, `organization`, `description`, `url`, `version` | `general.author`, ... |
+//! | `context_length`, `hidden_size` | `ARCH.context_length`, `ARCH.embedding_length` |
+//! | `architecture` | `ARCH.*` under the names of Hugging Face configurations |
+//! | `tokenizer.vocab_size` | length of `tokenizer.ggml.tokens` |
+//! | `tokenizer.model_type` | `tokenizer.ggml.model` |
+//! | `tokenizer.ROLE_token_id`, `tokenizer.ROLE_token` | `tokenizer.ggml.ROLE_token_id`, and the token of that id |
+//! | `tokenizer.chat_template` | `tokenizer.chat_template`, up to 1 MiB |
+//!
+//! ARCH is what `general.architecture` says. The vocabulary itself stays where it is, in the pairs.
+
+use std::collections::HashMap;
+
+use apr_core::{Metadata, keys};
+use serde_json::{Map, Value as Json};
+
+use crate::value::{Array, KeyValue, Value};
+
+/// Longest text that is given a second time, in bytes (seed 001 §5.3).
+const MAX_TEXT: usize = 1 << 20;
+
+/// Longest array of a hyperparameter, one value a layer.
+const MAX_LAYERS: usize = 256;
+
+/// Keys of the description, and their names here.
+const GENERAL: [(&str, &str); 6] = [
+    ("general.name", "model_name"),
+    ("general.author", "author"),
+    ("general.organization", "organization"),
+    ("general.description", "description"),
+    ("general.url", "url"),
+    ("general.version", "version"),
+];
+
+/// Hyperparameters: what follows the architecture's name, and the names that configurations have for it.
+const HYPERPARAMETERS: [(&str, &[&str]); 30] = [
+    ("attention.head_count", &["num_attention_heads"]),
+    ("attention.head_count_kv", &["num_key_value_heads"]),
+    ("attention.key_length", &["head_dim"]),
+    ("attention.kv_lora_rank", &["kv_lora_rank"]),
+    ("attention.layer_norm_epsilon", &["layer_norm_eps"]),
+    ("attention.layer_norm_rms_epsilon", &["rms_norm_eps"]),
+    ("attention.q_lora_rank", &["q_lora_rank"]),
+    ("attention.relative_buckets_count", &["relative_attention_num_buckets"]),
+    ("attention.sliding_window", &["sliding_window"]),
+    ("attn_logit_softcapping", &["attn_logit_softcapping"]),
+    ("block_count", &["num_hidden_layers"]),
+    ("context_length", &["max_position_embeddings"]),
+    ("decoder_block_count", &["num_decoder_layers"]),
+    ("decoder_start_token_id", &["decoder_start_token_id"]),
+    ("embedding_length", &["hidden_size"]),
+    ("expert_count", &["num_local_experts", "num_experts"]),
+    ("expert_feed_forward_length", &["moe_intermediate_size"]),
+    ("expert_shared_count", &["n_shared_experts"]),
+    ("expert_shared_feed_forward_length", &["shared_expert_intermediate_size"]),
+    ("expert_used_count", &["num_experts_per_tok"]),
+    ("feed_forward_length", &["intermediate_size"]),
+    ("final_logit_softcapping", &["final_logit_softcapping"]),
+    ("leading_dense_block_count", &["first_k_dense_replace"]),
+    ("logit_scale", &["logit_scale"]),
+    ("rope.dimension_count", &["rotary_dim"]),
+    ("rope.freq_base", &["rope_theta"]),
+    ("ssm.conv_kernel", &["conv_kernel"]),
+    ("ssm.state_size", &["state_size"]),
+    ("use_parallel_residual", &["use_parallel_residual"]),
+    ("vocab_size", &["vocab_size"]),
+];
+
+/// T5's configuration has names of its own, which do not go with the others.
+const T5: [(&str, &[&str]); 6] = [
+    ("attention.head_count", &["num_heads"]),
+    ("attention.key_length", &["d_kv"]),
+    ("block_count", &["num_layers"]),
+    ("context_length", &["n_positions"]),
+    ("embedding_length", &["d_model"]),
+    ("feed_forward_length", &["d_ff"]),
+];
+
+/// Roles of tokens: as GGUF spells them, and here.
+const ROLES: [(&str, &str); 8] = [
+    ("bos", "bos"),
+    ("eos", "eos"),
+    ("unknown", "unk"),
+    ("padding", "pad"),
+    // Most writers misspell it.
+    ("seperator", "sep"),
+    ("separator", "sep"),
+    ("cls", "cls"),
+    ("mask", "mask"),
+];
+
+/// Makes metadata of key-value pairs; what they don't say is not there.
+///
+/// ```
+/// use apr_gguf::{KeyValue, derived};
+///
+/// let pairs = [
+///     KeyValue::new("general.architecture", "llama"),
+///     KeyValue::new("llama.block_count", 22_u32),
+///     KeyValue::new("tokenizer.ggml.tokens", vec!["<unk>".to_owned(), "<s>".to_owned()]),
+///     KeyValue::new("tokenizer.ggml.bos_token_id", 1_u32),
+/// ];
+/// let metadata = derived(&pairs);
+/// assert_eq!(metadata.text("model_type"), Some("llama"));
+/// assert_eq!(metadata.object("architecture").and_then(|it| it["num_hidden_layers"].as_u64()), Some(22));
+/// assert_eq!(metadata.text("tokenizer.bos_token"), Some("<s>"));
+/// ```
+#[must_use]
+pub fn derived(pairs: &[KeyValue]) -> Metadata {
+    let pairs: Pairs<'_> = pairs.iter().map(|pair| (pair.key.as_str(), &pair.value)).collect();
+    let mut metadata = Metadata::new();
+    for (key, name) in GENERAL {
+        if let Some(text) = text(&pairs, key) {
+            metadata.set(name, text);
+        }
+    }
+    if let Some(license) = text(&pairs, "general.license") {
+        metadata.set("license", license.to_lowercase());
+    }
+    if let Some(architecture) = text(&pairs, "general.architecture") {
+        metadata.set(keys::MODEL_TYPE, architecture);
+        describe_network(&pairs, architecture, &mut metadata);
+    }
+    describe_tokenizer(&pairs, &mut metadata);
+    metadata
+}
+
+type Pairs<'a> = HashMap<&'a str, &'a Value>;
+
+fn text<'a>(pairs: &Pairs<'a>, key: &str) -> Option<&'a str> {
+    pairs.get(key)?.as_str().filter(|text| text.len() <= MAX_TEXT)
+}
+
+fn tokens<'a>(pairs: &Pairs<'a>) -> Option<&'a [String]> {
+    match pairs.get("tokenizer.ggml.tokens")? {
+        Value::Array(Array::String(tokens)) => Some(tokens),
+        _ => None,
+    }
+}
+
+fn describe_network(pairs: &Pairs<'_>, name: &str, metadata: &mut Metadata) {
+    let value = |key: &str| pairs.get(format!("{name}.{key}").as_str()).copied();
+    for (key, top) in [("context_length", "context_length"), ("embedding_length", "hidden_size")] {
+        if let Some(number) = value(key).and_then(Value::as_u64) {
+            metadata.set(top, number);
+        }
+    }
+    let mut network = Map::new();
+    let own: &[(&str, &[&str])] = if matches!(name, "t5" | "t5encoder") { &T5 } else { &[] };
+    for (key, names) in HYPERPARAMETERS.iter().chain(own) {
+        if let Some(value) = value(key).and_then(hyperparameter) {
+            network.extend(names.iter().map(|&name| (name.to_owned(), value.clone())));
+        }
+    }
+    if let Some(tokens) = tokens(pairs) {
+        network.entry("vocab_size").or_insert_with(|| tokens.len().into());
+    }
+    if !network.is_empty() {
+        metadata.set(keys::ARCHITECTURE, network);
+    }
+}
+
+/// A scalar, or one a layer; where all layers have the same, that.
+fn hyperparameter(value: &Value) -> Option<Json> {
+    match value {
+        Value::F32(value) => shortest(*value),
+        Value::F64(value) => serde_json::Number::from_f64(*value).map(Json::Number),
+        Value::Bool(value) => Some((*value).into()),
+        Value::String(text) => (text.len() <= MAX_LAYERS).then(|| text.as_str().into()),
+        Value::Array(items) => {
+            if items.len() > MAX_LAYERS {
+                return None;
+            }
+            let layers = layers(items)?;
+            let first = layers.first()?;
+            Some(if layers.iter().all(|layer| layer == first) { first.clone() } else { layers.into() })
+        }
+        integer => integer.as_u64().map(Json::from).or_else(|| integer.as_i64().map(Json::from)),
+    }
+}
+
+fn layers(items: &Array) -> Option<Vec<Json>> {
+    match items {
+        Array::U32(items) => Some(items.iter().map(|&item| item.into()).collect()),
+        Array::I32(items) => Some(items.iter().map(|&item| item.into()).collect()),
+        Array::F32(items) => items.iter().map(|&item| shortest(item)).collect(),
+        Array::Bool(items) => Some(items.iter().map(|&item| item.into()).collect()),
+        _ => None,
+    }
+}
+
+/// The shortest decimal that rounds to the float, as configurations have it: 1e-5, not 9.99999974737875e-6.
+fn shortest(value: f32) -> Option<Json> {
+    let decimal: f64 = value.to_string().parse().ok()?;
+    serde_json::Number::from_f64(decimal).map(Json::Number)
+}
+
+fn describe_tokenizer(pairs: &Pairs<'_>, metadata: &mut Metadata) {
+    let tokens = tokens(pairs);
+    if let Some(tokens) = tokens {
+        metadata.set("tokenizer.vocab_size", tokens.len());
+    }
+    // Names as tokenizer files have them, for the algorithms that llama.cpp runs under its own.
+    let model_type = text(pairs, "tokenizer.ggml.model").and_then(|model| match model {
+        "llama" => Some("SentencePiece BPE"),
+        "t5" => Some("SentencePiece Unigram"),
+        "gpt2" | "gemma4" | "hybriddna" | "whitespace" => Some("BPE"),
+        "bert" => Some("WordPiece"),
+        "none" | "no_vocab" => None,
+        other => Some(other),
+    });
+    if let Some(model_type) = model_type {
+        metadata.set("tokenizer.model_type", model_type);
+    }
+    for (spelt, role) in ROLES {
+        let Some(id) = pairs.get(format!("tokenizer.ggml.{spelt}_token_id").as_str()).and_then(|id| id.as_u64()) else {
+            continue;
+        };
+        let token = tokens.map(|tokens| usize::try_from(id).ok().and_then(|id| tokens.get(id)));
+        match token {
+            // Some files name an id past their vocabulary for a token that they don't have.
+            Some(None) => continue,
+            Some(Some(token)) if token.len() <= MAX_TEXT => {
+                metadata.set(&format!("tokenizer.{role}_token"), token.as_str());
+            }
+            _ => {}
+        }
+        metadata.set(&format!("tokenizer.{role}_token_id"), id);
+    }
+    if let Some(template) = text(pairs, "tokenizer.chat_template") {
+        metadata.set("tokenizer.chat_template", template);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn of(pairs: &[(&str, Value)]) -> Metadata {
+        let pairs: Vec<_> = pairs.iter().map(|(key, value)| KeyValue::new(*key, value.clone())).collect();
+        derived(&pairs)
+    }
+
+    #[test]
+    fn hyperparameters_get_the_names_of_configurations() {
+        let metadata = of(&[
+            ("general.architecture", "qwen3moe".into()),
+            ("qwen3moe.embedding_length", 2048_u32.into()),
+            ("qwen3moe.context_length", 32_768_u64.into()),
+            ("qwen3moe.expert_count", 128_u32.into()),
+            ("qwen3moe.attention.layer_norm_rms_epsilon", 1e-6_f32.into()),
+            ("qwen3moe.attention.head_count_kv", vec![4_u32; 3].into()),
+            ("qwen3moe.feed_forward_length", vec![4_u32, 5].into()),
+            ("qwen2.block_count", 7_u32.into()),
+            ("tokenizer.ggml.tokens", vec![String::new(); 9].into()),
+        ]);
+        let expected = json!({
+            "hidden_size": 2048, "max_position_embeddings": 32768, "num_experts": 128, "num_local_experts": 128,
+            "rms_norm_eps": 1e-6, "num_key_value_heads": 4, "intermediate_size": [4, 5], "vocab_size": 9,
+        });
+        assert_eq!(metadata.get(keys::ARCHITECTURE), Some(&expected));
+        assert_eq!(metadata.get("context_length"), Some(&json!(32_768)));
+        assert_eq!(metadata.get("hidden_size"), Some(&json!(2048)));
+    }
+
+    #[test]
+    fn tokens_with_a_role_are_named_unless_there_is_no_such_token() {
+        let metadata = of(&[
+            ("tokenizer.ggml.model", "gpt2".into()),
+            ("tokenizer.ggml.tokens", vec!["a".to_owned(), "b".to_owned()].into()),
+            ("tokenizer.ggml.unknown_token_id", 1_u32.into()),
+            ("tokenizer.ggml.seperator_token_id", 0_i32.into()),
+            ("tokenizer.ggml.padding_token_id", u32::MAX.into()),
+            ("tokenizer.ggml.eos_token_id", (-1_i32).into()),
+        ]);
+        let expected = json!({
+            "tokenizer.model_type": "BPE", "tokenizer.vocab_size": 2, "tokenizer.unk_token": "b",
+            "tokenizer.unk_token_id": 1, "tokenizer.sep_token": "a", "tokenizer.sep_token_id": 0,
+        });
+        assert_eq!(serde_json::to_value(&metadata).expect("JSON"), expected);
+    }
+
+    #[test]
+    fn values_of_the_wrong_type_are_left_out() {
+        let metadata = of(&[
+            ("general.architecture", 1_u32.into()),
+            ("general.name", vec![1_u8].into()),
+            ("tokenizer.ggml.tokens", "x".into()),
+            ("tokenizer.ggml.bos_token_id", 1.0_f32.into()),
+        ]);
+        assert!(metadata.is_empty(), "{metadata:?}");
+    }
+}

@@ -1,0 +1,98 @@
+//! Finding the reading that is right.
+
+use apr_core::{ByteSource, Error, Limits, Result};
+
+use super::cursor::Cursor;
+use super::layout::{LAYOUTS, Layout, architectures};
+use super::walk::{Attempt, Container, Failure, Reached, Reading};
+
+/// Reads a file as the family that `arch` names, or as the only one that it can be of.
+pub(super) fn read(source: &dyn ByteSource, limits: &Limits, arch: Option<&str>) -> Result<Reading> {
+    // Asked for once: offsets must hold even where a source changes its mind.
+    let len = source.len();
+    let container = Container::read(&mut Cursor::new(source, len))?;
+    let wanted = |layout: &&Layout| arch.map_or(layout.detected, |name| layout.answers_to(name));
+    let layouts: Vec<&'static Layout> = LAYOUTS.iter().filter(wanted).collect();
+    if let (Some(name), []) = (arch, &*layouts) {
+        return Err(Error::format(format!("'{name}' is no architecture known for GGML files; {}", advice())));
+    }
+    // A family that is named is believed, but which of its layouts it is must still be found.
+    let (named, plausible) = (arch.is_none(), layouts.len() > 1);
+    let (mut found, mut failures): (Vec<Reading>, Vec<(&Layout, Failure)>) = (Vec::new(), Vec::new());
+    for layout in layouts.into_iter().filter(|&layout| container.goes_with(layout)) {
+        for &scored in scores(container, layout) {
+            let attempt = Attempt { container, layout, scored, plausible, named, limits };
+            match attempt.run(source, len) {
+                Ok(reading) => found.push(reading),
+                Err(failure) => failures.push((layout, failure)),
+            }
+        }
+    }
+    // Without tokens it is all the same whether they have scores.
+    found.dedup_by(|one, other| std::ptr::eq(one.layout, other.layout) && one.vocabulary.len() == 0);
+    match found.len() {
+        0 => Err(explain(failures, container, arch)),
+        1 => found.pop().ok_or_else(|| unknown(container)),
+        _ => Err(ambiguous(&found, container)),
+    }
+}
+
+/// Whether tokens have scores: LLaMA's in every container with a version. Other families came there by way of other
+/// programs, which wrote them or did not.
+fn scores(container: Container, layout: &Layout) -> &'static [bool] {
+    match (container.version, layout.name) {
+        (None, _) | (_, "rwkv") => &[false],
+        (_, "llama") => &[true],
+        _ => &[true, false],
+    }
+}
+
+fn advice() -> String {
+    let names: Vec<_> = architectures().collect();
+    format!("name it with --arch NAME, one of {}", names.join(", "))
+}
+
+fn unknown(container: Container) -> Error {
+    let origin = container.origin();
+    Error::format(format!("{origin}: the hyperparameters are those of no model known; {}", advice()))
+        .at(container.len())
+}
+
+fn ambiguous(found: &[Reading], container: Container) -> Error {
+    let mut names: Vec<_> = found.iter().map(|reading| reading.layout.name).collect();
+    names.dedup();
+    let message = format!("this may be a file of {}; name its architecture with --arch NAME", names.join(" or of "));
+    Error::format(message).at(container.len())
+}
+
+/// The error of the reading that came furthest, if its hyperparameters made sense.
+fn explain(failures: Vec<(&Layout, Failure)>, container: Container, arch: Option<&str>) -> Error {
+    // Of those that came equally far, the one whose tensor it is; else the first.
+    let rank = |(layout, failure): &(&Layout, Failure)| {
+        (failure.reached, failure.error.tensor().is_some_and(|name| layout.has_tensor(name)))
+    };
+    let furthest = failures.into_iter().rev().max_by_key(rank);
+    match (furthest, arch) {
+        (Some((_, failure)), Some(_)) => failure.error,
+        (Some((layout, failure)), None) if failure.reached > Reached::Start => {
+            let message = format!("read as a file of {}: {}", layout.name, failure.error.message());
+            let doubt = match failure.reached {
+                Reached::Tensors(_) => String::new(),
+                _ => format!("; if it is of another model, {}", advice()),
+            };
+            let mut error = Error::new(failure.error.code(), message + &doubt);
+            if let Some(tensor) = failure.error.tensor() {
+                error = error.for_tensor(tensor);
+            }
+            if let Some(offset) = failure.error.offset() {
+                error = error.at(offset);
+            }
+            error
+        }
+        (None, Some(name)) => {
+            let message = format!("files of {name} do not come as {}", container.origin());
+            Error::format(message).at(0)
+        }
+        _ => unknown(container),
+    }
+}

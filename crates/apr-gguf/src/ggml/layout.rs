@@ -1,0 +1,301 @@
+//! The families of models whose files are known: what comes between magic and tensors, and how tensors are named.
+//!
+//! Facts from the programs that wrote the files: llama.cpp (`convert_llama_ggml_to_gguf.py`), whisper.cpp
+//! (`convert-pt-to-ggml.py`, `convert-silero-vad-to-ggml.py`), ggml's examples gpt-2, gpt-j, gpt-neox, mpt and falcon,
+//! bert.cpp, and rwkv.cpp's description of its format.
+
+/// A hyperparameter, stored in four bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Field {
+    /// Name in the program that wrote it.
+    pub(super) name: &'static str,
+    /// Key in a Hugging Face configuration; empty where it has none.
+    pub(super) config: &'static str,
+    /// Whether it is an f32; else an i32.
+    pub(super) float: bool,
+}
+
+const fn int(name: &'static str, config: &'static str) -> Field {
+    Field { name, config, float: false }
+}
+
+const fn float(name: &'static str, config: &'static str) -> Field {
+    Field { name, config, float: true }
+}
+
+/// How tokens are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tokens {
+    /// None.
+    Absent,
+    /// After their number.
+    Counted,
+    /// As many as `n_vocab` says.
+    Given,
+}
+
+/// How a family's files are laid out.
+#[derive(Debug)]
+pub(super) struct Layout {
+    /// Name as `--arch` takes it.
+    pub(super) name: &'static str,
+    /// Other names it answers to.
+    pub(super) aliases: &'static [&'static str],
+    /// Hugging Face's `model_type`.
+    pub(super) model_type: &'static str,
+    /// After the magic; `ftype` comes last. Empty for silero-vad, whose hyperparameters have no fixed number.
+    pub(super) fields: &'static [Field],
+    /// Whether a mel filterbank follows.
+    pub(super) mel_filterbank: bool,
+    /// The vocabulary.
+    pub(super) tokens: Tokens,
+    /// What the names of the tensors of a layer start with, the layer in place of `{}`; with the field that counts them.
+    pub(super) layers: &'static [(&'static str, &'static str)],
+    /// A name, or the start of one, that no other family with the same fields has.
+    pub(super) marker: &'static str,
+    /// Whether it is found without being named.
+    pub(super) detected: bool,
+    /// Whether its program could quantize before blocks had their scales beside the nibbles.
+    pub(super) early_quantization: bool,
+}
+
+const GPT2_FIELDS: &[Field] = &[
+    int("n_vocab", "vocab_size"),
+    int("n_ctx", "n_positions"),
+    int("n_embd", "n_embd"),
+    int("n_head", "n_head"),
+    int("n_layer", "n_layer"),
+    int("ftype", ""),
+];
+
+const GPT2: Layout = Layout {
+    name: "gpt2",
+    aliases: &["gpt-2"],
+    model_type: "gpt2",
+    fields: GPT2_FIELDS,
+    mel_filterbank: false,
+    tokens: Tokens::Counted,
+    layers: &[("model/h{}/", "n_layer")],
+    marker: "model/w",
+    detected: true,
+    early_quantization: true,
+};
+
+const GPT_NEOX: Layout = Layout {
+    name: "gptneox",
+    aliases: &["gpt_neox", "gpt-neox", "dolly-v2", "stablelm"],
+    model_type: "gpt_neox",
+    fields: &[
+        int("n_vocab", "vocab_size"),
+        int("n_ctx", "max_position_embeddings"),
+        int("n_embd", "hidden_size"),
+        int("n_head", "num_attention_heads"),
+        int("n_layer", "num_hidden_layers"),
+        int("n_rot", ""),
+        int("par_res", ""),
+        int("ftype", ""),
+    ],
+    mel_filterbank: false,
+    tokens: Tokens::Given,
+    layers: &[("gpt_neox.layers.{}.", "n_layer")],
+    marker: "gpt_neox.",
+    detected: true,
+    early_quantization: false,
+};
+
+/// All layouts; a family that changed its fields has several.
+pub(super) const LAYOUTS: &[Layout] = &[
+    Layout {
+        name: "llama",
+        aliases: &[],
+        model_type: "llama",
+        fields: &[
+            int("n_vocab", "vocab_size"),
+            int("n_embd", "hidden_size"),
+            int("n_mult", ""),
+            int("n_head", "num_attention_heads"),
+            int("n_layer", "num_hidden_layers"),
+            int("n_rot", "head_dim"),
+            int("ftype", ""),
+        ],
+        mel_filterbank: false,
+        tokens: Tokens::Given,
+        layers: &[("layers.{}.", "n_layer")],
+        marker: "tok_embeddings.weight",
+        detected: true,
+        early_quantization: false,
+    },
+    Layout {
+        name: "whisper",
+        aliases: &[],
+        model_type: "whisper",
+        fields: &[
+            int("n_vocab", "vocab_size"),
+            int("n_audio_ctx", "max_source_positions"),
+            int("n_audio_state", "d_model"),
+            int("n_audio_head", "encoder_attention_heads"),
+            int("n_audio_layer", "encoder_layers"),
+            int("n_text_ctx", "max_target_positions"),
+            int("n_text_state", ""),
+            int("n_text_head", "decoder_attention_heads"),
+            int("n_text_layer", "decoder_layers"),
+            int("n_mels", "num_mel_bins"),
+            int("ftype", ""),
+        ],
+        mel_filterbank: true,
+        tokens: Tokens::Counted,
+        layers: &[("encoder.blocks.{}.", "n_audio_layer"), ("decoder.blocks.{}.", "n_text_layer")],
+        marker: "encoder.",
+        detected: true,
+        early_quantization: false,
+    },
+    Layout {
+        name: "silero-vad",
+        aliases: &["silero", "silero_vad"],
+        model_type: "silero_vad",
+        fields: &[],
+        mel_filterbank: false,
+        tokens: Tokens::Absent,
+        layers: &[("_model.encoder.{}.", "n_encoder_layers")],
+        marker: "_model.",
+        detected: true,
+        early_quantization: false,
+    },
+    GPT2,
+    // The same with keys and values repeated for each head, so that GPT-2's program can run it; only its maker knows.
+    Layout { name: "starcoder", aliases: &["gpt_bigcode"], model_type: "gpt_bigcode", detected: false, ..GPT2 },
+    Layout {
+        name: "gptj",
+        aliases: &["gpt-j"],
+        model_type: "gptj",
+        fields: &[
+            int("n_vocab", "vocab_size"),
+            int("n_ctx", "n_positions"),
+            int("n_embd", "n_embd"),
+            int("n_head", "n_head"),
+            int("n_layer", "n_layer"),
+            int("n_rot", "rotary_dim"),
+            int("ftype", ""),
+        ],
+        mel_filterbank: false,
+        tokens: Tokens::Counted,
+        layers: &[("transformer.h.{}.", "n_layer")],
+        marker: "transformer.wte.",
+        detected: true,
+        early_quantization: true,
+    },
+    GPT_NEOX,
+    // The example stablelm, which ggml had before gpt-neox.
+    Layout {
+        fields: &[
+            int("n_vocab", "vocab_size"),
+            int("n_ctx", "max_position_embeddings"),
+            int("n_embd", "hidden_size"),
+            int("n_head", "num_attention_heads"),
+            int("n_layer", "num_hidden_layers"),
+            int("n_rot", ""),
+            int("ftype", ""),
+        ],
+        ..GPT_NEOX
+    },
+    Layout {
+        name: "mpt",
+        aliases: &[],
+        model_type: "mpt",
+        fields: &[
+            int("d_model", "d_model"),
+            int("max_seq_len", "max_seq_len"),
+            int("n_heads", "n_heads"),
+            int("n_layers", "n_layers"),
+            int("n_vocab", "vocab_size"),
+            float("alibi_bias_max", ""),
+            float("clip_qkv", ""),
+            int("ftype", ""),
+        ],
+        mel_filterbank: false,
+        tokens: Tokens::Given,
+        layers: &[("transformer.blocks.{}.", "n_layers")],
+        marker: "transformer.blocks.",
+        detected: true,
+        early_quantization: false,
+    },
+    Layout {
+        name: "falcon",
+        aliases: &[],
+        model_type: "falcon",
+        fields: &[
+            int("n_vocab", "vocab_size"),
+            int("n_embd", "hidden_size"),
+            int("n_head", "num_attention_heads"),
+            int("n_layer", "num_hidden_layers"),
+            int("ftype", ""),
+        ],
+        mel_filterbank: false,
+        tokens: Tokens::Given,
+        layers: &[("transformer.h.{}.", "n_layer")],
+        marker: "transformer.word_embeddings.",
+        detected: true,
+        early_quantization: false,
+    },
+    Layout {
+        name: "bert",
+        aliases: &[],
+        model_type: "bert",
+        fields: &[
+            int("n_vocab", "vocab_size"),
+            int("n_max_tokens", "max_position_embeddings"),
+            int("n_embd", "hidden_size"),
+            int("n_intermediate", "intermediate_size"),
+            int("n_head", "num_attention_heads"),
+            int("n_layer", "num_hidden_layers"),
+            int("ftype", ""),
+        ],
+        mel_filterbank: false,
+        tokens: Tokens::Given,
+        layers: &[("encoder.layer.{}.", "n_layer")],
+        marker: "embeddings.",
+        detected: true,
+        early_quantization: false,
+    },
+    Layout {
+        name: "rwkv",
+        aliases: &[],
+        model_type: "rwkv",
+        fields: &[
+            int("n_vocab", "vocab_size"),
+            int("n_embed", "hidden_size"),
+            int("n_layer", "num_hidden_layers"),
+            int("ftype", ""),
+        ],
+        mel_filterbank: false,
+        tokens: Tokens::Absent,
+        layers: &[("blocks.{}.", "n_layer")],
+        marker: "emb.weight",
+        detected: true,
+        early_quantization: false,
+    },
+];
+
+impl Layout {
+    /// Whether `name` means this family, in any case.
+    pub(super) fn answers_to(&self, name: &str) -> bool {
+        let names = [self.name, self.model_type].into_iter().chain(self.aliases.iter().copied());
+        names.into_iter().any(|known| known.eq_ignore_ascii_case(name))
+    }
+
+    /// Whether the family's tensors have names like this one.
+    pub(super) fn has_tensor(&self, name: &str) -> bool {
+        let of_layers = self.layers.iter().filter_map(|(pattern, _)| pattern.split('{').next());
+        of_layers.chain([self.marker]).any(|start| name.starts_with(start))
+    }
+}
+
+/// The names that [`open`](super::open) takes for an architecture; further spellings (`gpt-j`, `stablelm`) are taken too.
+///
+/// ```
+/// assert!(apr_gguf::ggml::architectures().any(|name| name == "whisper"));
+/// ```
+pub fn architectures() -> impl Iterator<Item = &'static str> {
+    let named = |at: usize| LAYOUTS[..at].iter().any(|before| before.name == LAYOUTS[at].name);
+    (0..LAYOUTS.len()).filter(move |&at| !named(at)).map(|at| LAYOUTS[at].name)
+}

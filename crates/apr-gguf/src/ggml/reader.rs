@@ -1,0 +1,247 @@
+//! Opening a file, and its bytes.
+
+use std::fmt;
+
+use apr_core::{
+    ByteSource, CheckpointReader, DType, Error, FileInfo, FormatId, Limits, Metadata, Result, StoredRange, TensorInfo,
+    keys,
+};
+use serde_json::{Value, json};
+
+use super::block::{MAX_DECODED, OldBlock};
+use super::tensor::{Encoding, Tensor};
+use super::vocabulary::Vocabulary;
+use super::walk::Reading;
+use super::{detect, metadata};
+
+/// Blocks that are decoded from one read.
+const BLOCKS_AT_ONCE: usize = 1024;
+
+/// Opens a file. Headers and vocabulary are read, the tensors' data is not; `name` appears in errors and in
+/// [`CheckpointReader::files`], and may be empty. `arch` is one of [`architectures`](super::architectures); without it
+/// the family is found by what fits, see the [module](super).
+///
+/// ```
+/// use apr_core::{CheckpointReader, Limits};
+///
+/// // GPT-2's fields: n_vocab, n_ctx, n_embd, n_head, n_layer, ftype; then the tokens: one, "a".
+/// let mut file = b"lmgg".to_vec();
+/// file.extend([1, 8, 2, 1, 1, 0, 1, 1].map(i32::to_le_bytes).concat());
+/// file.push(b'a');
+/// // A tensor of one dimension: its name has 9 bytes, its type is 0, its length 2.
+/// file.extend([1, 9, 0, 2].map(i32::to_le_bytes).concat());
+/// file.extend(b"model/wte");
+/// file.extend([0; 8]);
+///
+/// let reader = apr_gguf::ggml::open(file, "ggml-model.bin", &Limits::default(), None)?;
+/// assert_eq!(reader.architecture(), "gpt2");
+/// assert_eq!(reader.tensors()[0].name, "model/wte");
+/// assert!(reader.vocabulary_tokens().eq([b"a"]));
+/// # Ok::<(), apr_core::Error>(())
+/// ```
+///
+/// # Errors
+/// E001 for another format, a model that is not known or not told apart, and headers that break the format; E002 where
+/// the file is truncated; E003 for a version, or quantized blocks, that are not known; E007 when reading fails; E008
+/// for a vocabulary or more tensors than the limits allow.
+pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits, arch: Option<&str>) -> Result<GgmlReader> {
+    let reading = detect::read(&source, limits, arch).map_err(|error| in_file(error, name))?;
+    Ok(GgmlReader::new(Box::new(source), name, reading))
+}
+
+fn in_file(error: Error, name: &str) -> Error {
+    if name.is_empty() { error } else { error.in_file(name) }
+}
+
+/// A legacy GGML file opened for reading.
+///
+/// Shapes are outermost dimension first, the other way round than in the file. Whisper's mel filterbank is the tensor
+/// [`keys::MEL_FILTERBANK_TENSOR`]. Tensor positions given to its methods must be below the number of
+/// [`tensors`](CheckpointReader::tensors).
+pub struct GgmlReader {
+    source: Box<dyn ByteSource>,
+    files: Vec<FileInfo>,
+    tensors: Vec<TensorInfo>,
+    stored: Vec<StoredRange>,
+    encodings: Vec<Encoding>,
+    metadata: Metadata,
+    architecture: &'static str,
+    vocabulary: Vocabulary,
+    header: Value,
+    warnings: Vec<String>,
+}
+
+impl GgmlReader {
+    fn new(source: Box<dyn ByteSource>, name: &str, reading: Reading) -> Self {
+        let metadata = metadata::metadata(&reading);
+        let warnings = warnings(&reading);
+        let header = json!({
+            "magic": reading.container.magic,
+            "version": reading.container.version,
+            "architecture": reading.layout.name,
+            "header_size": reading.header_len,
+            "tokens": reading.vocabulary.len(),
+        });
+        let filterbank = reading.filterbank.map(|filterbank| Tensor {
+            info: TensorInfo {
+                name: keys::MEL_FILTERBANK_TENSOR.to_owned(),
+                dtype: DType::F32,
+                shape: [filterbank.mels, filterbank.freqs].map(u64::from).into(),
+            },
+            offset: filterbank.offset,
+            stored_len: filterbank.len(),
+            encoding: Encoding::Plain(DType::F32),
+        });
+        let (mut tensors, mut stored, mut encodings) = (Vec::new(), Vec::new(), Vec::new());
+        for Tensor { info, offset, stored_len: len, encoding } in filterbank.into_iter().chain(reading.tensors) {
+            tensors.push(info);
+            stored.push(StoredRange { file: 0, offset, len });
+            encodings.push(encoding);
+        }
+        let files = vec![FileInfo { name: name.to_owned(), len: source.len() }];
+        let (architecture, vocabulary) = (reading.layout.name, reading.vocabulary);
+        Self { source, files, tensors, stored, encodings, metadata, architecture, vocabulary, header, warnings }
+    }
+
+    /// The family that the file was read as, one of [`architectures`](super::architectures).
+    #[must_use]
+    pub fn architecture(&self) -> &'static str {
+        self.architecture
+    }
+
+    /// The tokens as the file has them, by id. Their bytes need not be UTF-8.
+    pub fn vocabulary_tokens(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+        self.vocabulary.tokens()
+    }
+
+    /// The tokens' scores, by id; none where the format has none.
+    #[must_use]
+    pub fn vocabulary_scores(&self) -> Option<&[f32]> {
+        Some(self.vocabulary.scores()).filter(|scores| !scores.is_empty())
+    }
+
+    /// Decodes the blocks that hold the wanted bytes, a piece at a time.
+    fn read_blocks(&self, block: OldBlock, start: u64, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let (stored_len, decoded_len) = (block.stored_bytes(), block.decoded_bytes());
+        let mut at = start + offset / decoded_len as u64 * stored_len as u64;
+        // Below the length of a block.
+        let mut skip = usize::try_from(offset % decoded_len as u64).unwrap_or_default();
+        let blocks = (skip + buf.len()).div_ceil(decoded_len);
+        let mut stored = vec![0; blocks.min(BLOCKS_AT_ONCE) * stored_len];
+        let (mut rest, mut left) = (buf, blocks);
+        while left > 0 {
+            let piece = &mut stored[..left.min(BLOCKS_AT_ONCE) * stored_len];
+            self.source.read_at(at, piece)?;
+            at += piece.len() as u64;
+            left -= piece.len() / stored_len;
+            for bytes in piece.chunks_exact(stored_len) {
+                let mut decoded = [0; MAX_DECODED];
+                block.decode(bytes, &mut decoded[..decoded_len]);
+                let wanted = rest.len().min(decoded_len - skip);
+                let (now, later) = rest.split_at_mut(wanted);
+                now.copy_from_slice(&decoded[skip..skip + wanted]);
+                (rest, skip) = (later, 0);
+            }
+        }
+        Ok(())
+    }
+
+    fn decoded_len(&self, tensor: usize) -> u64 {
+        let TensorInfo { dtype, shape, .. } = &self.tensors[tensor];
+        // Checked when the file was opened.
+        dtype.stored_len(shape).unwrap_or_default()
+    }
+}
+
+/// What is odd: nothing but a vocabulary, layers that are missing, blocks that are decoded.
+fn warnings(reading: &Reading) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if reading.tensors.is_empty() {
+        warnings.push("the file holds no tensors: it is a vocabulary alone, or is cut after it".to_owned());
+    } else {
+        for &(pattern, count) in reading.layout.layers {
+            let last = reading.hyperparameter(count) - 1;
+            let start = pattern.replace("{}", &last.to_string());
+            if last >= 0 && !reading.tensors.iter().any(|tensor| tensor.info.name.starts_with(&start)) {
+                let message = format!("{count} is {}, but no tensor starts with '{start}'", last + 1);
+                warnings.push(message + ": the file is cut, or one of several parts");
+            }
+        }
+    }
+    let mut decoded: Vec<(&str, usize)> = Vec::new();
+    for tensor in &reading.tensors {
+        let Encoding::Old(block) = tensor.encoding else { continue };
+        if block.dtype() != DType::F32 {
+            continue;
+        }
+        match decoded.iter_mut().find(|(name, _)| *name == block.name()) {
+            Some((_, count)) => *count += 1,
+            None => decoded.push((block.name(), 1)),
+        }
+    }
+    for (name, count) in decoded {
+        let origin = reading.container.origin();
+        warnings.push(format!(
+            "{count} tensors are {name} in the layout of {origin}, which no dtype of today has; they are read as f32, \
+             with the same values"
+        ));
+    }
+    warnings
+}
+
+impl CheckpointReader for GgmlReader {
+    fn format(&self) -> FormatId {
+        FormatId::Ggml
+    }
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    fn stored(&self, tensor: usize) -> StoredRange {
+        self.stored[tensor]
+    }
+
+    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let (range, len) = (self.stored[tensor], self.decoded_len(tensor));
+        let locate = |error: Error| in_file(error, &self.files[range.file].name).for_tensor(&self.tensors[tensor].name);
+        if offset.checked_add(buf.len() as u64).is_none_or(|end| end > len) {
+            let message = format!("{} bytes from byte {offset} on, but it has {len}", buf.len());
+            return Err(locate(Error::corrupt(message)));
+        }
+        match self.encodings[tensor] {
+            Encoding::Plain(_) => self.source.read_at(range.offset + offset, buf),
+            Encoding::Old(block) => self.read_blocks(block, range.offset, offset, buf),
+        }
+        .map_err(locate)
+    }
+
+    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
+        let StoredRange { offset, len, .. } = *self.stored.get(tensor)?;
+        matches!(self.encodings[tensor], Encoding::Plain(_)).then(|| self.source.slice_at(offset, len)).flatten()
+    }
+
+    fn header_fields(&self) -> Value {
+        self.header.clone()
+    }
+
+    fn files(&self) -> &[FileInfo] {
+        &self.files
+    }
+
+    fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+}
+
+impl fmt::Debug for GgmlReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("GgmlReader");
+        debug.field("files", &self.files).field("architecture", &self.architecture).field("tensors", &self.tensors);
+        debug.finish_non_exhaustive()
+    }
+}

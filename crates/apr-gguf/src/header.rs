@@ -1,0 +1,285 @@
+//! Parsing the header: version, key-value pairs, tensor infos.
+
+use std::collections::HashSet;
+
+use apr_core::{ByteSource, DType, Error, Escaped, Limits, Result, Shape, TensorInfo};
+
+use crate::cursor::{Cursor, Section, reserved};
+use crate::dtype::{from_ggml_type, removed_type};
+use crate::value::{Array, KeyValue, Value};
+
+/// First bytes of a file, whatever its byte order.
+pub(crate) const MAGIC: [u8; 4] = *b"GGUF";
+
+/// The newest version there is, and the one that is written.
+pub(crate) const VERSION: u32 = 3;
+
+/// Alignment of tensor data, in bytes, where a file states none.
+pub(crate) const DEFAULT_ALIGNMENT: u64 = 32;
+
+/// The pair that states another.
+pub(crate) const ALIGNMENT: &str = "general.alignment";
+
+/// Dimensions that a ggml tensor has at most.
+pub(crate) const MAX_DIMS: u32 = 4;
+
+/// Arrays within each other; no known writer nests any.
+pub(crate) const MAX_DEPTH: usize = 4;
+
+/// What precedes the data.
+#[derive(Debug)]
+pub(crate) struct Header {
+    pub(crate) version: u32,
+    pub(crate) big_endian: bool,
+    pub(crate) pairs: Vec<KeyValue>,
+    /// Whether a pair states the alignment.
+    pub(crate) states_alignment: bool,
+    /// Of the data section and all tensors in it, in bytes.
+    pub(crate) alignment: u64,
+    /// In the header's order.
+    pub(crate) entries: Vec<Entry>,
+    /// First byte after the last entry.
+    pub(crate) end: u64,
+}
+
+/// What the header says of a tensor.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) info: TensorInfo,
+    /// From the start of the data section, in bytes.
+    pub(crate) offset: u64,
+}
+
+impl Header {
+    pub(crate) fn parse(source: &dyn ByteSource, file_len: u64, limits: &Limits) -> Result<Self> {
+        let mut cursor = Cursor::new(source, file_len, limits);
+        check_magic(&mut cursor)?;
+        let version = read_version(&mut cursor)?;
+        cursor.wide = version > 1;
+        let tensor_count = cursor.length("the number of tensors")?;
+        let pair_count = cursor.length("the number of key-value pairs")?;
+
+        cursor.enter(Section::KeyValues);
+        let pairs = read_pairs(&mut cursor, pair_count)?;
+        if let Some(key) = duplicate(pairs.iter().map(|pair| pair.key.as_str())) {
+            return Err(Error::format(format!("the key '{}' is there twice", Escaped::short(key))));
+        }
+        let stated = stated_alignment(&pairs)?;
+
+        cursor.enter(Section::Tensors);
+        let entries = read_entries(&mut cursor, tensor_count)?;
+        if let Some(name) = duplicate(entries.iter().map(|entry| entry.info.name.as_str())) {
+            return Err(Error::format("the header has two tensors of this name").for_tensor(name));
+        }
+        Ok(Self {
+            version,
+            big_endian: cursor.big_endian,
+            pairs,
+            states_alignment: stated.is_some(),
+            alignment: stated.unwrap_or(DEFAULT_ALIGNMENT),
+            entries,
+            end: cursor.position(),
+        })
+    }
+}
+
+fn check_magic(cursor: &mut Cursor<'_>) -> Result<()> {
+    let magic = cursor.take("the magic", 4)?;
+    if magic == MAGIC {
+        return Ok(());
+    }
+    let message = match magic {
+        b"FUGG" => "this is not GGUF: the magic is byte-swapped, which no writer of either byte order does",
+        _ => "this is not GGUF: the file does not start with that word",
+    };
+    Err(Error::format(message).at(0))
+}
+
+/// Reads the version, which tells the byte order too: a small number has its low half in the other half when swapped.
+fn read_version(cursor: &mut Cursor<'_>) -> Result<u32> {
+    let offset = cursor.position();
+    let mut version: u32 = cursor.scalar("the version")?;
+    if version.trailing_zeros() >= 16 && version != 0 {
+        cursor.big_endian = true;
+        version = version.swap_bytes();
+    }
+    match version {
+        1..=VERSION => Ok(version),
+        0 => Err(Error::format("the version is 0; the first one was 1").at(offset)),
+        newer => {
+            let message = format!("GGUF version {newer}; this build reads 1 to {VERSION}");
+            Err(Error::version(message).at(offset))
+        }
+    }
+}
+
+/// The first of several equal names.
+pub(crate) fn duplicate<'a>(names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let mut seen = HashSet::with_capacity(names.size_hint().0);
+    names.into_iter().find(|name| !seen.insert(*name))
+}
+
+/// The alignment that a pair states.
+pub(crate) fn stated_alignment(pairs: &[KeyValue]) -> Result<Option<u64>> {
+    let Some(pair) = pairs.iter().find(|pair| pair.key == ALIGNMENT) else { return Ok(None) };
+    match pair.value {
+        Value::U32(alignment) if alignment.is_power_of_two() => Ok(Some(alignment.into())),
+        Value::U32(alignment) => Err(Error::format(format!("{ALIGNMENT} is {alignment}, which is no power of two"))),
+        ref other => Err(Error::format(format!("{ALIGNMENT} is of type {} instead of u32", other.type_name()))),
+    }
+}
+
+fn read_pairs(cursor: &mut Cursor<'_>, count: u64) -> Result<Vec<KeyValue>> {
+    // A key of one byte and a value of one byte.
+    cursor.expect("the list of key-value pairs", count, cursor.length_len() + 6)?;
+    let mut pairs = Vec::with_capacity(reserved(count));
+    for _ in 0..count {
+        let offset = cursor.position();
+        let key = cursor.text("the key of a key-value pair")?;
+        if key.is_empty() {
+            return Err(Error::format("a key-value pair has an empty key").at(offset));
+        }
+        let value = read_value(cursor).map_err(|error| name_key(&error, &key, offset))?;
+        pairs.push(KeyValue { key, value });
+    }
+    Ok(pairs)
+}
+
+fn name_key(error: &Error, key: &str, offset: u64) -> Error {
+    if error.code() == apr_core::Code::Io {
+        return error.clone();
+    }
+    let message = format!("the key '{}': {}", Escaped::short(key), error.message());
+    Error::new(error.code(), message).at(error.offset().unwrap_or(offset))
+}
+
+fn read_value(cursor: &mut Cursor<'_>) -> Result<Value> {
+    const WHAT: &str = "its value";
+    let offset = cursor.position();
+    Ok(match cursor.scalar::<u32>("its type")? {
+        0 => Value::U8(cursor.scalar(WHAT)?),
+        1 => Value::I8(cursor.scalar(WHAT)?),
+        2 => Value::U16(cursor.scalar(WHAT)?),
+        3 => Value::I16(cursor.scalar(WHAT)?),
+        4 => Value::U32(cursor.scalar(WHAT)?),
+        5 => Value::I32(cursor.scalar(WHAT)?),
+        6 => Value::F32(cursor.scalar(WHAT)?),
+        7 => {
+            let offset = cursor.position();
+            Value::Bool(truth(cursor.scalar(WHAT)?).map_err(|error| error.at(offset))?)
+        }
+        8 => Value::String(cursor.text(WHAT)?),
+        9 => Value::Array(read_array(cursor, 1)?),
+        10 => Value::U64(cursor.scalar(WHAT)?),
+        11 => Value::I64(cursor.scalar(WHAT)?),
+        12 => Value::F64(cursor.scalar(WHAT)?),
+        unknown => return Err(unknown_type(unknown).at(offset)),
+    })
+}
+
+fn unknown_type(number: u32) -> Error {
+    Error::format(format!("{number} is no type of a value; there are 0 to 12"))
+}
+
+fn truth(byte: u8) -> Result<bool> {
+    match byte {
+        0 => Ok(false),
+        1 => Ok(true),
+        other => Err(Error::format(format!("a bool is {other} instead of 0 or 1"))),
+    }
+}
+
+fn read_array(cursor: &mut Cursor<'_>, depth: usize) -> Result<Array> {
+    const WHAT: &str = "its array";
+    let offset = cursor.position();
+    if depth > MAX_DEPTH {
+        return Err(Error::format(format!("arrays are nested more than {MAX_DEPTH} deep")).at(offset));
+    }
+    let item_type: u32 = cursor.scalar("the type of its items")?;
+    let count = cursor.length("the number of its items")?;
+    // The smallest of items, before any of them is counted or made room for.
+    cursor.expect(WHAT, count, 1)?;
+    cursor.count_items(count)?;
+    Ok(match item_type {
+        0 => Array::U8(cursor.scalars(WHAT, count)?),
+        1 => Array::I8(cursor.scalars(WHAT, count)?),
+        2 => Array::U16(cursor.scalars(WHAT, count)?),
+        3 => Array::I16(cursor.scalars(WHAT, count)?),
+        4 => Array::U32(cursor.scalars(WHAT, count)?),
+        5 => Array::I32(cursor.scalars(WHAT, count)?),
+        6 => Array::F32(cursor.scalars(WHAT, count)?),
+        7 => {
+            let offset = cursor.position();
+            let bytes: Vec<u8> = cursor.scalars(WHAT, count)?;
+            let bools = (offset..).zip(bytes).map(|(at, byte)| truth(byte).map_err(|error| error.at(at)));
+            Array::Bool(bools.collect::<Result<_>>()?)
+        }
+        8 => {
+            cursor.expect(WHAT, count, cursor.length_len())?;
+            let mut texts = Vec::with_capacity(reserved(count));
+            for _ in 0..count {
+                texts.push(cursor.text("a text of its array")?);
+            }
+            Array::String(texts)
+        }
+        9 => {
+            cursor.expect(WHAT, count, cursor.length_len() + 4)?;
+            Array::Array((0..count).map(|_| read_array(cursor, depth + 1)).collect::<Result<_>>()?)
+        }
+        10 => Array::U64(cursor.scalars(WHAT, count)?),
+        11 => Array::I64(cursor.scalars(WHAT, count)?),
+        12 => Array::F64(cursor.scalars(WHAT, count)?),
+        unknown => return Err(unknown_type(unknown).at(offset)),
+    })
+}
+
+fn read_entries(cursor: &mut Cursor<'_>, count: u64) -> Result<Vec<Entry>> {
+    // Name's length, number of dimensions, type, offset.
+    cursor.expect("the list of tensors", count, cursor.length_len() + 4 + 4 + 8)?;
+    let mut entries = Vec::with_capacity(reserved(count));
+    for _ in 0..count {
+        let name = cursor.text("the name of a tensor")?;
+        let entry = read_entry(cursor).map_err(|error| error.for_tensor(&name))?;
+        let (dtype, shape, offset) = entry;
+        entries.push(Entry { info: TensorInfo { name, dtype, shape }, offset });
+    }
+    Ok(entries)
+}
+
+fn read_entry(cursor: &mut Cursor<'_>) -> Result<(DType, Shape, u64)> {
+    let offset = cursor.position();
+    let dims: u32 = cursor.scalar("the number of dimensions")?;
+    if dims > MAX_DIMS {
+        let message = format!("it has {dims} dimensions; a ggml tensor has {MAX_DIMS} at most");
+        return Err(Error::format(message).at(offset));
+    }
+    let mut dims = (0..dims).map(|_| cursor.length("a dimension")).collect::<Result<Vec<_>>>()?;
+    if let Some(dim) = dims.iter().find(|&&dim| i64::try_from(dim).is_err()) {
+        return Err(Error::format(format!("a dimension of {dim} is over 2^63")).at(offset));
+    }
+    // Innermost first in the file, outermost first everywhere else.
+    dims.reverse();
+    let shape = Shape::from(dims);
+
+    let type_offset = cursor.position();
+    let number: u32 = cursor.scalar("the type")?;
+    let dtype = match (from_ggml_type(number), removed_type(number)) {
+        (Some(dtype), _) => dtype,
+        (None, Some((name, advice))) => {
+            let message = format!("its type {number} ({name}) was removed from ggml; {advice}");
+            return Err(Error::version(message).at(type_offset));
+        }
+        (None, None) => {
+            return Err(Error::format(format!("{number} is no type of a ggml tensor")).at(type_offset));
+        }
+    };
+    if !shape.row_len().is_multiple_of(dtype.block_len()) {
+        let (row, block) = (shape.row_len(), dtype.block_len());
+        let message = format!("rows of {row} elements are no multiple of the {block} in a block of {dtype}");
+        return Err(Error::format(message).at(offset));
+    }
+    if dtype.stored_len(&shape).is_none() {
+        return Err(Error::format(format!("the shape {shape} of {dtype} takes more than 2^64 bytes")).at(offset));
+    }
+    Ok((dtype, shape, cursor.scalar("the offset")?))
+}

@@ -1,0 +1,65 @@
+//! llama.cpp's formats: GGUF v1 to v3, split or whole, and the legacy GGML formats before it.
+//!
+//! ```text
+//! byte 0        4         8                24             aligned                  aligned        end, aligned
+//!      ├────────┼─────────┼────────────────┼──────┬───────┬──┬──────────┬──────────┬──┬──────────┬──┤
+//!      │ "GGUF" │ version │ tensors, pairs │ pairs│ infos │0…│ tensor 0 │ tensor 1 │0…│ tensor k │0…│
+//!      │        │ u32     │ u64, u64       │      │       │  │          │          │  │          │  │
+//!      └────────┴─────────┴────────────────┴──────┴───────┴──┴──────────┴──────────┴──┴──────────┴──┘
+//!                                                            0 ◀─ offsets count from here
+//!      pair: key, type u32, value         an array is: type of its items u32, their number u64, the items
+//!      info: name, number of dims u32, dims u64, innermost first, type u32, offset u64
+//!      keys, names and texts: length u64, UTF-8
+//! ```
+//!
+//! Version 1 has lengths, counts and dims of 32 bits. Version 2 widened them, version 3 allows big-endian files, in
+//! which all numbers but the magic are swapped; a version whose upper half alone is set tells them. Data start at a
+//! multiple of the alignment, which the pair `general.alignment` states unless it is 32, and so does each tensor.
+//!
+//! A large model is split into parts, each a complete file; see [`open_split`].
+//!
+//! # Why so strict
+//!
+//! Header and data come from anywhere, and llama.cpp had its share of overflows on them. No two tensors may share bytes,
+//! no key and no name may occur twice, and everything is counted against what is left of the file before there is room
+//! made for it. What llama.cpp refuses though it is harmless (long names, holes between tensors, no
+//! `general.architecture`) is read with a warning.
+//!
+//! # Limits
+//!
+//! | what | most | |
+//! |---|---|---|
+//! | key-value pairs | [`Limits::max_metadata`](apr_core::Limits) bytes; items of arrays, an eighth of that number | E008 |
+//! | tensor infos | [`Limits::max_index`](apr_core::Limits) bytes | E008 |
+//! | nested arrays | 4 levels; llama.cpp has one | E001 |
+//! | dimensions | 4 | E001 |
+//! | tensor name, written | 63 bytes | E001 |
+//! | alignment, written | 65,536 bytes | E001 |
+//!
+//! The format is documented in ggml's repository, `docs/gguf.md`.
+#![forbid(unsafe_code)]
+
+mod cursor;
+mod derived;
+mod dtype;
+mod encode;
+pub mod ggml;
+mod header;
+mod json;
+mod losses;
+mod open_file;
+mod plan;
+mod reader;
+mod split;
+mod swap;
+mod value;
+mod writer;
+
+pub use derived::derived;
+pub use dtype::{from_ggml_type, ggml_type};
+pub use json::key_values;
+pub use plan::{WriteOptions, plan};
+pub use reader::{GgufReader, open};
+pub use split::{is_part_name, open_split};
+pub use value::{Array, KeyValue, Value};
+pub use writer::GgufWriter;

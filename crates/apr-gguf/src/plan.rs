@@ -1,0 +1,213 @@
+//! Planning: pairs, parts, headers and offsets from names, dtypes, shapes and metadata alone.
+
+use apr_core::{Error, FileInfo, Layout, Metadata, PlannedTensor, Result, TensorInfo, check_file_name, keys};
+
+use crate::encode;
+use crate::header::{ALIGNMENT, DEFAULT_ALIGNMENT, duplicate, stated_alignment};
+use crate::json::key_values;
+use crate::losses::losses;
+use crate::split::{self, is_part, is_split_key, part_name};
+use crate::value::{KeyValue, Value};
+use crate::writer::{GgufWriter, Plan};
+
+/// Largest alignment that is written: a number in a file must not make its copy a thousand times larger.
+const MAX_ALIGNMENT: u64 = 1 << 16;
+
+/// How to write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WriteOptions {
+    /// Name of the file, `model.gguf`; those of parts are made from it.
+    pub file_name: String,
+    /// Alignment of the tensors' data in bytes, a power of two; `None` for the source's, or 32.
+    pub alignment: Option<u32>,
+    /// Most bytes of tensors in a file, padding included; more than that are cut into parts. `None`: one file.
+    pub shard_size: Option<u64>,
+    /// Whether an only file is announced to [`Sink::next_file`](apr_core::Sink::next_file) too, as folders need it.
+    /// Parts always are.
+    pub named_files: bool,
+}
+
+impl Default for WriteOptions {
+    fn default() -> Self {
+        Self { file_name: "model.gguf".into(), alignment: None, shard_size: None, named_files: false }
+    }
+}
+
+/// Plans a checkpoint: one file, or parts where `shard_size` asks for it.
+///
+/// Key-value pairs are those of [`keys::GGUF`]; for checkpoints from other formats, which lack that key, they are
+/// `general.architecture` and `general.name`, as far as known. Tensors are stored in the given order. Parts are cut as
+/// `llama-gguf-split --split-max-size` cuts them. Of the types that GGUF lacks none is changed on the way: a bool as an
+/// i8, or an unsigned integer as a signed one, would be another tensor to who reads it.
+///
+/// ```
+/// use apr_core::{CheckpointReader, CheckpointWriter, DType, Limits, Metadata, Notes, Shape, TensorInfo};
+/// use apr_gguf::{WriteOptions, open, plan};
+///
+/// let tensors = [TensorInfo { name: "bias".into(), dtype: DType::F32, shape: Shape::from([2]) }];
+/// let mut metadata = Metadata::new();
+/// metadata.set("model_type", "llama");
+/// let mut writer = plan(&tensors, &metadata, &WriteOptions::default())?;
+/// let mut file = Vec::new();
+/// writer.begin(&mut file)?;
+/// writer.write_chunk(&mut file, &[0, 0, 128, 63, 0, 0, 0, 64], None)?;
+/// writer.finish(&mut file, &Notes::default())?;
+///
+/// let reader = open(file, "model.gguf", &Limits::default())?;
+/// assert_eq!(reader.metadata().text("model_type"), Some("llama"));
+/// # Ok::<(), apr_core::Error>(())
+/// ```
+///
+/// # Errors
+/// E001 for a dtype, name or shape that GGUF or llama.cpp can't take, pairs that are malformed, an impossible alignment,
+/// or a `shard_size` that needs more than 65,535 parts; E008 for more than 2^64 bytes.
+pub fn plan(tensors: &[TensorInfo], metadata: &Metadata, options: &WriteOptions) -> Result<GgufWriter> {
+    let lens = tensors.iter().map(check_tensor).collect::<Result<Vec<_>>>()?;
+    if let Some(name) = duplicate(tensors.iter().map(|tensor| tensor.name.as_str())) {
+        return Err(Error::format("two tensors have this name").for_tensor(name));
+    }
+    let mut pairs = pairs(metadata)?;
+    let alignment = align(&mut pairs, options.alignment)?;
+    let parts = cut(&lens, alignment, options.shard_size)?;
+    let count = parts.len();
+    if is_part(&pairs) || count > 1 {
+        pairs.retain(|pair| !is_split_key(&pair.key));
+    }
+    let named = count > 1 || options.named_files;
+    if named {
+        check_file_name(&options.file_name)?;
+    }
+
+    let mut layout = Layout { losses: losses(metadata, &pairs, tensors), ..Layout::default() };
+    let mut headers = Vec::with_capacity(count);
+    let stem = options.file_name.strip_suffix(".gguf").unwrap_or(&options.file_name);
+    for (file, members) in parts.into_iter().enumerate() {
+        if count > 1 {
+            if file > 0 {
+                // All metadata are in the first part, but the alignment is each file's own.
+                pairs.retain(|pair| pair.key == ALIGNMENT);
+            }
+            pairs.extend(part_pairs(file, count, tensors.len())?);
+        }
+        let offsets = offsets(members.iter().map(|&tensor| lens[tensor]), alignment)?;
+        let entries: Vec<_> = members.iter().map(|&tensor| &tensors[tensor]).zip(offsets.iter().copied()).collect();
+        let mut header = encode::header(&pairs, &entries)?;
+        // A vocabulary without tensors has no data section to align.
+        if !members.is_empty() {
+            let aligned = header.len().next_multiple_of(usize::try_from(alignment).unwrap_or(1));
+            header.resize(aligned, 0);
+        }
+        let start = header.len() as u64;
+        let placed = |offset: u64| start.checked_add(offset).ok_or_else(too_large);
+        for (&source, &offset) in members.iter().zip(&offsets) {
+            layout.tensors.push(PlannedTensor { source, file, offset: placed(offset)?, len: lens[source] });
+        }
+        let name = if count > 1 { part_name(stem, file + 1, count) } else { options.file_name.clone() };
+        layout.files.push(FileInfo { name, len: placed(offsets.last().copied().unwrap_or_default())? });
+        headers.push(header);
+    }
+    let names = layout.tensors.iter().map(|planned| tensors[planned.source].name.clone()).collect();
+    Ok(GgufWriter::new(Plan { layout, names, headers, alignment, named }))
+}
+
+fn too_large() -> Error {
+    Error::memory("header and tensors exceed 2^64 bytes")
+}
+
+/// Refuses what our own reader or llama.cpp would refuse, and gives the tensor's length.
+fn check_tensor(tensor: &TensorInfo) -> Result<u64> {
+    encode::check_tensor(tensor)?;
+    tensor.byte_len()
+}
+
+/// The pairs of the source, or the few that say what the model is.
+fn pairs(metadata: &Metadata) -> Result<Vec<KeyValue>> {
+    if let Some(pairs) = key_values(metadata)? {
+        return Ok(pairs);
+    }
+    let known = |key: &str| metadata.text(key).filter(|text| !text.is_empty() && *text != "unknown");
+    let general = [("general.architecture", known(keys::MODEL_TYPE)), ("general.name", known("model_name"))];
+    Ok(general.into_iter().filter_map(|(key, text)| Some(KeyValue::new(key, text?))).collect())
+}
+
+/// The alignment to write with, which the pairs state afterwards unless it is the usual one.
+fn align(pairs: &mut Vec<KeyValue>, wanted: Option<u32>) -> Result<u64> {
+    let stated = stated_alignment(pairs)?;
+    let alignment = wanted.map(u64::from).or(stated).unwrap_or(DEFAULT_ALIGNMENT);
+    if !alignment.is_power_of_two() || alignment > MAX_ALIGNMENT {
+        let message = format!("an alignment of {alignment} bytes; it must be a power of two up to {MAX_ALIGNMENT}");
+        return Err(Error::format(message));
+    }
+    if let Some(wanted) = wanted.filter(|_| alignment != stated.unwrap_or(DEFAULT_ALIGNMENT)) {
+        match pairs.iter_mut().find(|pair| pair.key == ALIGNMENT) {
+            Some(pair) => pair.value = Value::U32(wanted),
+            None => pairs.push(KeyValue::new(ALIGNMENT, wanted)),
+        }
+    }
+    Ok(alignment)
+}
+
+/// Positions of the tensors of each part: as many in a row as fit with their padding, and at least one.
+fn cut(lens: &[u64], alignment: u64, shard_size: Option<u64>) -> Result<Vec<Vec<usize>>> {
+    let limit = match shard_size {
+        Some(0) => return Err(Error::format("a shard size of 0 holds no tensor")),
+        Some(limit) => limit,
+        None => return Ok(vec![(0..lens.len()).collect()]),
+    };
+    let (mut parts, mut current, mut size) = (Vec::new(), Vec::new(), 0_u64);
+    for (tensor, &len) in lens.iter().enumerate() {
+        let len = len.checked_next_multiple_of(alignment).ok_or_else(too_large)?;
+        if !current.is_empty() && size.checked_add(len).is_none_or(|size| size > limit) {
+            parts.push(std::mem::take(&mut current));
+            size = 0;
+        }
+        current.push(tensor);
+        size = size.saturating_add(len);
+    }
+    parts.push(current);
+    if u16::try_from(parts.len()).is_err() {
+        return Err(Error::format(format!("a shard size of {limit} makes {} parts; 65,535 is the limit", parts.len())));
+    }
+    Ok(parts)
+}
+
+/// What a part says of itself, in the order of `llama-gguf-split`.
+fn part_pairs(file: usize, count: usize, tensors: usize) -> Result<[KeyValue; 3]> {
+    let narrow = |number: usize| u16::try_from(number).map_err(|_| Error::format("more than 65,535 parts"));
+    let tensors = i32::try_from(tensors).map_err(|_| Error::format("a split model of 2^31 tensors or more"))?;
+    Ok([
+        KeyValue::new(split::NUMBER, narrow(file)?),
+        KeyValue::new(split::TENSORS, tensors),
+        KeyValue::new(split::COUNT, narrow(count)?),
+    ])
+}
+
+/// Where each tensor starts in the data section, and last where the data section ends; each is padded, the last one too.
+fn offsets(lens: impl Iterator<Item = u64>, alignment: u64) -> Result<Vec<u64>> {
+    let mut offsets = vec![0_u64];
+    let mut end = 0_u64;
+    for len in lens {
+        let padded = end.checked_add(len).and_then(|end| end.checked_next_multiple_of(alignment));
+        end = padded.ok_or_else(too_large)?;
+        offsets.push(end);
+    }
+    Ok(offsets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_hold_as_much_as_fits_with_its_padding() {
+        let cut = |lens: &[u64], limit| cut(lens, 32, limit).expect("a limit above 0");
+        assert_eq!(cut(&[1, 32, 33], Some(64)), [vec![0, 1], vec![2]]);
+        assert_eq!(cut(&[1, 32, 33], Some(63)), [vec![0], vec![1], vec![2]]);
+        assert_eq!(cut(&[100, 0, 1], Some(10)), [vec![0], vec![1], vec![2]]);
+        assert_eq!(cut(&[100, 1], Some(u64::MAX)), [vec![0, 1]]);
+        assert_eq!(cut(&[100, 1], None), [vec![0, 1]]);
+        assert_eq!(cut(&[], Some(1)), [Vec::<usize>::new()]);
+        assert!(super::cut(&[1], 32, Some(0)).is_err());
+        assert!(super::cut(&vec![1; 65_536], 32, Some(1)).is_err());
+    }
+}

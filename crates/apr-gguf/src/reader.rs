@@ -1,0 +1,238 @@
+//! Reading: one file, or the parts of one model as if they were one.
+
+use std::fmt;
+
+use apr_core::{
+    ByteSource, CheckpointReader, Error, FileInfo, FormatId, Limits, Metadata, Result, StoredRange, TensorInfo, keys,
+};
+use serde_json::{Map, Value as Json, json};
+
+use crate::derived::derived;
+use crate::open_file::{OpenFile, in_file, in_file_warning, is_tied};
+use crate::split::Part;
+use crate::swap;
+use crate::value::KeyValue;
+
+/// Bytes of a big-endian tensor that are turned at once.
+const TURNED: usize = 1 << 16;
+
+/// Opens one file. Only the header is read; `name` appears in errors and in [`CheckpointReader::files`], and may be empty.
+///
+/// A part of a split model is opened by itself, with a warning; [`open_split`](crate::open_split) opens all of them.
+///
+/// ```
+/// use apr_core::{CheckpointReader, Code, Limits};
+///
+/// let mut file = b"GGUF\x03\0\0\0".to_vec();
+/// file.extend(1_u64.to_le_bytes()); // tensors
+/// file.extend(0_u64.to_le_bytes()); // key-value pairs
+/// file.extend(5_u64.to_le_bytes());
+/// file.extend(b"scale");
+/// file.extend(1_u32.to_le_bytes()); // dimensions
+/// file.extend(3_u64.to_le_bytes());
+/// file.extend(24_u32.to_le_bytes()); // i8
+/// file.extend(0_u64.to_le_bytes()); // offset
+/// file.resize(64, 0);
+/// file.extend([1, 2, 3]);
+///
+/// let reader = apr_gguf::open(file.clone(), "tiny.gguf", &Limits::default())?;
+/// assert_eq!(reader.tensors()[0].name, "scale");
+/// assert_eq!(reader.tensor_slice(0), Some(&[1, 2, 3][..]));
+///
+/// file.pop();
+/// let error = apr_gguf::open(file, "tiny.gguf", &Limits::default()).unwrap_err();
+/// assert_eq!(error.code(), Code::Corrupt);
+/// # Ok::<(), apr_core::Error>(())
+/// ```
+///
+/// # Errors
+/// E001 for a header that breaks the format, E002 where it contradicts the file's length or itself, E003 for a newer
+/// version, a type that was removed from ggml, or a big-endian type without an agreed order of bytes, E007 when reading
+/// fails, E008 for a header over the limits.
+pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> Result<GgufReader> {
+    Ok(GgufReader::alone(OpenFile::open(Box::new(source), name, limits)?))
+}
+
+/// A GGUF checkpoint opened for reading: one file, or all parts of a split model.
+///
+/// [`open`] and [`open_split`](crate::open_split) make it. Metadata hold all key-value pairs, typed and in order, under
+/// [`keys::GGUF`] ([`key_values`](crate::key_values) gives them back), and what [`derived`](crate::derived()) makes of
+/// them. Bytes of tensors are little-endian, whatever the file's order. Tensor positions given to its methods must be
+/// below the number of [`tensors`](CheckpointReader::tensors).
+pub struct GgufReader {
+    sources: Vec<Box<dyn ByteSource>>,
+    files: Vec<FileInfo>,
+    /// Whether the numbers of each file are big-endian.
+    big_endian: Vec<bool>,
+    tensors: Vec<TensorInfo>,
+    stored: Vec<StoredRange>,
+    metadata: Metadata,
+    header_fields: Json,
+    warnings: Vec<String>,
+}
+
+impl GgufReader {
+    /// One file, which may be a part of a split model.
+    pub(crate) fn alone(file: OpenFile) -> Self {
+        let part = Part::of(&file).filter(|part| part.count > 1);
+        let mut reader = Self::new(vec![file]);
+        if let Some(Part { number, count }) = part {
+            let number = number.saturating_add(1);
+            let warning = format!("this is part {number} of {count} alone; the others hold the rest of the model");
+            reader.warn(in_file_warning(&reader.files[0].name, &warning));
+        }
+        reader
+    }
+
+    /// The files of a model, the one with its metadata first.
+    pub(crate) fn new(files: Vec<OpenFile>) -> Self {
+        let header_size: u64 = files.iter().map(|file| file.header.end).sum();
+        let mut reader = Self {
+            sources: Vec::new(),
+            files: Vec::new(),
+            big_endian: Vec::new(),
+            tensors: Vec::new(),
+            stored: Vec::new(),
+            metadata: Metadata::new(),
+            header_fields: Json::Null,
+            warnings: Vec::new(),
+        };
+        let mut first = None;
+        for (file, OpenFile { name, header, source, len, data_start, warnings }) in files.into_iter().enumerate() {
+            reader.warnings.extend(warnings);
+            for entry in header.entries {
+                // Lengths were checked when the file was opened.
+                let len = entry.info.dtype.stored_len(&entry.info.shape).unwrap_or_default();
+                reader.stored.push(StoredRange { file, offset: data_start + entry.offset, len });
+                reader.tensors.push(entry.info);
+            }
+            reader.big_endian.push(header.big_endian);
+            reader.files.push(FileInfo { name, len });
+            reader.sources.push(source);
+            let alignment = header.states_alignment.then_some(header.alignment);
+            first.get_or_insert((header.version, alignment, header.alignment, header.big_endian, header.pairs));
+        }
+        if let Some((version, stated, alignment, big_endian, pairs)) = first {
+            let endian = if big_endian { "big" } else { "little" };
+            reader.header_fields = json!({
+                "files": reader.files.len(),
+                "version": version,
+                "endian": endian,
+                "alignment": alignment,
+                "key_values": pairs.len(),
+                "header_size": header_size,
+            });
+            reader.describe(version, endian, stated, pairs);
+        }
+        reader
+    }
+
+    fn describe(&mut self, version: u32, endian: &str, alignment: Option<u64>, pairs: Vec<KeyValue>) {
+        self.metadata = derived(&pairs);
+        if self.metadata.get(keys::MODEL_TYPE).is_none() {
+            let warning = "no text general.architecture says what the model is; llama.cpp refuses such files";
+            self.warn(in_file_warning(&self.files[0].name, warning));
+        }
+        if is_tied(&self.tensors) {
+            let architecture = self.metadata.object(keys::ARCHITECTURE).cloned();
+            let mut architecture = architecture.unwrap_or_default();
+            architecture.insert("tie_word_embeddings".into(), true.into());
+            self.metadata.set(keys::ARCHITECTURE, architecture);
+        }
+        let mut gguf = Map::new();
+        gguf.insert("version".into(), version.into());
+        gguf.insert("endian".into(), endian.into());
+        if let Some(alignment) = alignment {
+            gguf.insert("alignment".into(), alignment.into());
+        }
+        gguf.insert("kv".into(), pairs.into_iter().map(KeyValue::into_json).collect());
+        self.metadata.set(keys::GGUF, gguf);
+    }
+
+    pub(crate) fn warn(&mut self, warning: String) {
+        self.warnings.push(warning);
+    }
+
+    /// Fills `buf` from whole blocks that are turned little-endian on the way. The range is inside the tensor.
+    fn read_turned(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let (range, dtype) = (self.stored[tensor], self.tensors[tensor].dtype);
+        let (block_len, numbers) = (dtype.block_bytes(), swap::numbers(dtype).unwrap_or_default());
+        let block = usize::try_from(block_len).unwrap_or(1);
+        let end = offset + buf.len() as u64;
+        let mut whole = Vec::new();
+        let (mut rest, mut position) = (buf, offset);
+        while position < end {
+            let start = position - position % block_len;
+            let piece = (end.next_multiple_of(block_len) - start).min((TURNED / block * block) as u64);
+            whole.resize(usize::try_from(piece).unwrap_or(block), 0);
+            self.sources[range.file].read_at(range.offset + start, &mut whole)?;
+            swap::swap(&mut whole, block, numbers);
+
+            let wanted = &whole[usize::try_from(position - start).unwrap_or_default()..];
+            let (now, later) = rest.split_at_mut(wanted.len().min(rest.len()));
+            now.copy_from_slice(&wanted[..now.len()]);
+            position += now.len() as u64;
+            rest = later;
+        }
+        Ok(())
+    }
+}
+
+impl CheckpointReader for GgufReader {
+    fn format(&self) -> FormatId {
+        FormatId::Gguf
+    }
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    fn stored(&self, tensor: usize) -> StoredRange {
+        self.stored[tensor]
+    }
+
+    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let (range, name) = (self.stored[tensor], &self.tensors[tensor].name);
+        let locate = |error: Error| in_file(error, &self.files[range.file].name).for_tensor(name);
+        if offset.checked_add(buf.len() as u64).is_none_or(|end| end > range.len) {
+            let message = format!("{} bytes from byte {offset} on, but it has {}", buf.len(), range.len);
+            return Err(locate(Error::corrupt(message)));
+        }
+        if self.big_endian[range.file] {
+            return self.read_turned(tensor, offset, buf).map_err(locate);
+        }
+        self.sources[range.file].read_at(range.offset + offset, buf).map_err(locate)
+    }
+
+    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
+        let StoredRange { file, offset, len } = *self.stored.get(tensor)?;
+        if self.big_endian[file] && swap::numbers(self.tensors[tensor].dtype) != Some(&[]) {
+            return None;
+        }
+        self.sources[file].slice_at(offset, len)
+    }
+
+    fn header_fields(&self) -> Json {
+        self.header_fields.clone()
+    }
+
+    fn files(&self) -> &[FileInfo] {
+        &self.files
+    }
+
+    fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+}
+
+impl fmt::Debug for GgufReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("GgufReader");
+        debug.field("files", &self.files).field("tensors", &self.tensors).field("header", &self.header_fields);
+        debug.finish_non_exhaustive()
+    }
+}

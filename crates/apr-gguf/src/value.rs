@@ -1,0 +1,186 @@
+//! Typed values of GGUF's key-value pairs.
+
+use core::fmt;
+
+/// A key with its value.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KeyValue {
+    /// As `llama.attention.head_count`.
+    pub key: String,
+    /// Typed value.
+    pub value: Value,
+}
+
+impl KeyValue {
+    /// A pair.
+    #[must_use]
+    pub fn new(key: impl Into<String>, value: impl Into<Value>) -> Self {
+        Self { key: key.into(), value: value.into() }
+    }
+}
+
+macro_rules! values {
+    ($($(#[$doc:meta])* $variant:ident($rust:ty) = $number:literal, $name:literal;)*) => {
+        /// A value of one of GGUF's types.
+        #[derive(Debug, Clone, PartialEq)]
+        pub enum Value {
+            $($(#[$doc])* $variant($rust),)*
+            /// Many of one type.
+            Array(Array),
+        }
+
+        /// Values of one type.
+        #[derive(Debug, Clone, PartialEq)]
+        pub enum Array {
+            $($(#[$doc])* $variant(Vec<$rust>),)*
+            /// Arrays in an array.
+            Array(Vec<Array>),
+        }
+
+        impl Value {
+            /// GGUF's number of the type.
+            #[must_use]
+            pub const fn type_number(&self) -> u32 {
+                match self { $(Self::$variant(_) => $number,)* Self::Array(_) => 9 }
+            }
+
+            /// Name of the type: `u32`, `string`, `array`.
+            #[must_use]
+            pub const fn type_name(&self) -> &'static str {
+                match self { $(Self::$variant(_) => $name,)* Self::Array(_) => "array" }
+            }
+        }
+
+        impl Array {
+            /// GGUF's number of the items' type.
+            #[must_use]
+            pub const fn type_number(&self) -> u32 {
+                match self { $(Self::$variant(_) => $number,)* Self::Array(_) => 9 }
+            }
+
+            /// Name of the items' type.
+            #[must_use]
+            pub const fn type_name(&self) -> &'static str {
+                match self { $(Self::$variant(_) => $name,)* Self::Array(_) => "array" }
+            }
+
+            /// Number of items.
+            #[must_use]
+            pub const fn len(&self) -> usize {
+                match self { $(Self::$variant(items) => items.len(),)* Self::Array(items) => items.len() }
+            }
+
+            /// Whether there are no items.
+            #[must_use]
+            pub const fn is_empty(&self) -> bool {
+                self.len() == 0
+            }
+        }
+
+        $(
+            impl From<$rust> for Value {
+                fn from(value: $rust) -> Self {
+                    Self::$variant(value)
+                }
+            }
+
+            impl From<Vec<$rust>> for Value {
+                fn from(items: Vec<$rust>) -> Self {
+                    Self::Array(Array::$variant(items))
+                }
+            }
+        )*
+    };
+}
+
+values! {
+    /// Unsigned, 8 bits.
+    U8(u8) = 0, "u8";
+    /// Signed, 8 bits.
+    I8(i8) = 1, "i8";
+    /// Unsigned, 16 bits.
+    U16(u16) = 2, "u16";
+    /// Signed, 16 bits.
+    I16(i16) = 3, "i16";
+    /// Unsigned, 32 bits.
+    U32(u32) = 4, "u32";
+    /// Signed, 32 bits.
+    I32(i32) = 5, "i32";
+    /// Single precision.
+    F32(f32) = 6, "f32";
+    /// One byte, 0 or 1.
+    Bool(bool) = 7, "bool";
+    /// UTF-8 text.
+    String(String) = 8, "string";
+    /// Unsigned, 64 bits.
+    U64(u64) = 10, "u64";
+    /// Signed, 64 bits.
+    I64(i64) = 11, "i64";
+    /// Double precision.
+    F64(f64) = 12, "f64";
+}
+
+impl Value {
+    /// The text, if it is one.
+    #[must_use]
+    pub fn as_str(&self) -> Option<&str> {
+        match self {
+            Self::String(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The number, if it is an integer of any type and not negative.
+    #[must_use]
+    pub fn as_u64(&self) -> Option<u64> {
+        match *self {
+            Self::U8(value) => Some(value.into()),
+            Self::I8(value) => value.try_into().ok(),
+            Self::U16(value) => Some(value.into()),
+            Self::I16(value) => value.try_into().ok(),
+            Self::U32(value) => Some(value.into()),
+            Self::I32(value) => value.try_into().ok(),
+            Self::U64(value) => Some(value),
+            Self::I64(value) => value.try_into().ok(),
+            _ => None,
+        }
+    }
+
+    /// The number, if it is an integer of a signed type.
+    pub(crate) fn as_i64(&self) -> Option<i64> {
+        match *self {
+            Self::I8(value) => Some(value.into()),
+            Self::I16(value) => Some(value.into()),
+            Self::I32(value) => Some(value.into()),
+            Self::I64(value) => Some(value),
+            _ => None,
+        }
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Self::String(text.to_owned())
+    }
+}
+
+impl fmt::Display for Value {
+    /// Scalars as they are, arrays by type and length.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::U8(value) => value.fmt(f),
+            Self::I8(value) => value.fmt(f),
+            Self::U16(value) => value.fmt(f),
+            Self::I16(value) => value.fmt(f),
+            Self::U32(value) => value.fmt(f),
+            Self::I32(value) => value.fmt(f),
+            Self::F32(value) => value.fmt(f),
+            Self::Bool(value) => value.fmt(f),
+            Self::String(value) => value.fmt(f),
+            Self::U64(value) => value.fmt(f),
+            Self::I64(value) => value.fmt(f),
+            Self::F64(value) => value.fmt(f),
+            Self::Array(items) => write!(f, "{} x {}", items.len(), items.type_name()),
+        }
+    }
+}
