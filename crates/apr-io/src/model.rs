@@ -10,7 +10,7 @@ use crate::{FileSource, ModelFolder, io_error};
 /// The file whose presence tells that its neighbours belong to a model.
 const CONFIG: &str = "config.json";
 
-/// Opens a file, a Hugging Face folder, or an index of shards.
+/// Opens a file, a Hugging Face folder, an index of shards, or a part of a split GGUF model with all others.
 ///
 /// # Errors
 /// E001 for what is no model, E007 when a file can't be read, otherwise what the format's reader says.
@@ -20,7 +20,7 @@ pub fn open_model(path: &Path, options: &OpenOptions) -> Result<Box<dyn Checkpoi
         let folder = ModelFolder::open(path)?;
         return Ok(Box::new(apr::open_folder(&folder, options).map_err(|error| error.in_file(name))?));
     }
-    if is_index(path) {
+    if is_index(path) || is_part(path) {
         let (folder, file) = neighbourhood(path)?;
         return apr::open_in(&folder, &file, options);
     }
@@ -48,6 +48,11 @@ pub fn open_model_with_companions(path: &Path, options: &OpenOptions) -> Result<
 #[must_use]
 pub fn is_index(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "json")
+}
+
+/// Whether the path names a part of a split GGUF model, which its neighbours complete.
+fn is_part(path: &Path) -> bool {
+    path.file_name().and_then(|name| name.to_str()).is_some_and(apr::gguf::is_part_name)
 }
 
 fn neighbourhood(path: &Path) -> Result<(ModelFolder, String)> {

@@ -32,15 +32,15 @@ pub struct FolderCheckpoint {
     warnings: Vec<String>,
 }
 
-/// Opens a model's folder: the weights (`model.safetensors`, an index of shards, or the only weights file) and its
-/// companions.
+/// Opens a model's folder: the weights (`model.safetensors`, an index of shards, or the only weights file, which a split
+/// GGUF model counts as) and its companions.
 ///
 /// # Errors
 /// E001 when there are no weights or the choice is not clear, otherwise those of [`open_in`].
 pub fn open_folder(set: &dyn SourceSet, options: impl Into<OpenOptions>) -> Result<FolderCheckpoint> {
     let options = options.into();
     let weights = find_weights(&set.list()?)?;
-    if let Some((number, count)) = shard_number(&weights) {
+    if let Some((number, count)) = shard_number(&weights).filter(|_| !is_gguf(&weights)) {
         let message = format!("this is shard {number} of {count}, and the folder has no index of the shards");
         return Err(Error::io(IoCause::NotFound, message).in_file(weights));
     }
@@ -66,6 +66,8 @@ pub fn with_companions(
         limits: *limits,
     };
     let shard = checkpoint.inner.files().first().filter(|_| checkpoint.inner.files().len() == 1);
+    // Parts of a split GGUF model need no index, and their reader tells what is missing.
+    let shard = shard.filter(|_| checkpoint.inner.format() != FormatId::Gguf);
     if let Some((number, count)) = shard.and_then(|file| shard_number(&file.name)) {
         checkpoint.warnings.push(format!("this is shard {number} of {count} alone; the index names the whole model"));
     }
@@ -100,6 +102,10 @@ fn find_weights(names: &[String]) -> Result<String> {
     if let (true, true, Some(pickled)) = (indexes.is_empty(), files.is_empty(), pickled) {
         return Ok(pickled.clone());
     }
+    // Of a split model, the first part stands for all.
+    let is_later_part = |name: &str| shard_number(name).is_some_and(|(number, _)| number != 1);
+    let quantized: Vec<_> = top().filter(|name| is_gguf(name) && !is_later_part(name)).collect();
+    let files = if indexes.is_empty() && files.is_empty() { quantized } else { files };
     match (indexes.as_slice(), files.as_slice()) {
         ([index], _) => Ok((*index).clone()),
         ([], [file]) => Ok((*file).clone()),
@@ -122,6 +128,10 @@ fn shard_number(name: &str) -> Option<(u32, u32)> {
     let (_, number) = rest.rsplit_once('-')?;
     let (number, count) = (number.parse().ok()?, count.parse().ok()?);
     (count > 1).then_some((number, count))
+}
+
+fn is_gguf(name: &str) -> bool {
+    name.ends_with(".gguf")
 }
 
 fn is_index(name: &str) -> bool {

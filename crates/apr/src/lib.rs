@@ -28,6 +28,7 @@ pub use apr_core::{
     SourceSet, TensorInfo, digest, keys, recognise,
 };
 pub use apr_format::apr2;
+pub use apr_gguf as gguf;
 pub use apr_pytorch as pytorch;
 pub use apr_safetensors as safetensors;
 pub use folder::{FolderCheckpoint, open_folder, with_companions};

@@ -12,6 +12,8 @@ const PICKLED: [&str; 6] = ["pt", "pth", "bin", "ckpt", "pkl", "tar"];
 pub struct OpenOptions {
     /// How much of a file's claims are believed.
     pub limits: Limits,
+    /// The family of a legacy GGML file, which does not say it, where detection fails.
+    pub family: Option<String>,
     /// Full names of classes, as `__main__.Net`, whose pickled instances are read for their parameters. Nothing of the
     /// class runs.
     pub pickle_classes: Vec<String>,
@@ -50,6 +52,7 @@ pub fn open<S: ByteSource + 'static>(
     let hint = || match extension(name) {
         "apr" => Some(FormatId::Apr2),
         "safetensors" => Some(FormatId::Safetensors),
+        "gguf" => Some(FormatId::Gguf),
         // The oldest pickles start with no mark of their own.
         extension if PICKLED.contains(&extension) => Some(FormatId::Pytorch),
         _ => None,
@@ -60,6 +63,8 @@ pub fn open<S: ByteSource + 'static>(
     match recognise(&head).or_else(hint) {
         Some(FormatId::Apr2) => Ok(Box::new(apr_format::apr2::open(source, name, limits)?)),
         Some(FormatId::Safetensors) => Ok(Box::new(apr_safetensors::open(source, name, limits)?)),
+        Some(FormatId::Gguf) => Ok(Box::new(apr_gguf::open(source, name, limits)?)),
+        Some(FormatId::Ggml) => Ok(Box::new(apr_gguf::ggml::open(source, name, limits, options.family.as_deref())?)),
         Some(FormatId::Pytorch | FormatId::Zip | FormatId::Pickle | FormatId::Tar) => {
             Ok(Box::new(apr_pytorch::open_with(source, name, limits, &options.pytorch())?))
         }
@@ -71,7 +76,7 @@ pub fn open<S: ByteSource + 'static>(
     }
 }
 
-/// Opens the file `name` of a folder: a model file, or the index of its shards.
+/// Opens the file `name` of a folder: a model file, a part of a split GGUF model with all others, or an index of shards.
 ///
 /// # Errors
 /// Those of [`open`]; E007 when a shard is missing.
@@ -80,6 +85,10 @@ pub fn open_in(set: &dyn SourceSet, name: &str, options: impl Into<OpenOptions>)
     let limits = &options.limits;
     let source = set.open(name).map_err(|error| error.in_file(name))?;
     if extension(name) != "json" {
+        let head = read_vec(&source, 0, source.len().min(HEAD_LEN)).map_err(|error| error.in_file(name))?;
+        if recognise(&head) == Some(FormatId::Gguf) {
+            return Ok(Box::new(apr_gguf::open_split(set, name, limits)?));
+        }
         return open(source, name, options);
     }
     limits.check_metadata(source.len()).map_err(|error| error.in_file(name))?;

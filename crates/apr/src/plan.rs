@@ -15,6 +15,8 @@ pub enum TargetFormat {
     Safetensors,
     /// A PyTorch state dict.
     Pytorch,
+    /// A GGUF file, or the parts of a split model.
+    Gguf,
 }
 
 /// How the output is laid out.
@@ -30,6 +32,8 @@ pub struct PlanOptions {
     pub shard_size: Option<u64>,
     /// Align APR2 tensors to 32 bytes instead of 64.
     pub align_32: bool,
+    /// Alignment of GGUF tensors in bytes; `None` for the source's, or 32.
+    pub alignment: Option<u32>,
     /// Sort safetensors entries as its library does instead of keeping the source's order.
     pub canonical: bool,
 }
@@ -39,7 +43,7 @@ impl PlanOptions {
     #[must_use]
     pub fn new(format: TargetFormat, file_name: impl Into<String>) -> Self {
         let file_name = file_name.into();
-        Self { format, file_name, folder: false, shard_size: None, align_32: false, canonical: false }
+        Self { format, file_name, folder: false, shard_size: None, align_32: false, alignment: None, canonical: false }
     }
 }
 
@@ -74,6 +78,16 @@ pub fn plan(
             let weights = apr_pytorch::plan(tensors, metadata, &write_options)?;
             Ok(Box::new(WithCompanions::new(weights, companions, options.folder)))
         }
+        TargetFormat::Gguf => {
+            let write_options = apr_gguf::WriteOptions {
+                file_name: options.file_name.clone(),
+                alignment: options.alignment,
+                shard_size: options.shard_size,
+                named_files: options.folder,
+            };
+            let weights = apr_gguf::plan(tensors, metadata, &write_options)?;
+            Ok(Box::new(WithCompanions::new(weights, companions, options.folder)))
+        }
     }
 }
 
@@ -95,7 +109,7 @@ impl<W: CheckpointWriter> WithCompanions<W> {
         layout.losses.extend(companions.into_iter().map(|file| Loss {
             name: file.name,
             what: "companion file".into(),
-            why: "a single file of weights holds tensors only; write to a folder to keep it".into(),
+            why: "a single file of weights holds no other files; write to a folder to keep it".into(),
         }));
         Self { weights, companions: Vec::new(), layout }
     }
