@@ -140,6 +140,16 @@ impl<'a> Dimensions<'a> {
         self.told.config.is_empty()
     }
 
+    /// A dimension, else an entry of the configuration.
+    pub(crate) fn named_value(&self, name: &str) -> Option<Value> {
+        self.dimension(name).or_else(|| self.told.value(name))
+    }
+
+    /// A dimension of the family.
+    pub(crate) fn dimension(&self, name: &str) -> Option<Value> {
+        self.resolved.get(name).cloned().flatten()
+    }
+
     pub(crate) fn named(&self, name: &str) -> Option<u64> {
         self.resolved.get(name)?.as_ref()?.as_size()
     }

@@ -43,6 +43,19 @@ impl Value {
         }
     }
 
+    /// The value as JSON has it: whole numbers without a point. Numbers that JSON does not know have none.
+    pub(crate) fn to_json(&self) -> Option<Json> {
+        match self {
+            Self::Number(number) => match self.as_size() {
+                Some(size) => Some(size.into()),
+                None => serde_json::Number::from_f64(*number).map(Json::Number),
+            },
+            Self::Truth(truth) => Some((*truth).into()),
+            Self::Text(text) => Some(text.clone().into()),
+            Self::List(items) => items.iter().map(Self::to_json).collect::<Option<Vec<_>>>().map(Json::Array),
+        }
+    }
+
     /// A count or a length: a whole number from 0 on that `f64` holds exactly.
     pub(crate) fn as_size(&self) -> Option<u64> {
         const EXACT: f64 = (1_u64 << 53) as f64;

@@ -4,7 +4,9 @@ use std::sync::{Arc, OnceLock};
 
 use apr_core::{Error, Metadata, Result, TensorInfo, keys};
 use serde::Serialize;
+use serde_json::Value as Json;
 
+use crate::expression::Value;
 use crate::family::Family;
 use crate::file::FamilyFile;
 use crate::model::{FamilyModel, best_naming};
@@ -189,6 +191,22 @@ impl Families {
             stranger: stranger.name.clone(),
             alike: alike.map(|family| family.name().to_owned()),
         })
+    }
+
+    /// The family of a GGUF file, by its `general.architecture` and what tells kin of one architecture apart. `entry` is
+    /// that of [`Family::config_from_gguf`].
+    #[must_use]
+    pub fn of_gguf(&self, architecture: &str, entry: &dyn Fn(&str) -> Option<Json>) -> Option<&Family> {
+        let mut lookup = |name: &str| entry(name).and_then(|json| Value::of(&json));
+        let mut general = None;
+        for family in self.iter().filter(|family| family.is_gguf_architecture(architecture)) {
+            match family.gguf.as_ref().and_then(|gguf| gguf.is_recognized(&mut lookup)) {
+                Some(true) => return Some(family),
+                Some(false) => {}
+                None => general = general.or(Some(family)),
+            }
+        }
+        general
     }
 
     /// The checkpoint as a member of the family called `name`, whatever its tensors are called.

@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use apr_core::{Error, Result};
+use serde_json::{Map, Value as Json};
 
-use crate::expression::Expression;
+use crate::expression::{Expression, Value};
 use crate::file::{Condition, FamilyFile, RangesEntry, TensorEntry};
+use crate::gguf::{Gguf, Layout};
 use crate::kind::{Kind, TensorExpectation};
 use crate::mapper::TensorNameMapper;
 use crate::pattern::{Pattern, PatternIndex};
@@ -80,6 +82,7 @@ pub struct Family {
     pub(crate) dimensions: BTreeMap<String, Vec<Expression>>,
     pub(crate) indices: BTreeMap<String, Expression>,
     pub(crate) tensors: Vec<FamilyTensor>,
+    pub(crate) gguf: Option<Gguf>,
     /// Patterns that are understood, by convention.
     understood: BTreeMap<String, PatternIndex>,
 }
@@ -119,6 +122,7 @@ impl Family {
                 .map(|(name, count)| Ok((name.clone(), Expression::parse(count)?)))
                 .collect::<Result<_>>()?,
             tensors: Vec::with_capacity(file.tensors.len()),
+            gguf: Gguf::parse(&file.gguf)?,
             understood: BTreeMap::new(),
             file,
         };
@@ -126,6 +130,7 @@ impl Family {
             let entry = family.file.tensors[position].clone();
             family.add(&entry).map_err(|error| error.for_tensor(&entry.name))?;
         }
+        family.check_layouts()?;
         Ok(family)
     }
 
@@ -166,6 +171,19 @@ impl Family {
         let expectation = self.expectation(entry);
         let role = entry.role.clone();
         self.tensors.push(FamilyTensor { pattern, expectation, shape: shape.transpose()?, required, role, written });
+        Ok(())
+    }
+
+    /// # Errors
+    /// E001 when a layout is of a tensor that the family does not have.
+    fn check_layouts(&self) -> Result<()> {
+        let has = |name: &str| self.file.tensors.iter().any(|entry| entry.name == name);
+        for (name, layout) in self.gguf.iter().flat_map(|gguf| &gguf.layouts) {
+            let part = if let Layout::Stack(part) = layout { part } else { name };
+            if let Some(unknown) = [name, part].into_iter().find(|name| !has(name)) {
+                return Err(Error::format("a GGUF layout is of a tensor that there is not").for_tensor(unknown));
+            }
+        }
         Ok(())
     }
 
@@ -264,6 +282,65 @@ impl Family {
         self.written(&self.find_canonical(canonical)?, naming)
     }
 
+    /// The layout that GGUF has for a tensor.
+    pub(crate) fn layout(&self, tensor: usize) -> Option<&Layout> {
+        let name = &self.file.tensors.get(tensor)?.name;
+        self.gguf.as_ref()?.layouts.iter().find(|(of, _)| of == name).map(|(_, layout)| layout)
+    }
+
+    /// The tensor in which GGUF has this one together with its like, such as all experts of a layer.
+    pub(crate) fn stack_of(&self, tensor: usize) -> Option<&FamilyTensor> {
+        let name = &self.file.tensors.get(tensor)?.name;
+        let is_stack = |layout: &Layout| matches!(layout, Layout::Stack(part) if part == name);
+        let (stack, _) = self.gguf.as_ref()?.layouts.iter().find(|(_, layout)| is_stack(layout))?;
+        let position = self.file.tensors.iter().position(|entry| entry.name == *stack)?;
+        self.tensors.get(position)
+    }
+
+    /// Canonical name of the tensor in which GGUF stacks the one with this canonical name, and its place there.
+    #[must_use]
+    pub fn stack(&self, canonical: &str) -> Option<(String, u64)> {
+        let found = self.find_canonical(canonical)?;
+        let stack = self.stack_of(found.tensor)?;
+        let index = self.stacked_index(found.tensor, stack)?;
+        Some((stack.pattern.name("", |index| found.number(index))?, found.number(index)?))
+    }
+
+    /// Canonical name of the part at this place of a tensor that GGUF stacks; `None` for other tensors.
+    #[must_use]
+    pub fn part(&self, stack: &str, place: u64) -> Option<String> {
+        let found = self.find_canonical(stack)?;
+        let Layout::Stack(part) = self.layout(found.tensor)? else { return None };
+        let part = &self.tensors[self.file.tensors.iter().position(|entry| entry.name == *part)?];
+        part.pattern.name("", |index| found.number(index).or(Some(place)))
+    }
+
+    /// The index that a part has and its stack has not.
+    fn stacked_index(&self, part: usize, stack: &FamilyTensor) -> Option<&str> {
+        let stacked = stack.pattern.indices();
+        self.tensors[part].pattern.indices().iter().find(|index| !stacked.contains(index)).map(String::as_str)
+    }
+
+    /// Whether llama.cpp has models like this one.
+    #[must_use]
+    pub fn is_in_gguf(&self) -> bool {
+        self.gguf.is_some()
+    }
+
+    /// Whether GGUF has a name for a tensor.
+    pub(crate) fn is_written_in(&self, tensor: usize, convention: &str) -> bool {
+        self.tensors[tensor].written.contains_key(convention)
+    }
+
+    /// Tensors of which a convention has the same names, each after the one it is taken for.
+    pub(crate) fn namesakes(&self, convention: &str) -> impl Iterator<Item = (usize, usize)> {
+        let named = |tensor: usize| self.tensors[tensor].written.get(convention);
+        (0..self.tensors.len()).flat_map(move |first| {
+            let later = (first + 1)..self.tensors.len();
+            later.filter(move |&later| named(first).is_some() && named(first) == named(later)).map(move |l| (first, l))
+        })
+    }
+
     /// First components of the names that tensors have under a naming, without its prefix.
     pub(crate) fn beginnings(&self, naming: &Naming) -> BTreeSet<&str> {
         let written = self.tensors.iter().filter_map(|tensor| tensor.written.get(&naming.convention));
@@ -273,6 +350,26 @@ impl Family {
     /// Canonical names of all tensors, those of layers as they are in the first one.
     pub fn example_names(&self) -> impl Iterator<Item = String> {
         self.tensors.iter().filter_map(|tensor| tensor.pattern.name("", |_| Some(0)))
+    }
+
+    /// What a configuration calls a dimension.
+    pub(crate) fn source_of_dimension(&self, name: &str) -> String {
+        let first = self.file.dimensions.get(name).and_then(|alternatives| alternatives.first());
+        first.map_or(name, String::as_str).to_owned()
+    }
+
+    /// Whether GGUF files of this `general.architecture` may hold models of the family.
+    #[must_use]
+    pub fn is_gguf_architecture(&self, architecture: &str) -> bool {
+        self.gguf.as_ref().is_some_and(|gguf| gguf.is_architecture(architecture))
+    }
+
+    /// The `config.json` that the keys of a GGUF file lead to. `entry` gives the value of a key, with or without the
+    /// architecture in front, and of `has.TENSOR` and `rows.TENSOR`.
+    #[must_use]
+    pub fn config_from_gguf(&self, entry: &dyn Fn(&str) -> Option<Json>) -> Map<String, Json> {
+        let mut lookup = |name: &str| entry(name).and_then(|json| Value::of(&json));
+        self.gguf.as_ref().map(|gguf| gguf.config(&mut lookup)).unwrap_or_default()
     }
 
     /// What the tensor with this canonical name is for.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use apr_core::{Error, Result};
 use serde::Deserialize;
 
+use crate::gguf::GgufFile;
 use crate::kind::{Kind, Range};
 
 /// One name or several.
@@ -97,6 +98,8 @@ pub(crate) struct FamilyFile {
     pub(crate) expectations: BTreeMap<Kind, RangesEntry>,
     #[serde(default, rename = "tensor")]
     pub(crate) tensors: Vec<TensorEntry>,
+    #[serde(default)]
+    pub(crate) gguf: GgufFile,
 }
 
 impl FamilyFile {
@@ -129,6 +132,7 @@ impl FamilyFile {
             indices: merged(&base.indices, self.indices),
             conventions: merged(&base.conventions, self.conventions),
             expectations: merged(&base.expectations, self.expectations),
+            gguf: self.gguf.on_top_of(&base.gguf),
             ..self
         }
     }

@@ -2,12 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use apr_core::{Metadata, Shape, TensorInfo};
+use apr_core::{Error, Metadata, Result, Shape, TensorInfo};
 use serde::Serialize;
+use serde_json::Value as Json;
 
 use crate::dimensions::{Dimensions, Told};
-use crate::family::{CANONICAL, Family, FamilyTensor, HUGGING_FACE, Naming, Required, WRAPPERS};
-use crate::kind::TensorExpectation;
+use crate::expression::{Expression, Value};
+use crate::family::{CANONICAL, Family, FamilyTensor, GGUF, HUGGING_FACE, Naming, Required, WRAPPERS};
+use crate::gguf::{GgufLayout, GgufValue, Layout};
+use crate::kind::{Range, TensorExpectation};
 
 /// Missing tensors that are named before the rest is left out: a configuration can ask for 2^60 layers.
 const MAX_MISSING: usize = 1000;
@@ -26,6 +29,8 @@ pub struct FamilyModel<'a> {
     counts: BTreeMap<&'a str, u64>,
     /// What an import added, which no family knows.
     auxiliary: Option<&'a str>,
+    /// Whether values lie as GGUF has them.
+    in_gguf_layout: bool,
 }
 
 #[derive(Debug)]
@@ -135,15 +140,26 @@ impl std::fmt::Display for Mismatch {
 impl<'a> FamilyModel<'a> {
     /// Applies a family to tensors that are named so.
     pub(crate) fn new(family: &'a Family, naming: Naming, tensors: &[TensorInfo], metadata: &'a Metadata) -> Self {
-        let members: Vec<Option<Member>> = tensors.iter().map(|info| member(family, &info.name, &naming)).collect();
+        let mut members: Vec<Option<Member>> = tensors.iter().map(|info| member(family, &info.name, &naming)).collect();
         let mut dimensions = Dimensions::new(family, Told::by(metadata));
+        let in_gguf_layout = naming.convention == GGUF || gguf_values(metadata);
+        if naming.convention == GGUF {
+            tell_namesakes(family, &mut members, &dimensions);
+        }
+        // Shapes that GGUF changes would show other dimensions.
+        let is_same = |tensor: usize| {
+            !in_gguf_layout || !matches!(family.layout(tensor), Some(Layout::Transposed | Layout::SkipRows(_)))
+        };
         let known = members
             .iter()
             .zip(tensors)
-            .filter_map(|(member, info)| Some((&family.tensors[member.as_ref()?.tensor], &info.shape)));
+            .filter_map(|(member, info)| Some((member.as_ref()?.tensor, &info.shape)))
+            .filter(|(tensor, _)| is_same(*tensor))
+            .map(|(tensor, shape)| (&family.tensors[tensor], shape));
         dimensions.observe(known);
         let counts = counts(family, &members, &dimensions);
-        Self { family, naming, members, dimensions, counts, auxiliary: metadata.auxiliary_tensor() }
+        let auxiliary = metadata.auxiliary_tensor();
+        Self { family, naming, members, dimensions, counts, auxiliary, in_gguf_layout }
     }
 
     /// The family.
@@ -167,7 +183,13 @@ impl<'a> FamilyModel<'a> {
     /// Statistics that the tensor at this position should have.
     #[must_use]
     pub fn expectation(&self, tensor: usize) -> Option<TensorExpectation> {
-        Some(self.family.tensors[self.members.get(tensor)?.as_ref()?.tensor].expectation)
+        let member = self.members.get(tensor)?.as_ref()?.tensor;
+        let mut expectation = self.family.tensors[member].expectation;
+        if let (true, Some(Layout::Add(constant))) = (self.in_gguf_layout, self.family.layout(member)) {
+            let constant = f64::from(*constant);
+            expectation.mean = expectation.mean.map(|mean| Range::new(mean.low + constant, mean.high + constant));
+        }
+        Some(expectation)
     }
 
     /// Tensors that the family knows.
@@ -189,10 +211,23 @@ impl<'a> FamilyModel<'a> {
         let member = self.members.get(tensor)?.as_ref()?;
         let family_tensor = &self.family.tensors[member.tensor];
         let numbers = numbers(family_tensor, member);
-        let dims: Option<Vec<u64>> =
-            family_tensor.shape.as_ref()?.iter().map(|dim| self.dimensions.value(dim, &numbers)?.as_size()).collect();
-        let formula = self.family.file.tensors[member.tensor].shape.as_ref()?.join(", ");
-        Some((dims?.into(), format!("[{formula}]")))
+        let dims = family_tensor.shape.as_ref()?.iter().map(|dim| self.dimensions.value(dim, &numbers)?.as_size());
+        let mut dims = dims.collect::<Option<Vec<u64>>>()?;
+        let mut formula = self.family.file.tensors[member.tensor].shape.clone()?;
+        if self.in_gguf_layout {
+            match (self.family.layout(member.tensor), dims.first_mut()) {
+                (Some(Layout::Transposed), _) => {
+                    dims.reverse();
+                    formula.reverse();
+                }
+                (Some(Layout::SkipRows(skipped)), Some(rows)) => {
+                    *rows = rows.checked_sub(self.dimensions.size(skipped)?)?;
+                    formula[0].push_str(" less those that GGUF leaves out");
+                }
+                _ => {}
+            }
+        }
+        Some((dims.into(), format!("[{}]", formula.join(", "))))
     }
 
     /// Everything that names and shapes tell to be wrong: of the checkpoint's tensors in their order, then what is
@@ -256,7 +291,7 @@ impl<'a> FamilyModel<'a> {
         // Without a configuration, a part that is absent as a whole may not belong to the model.
         let parts: HashSet<&str> = present.iter().map(|name| part(name)).collect();
         let may_be_asked_for = |name: &str| !self.dimensions.is_guessed() || parts.contains(part(name));
-        for tensor in &self.family.tensors {
+        for (position, tensor) in self.family.tensors.iter().enumerate() {
             let indices = tensor.pattern.indices();
             let counts: Option<Vec<u64>> =
                 indices.iter().map(|index| self.counts.get(index.as_str()).copied()).collect();
@@ -283,12 +318,72 @@ impl<'a> FamilyModel<'a> {
                 }
                 let number = |index: &str| named.iter().find(|(name, _)| *name == index).map(|(_, number)| *number);
                 let canonical = tensor.pattern.name("", number).unwrap_or_default();
-                if !present.contains(canonical.as_str()) && may_be_asked_for(&canonical) {
-                    missing.push(canonical);
+                if present.contains(canonical.as_str()) || !may_be_asked_for(&canonical) {
+                    continue;
+                }
+                let stack = self.family.stack_of(position).and_then(|stack| stack.pattern.name("", number));
+                match stack {
+                    Some(stack) if present.contains(stack.as_str()) => {}
+                    Some(stack) if self.in_gguf_layout && missing.last() == Some(&stack) => {}
+                    Some(stack) if self.in_gguf_layout => missing.push(stack),
+                    None if self.in_gguf_layout && !self.family.is_written_in(position, GGUF) => {}
+                    _ => missing.push(canonical),
                 }
             }
         }
         missing
+    }
+
+    /// Whether values lie as GGUF has them, and not as in Hugging Face's checkpoints.
+    #[must_use]
+    pub fn is_in_gguf_layout(&self) -> bool {
+        self.in_gguf_layout
+    }
+
+    /// How GGUF's values of the tensor with this canonical name come from Hugging Face's.
+    ///
+    /// # Errors
+    /// E001 when the configuration lacks what that depends on.
+    pub fn gguf_layout(&self, canonical: &str) -> Result<GgufLayout> {
+        let found = self.family.find_canonical(canonical);
+        let size = |expression: &Expression| {
+            let size = self.dimensions.size(expression);
+            size.ok_or_else(|| {
+                Error::format("the configuration does not tell how GGUF lays out its rows").for_tensor(canonical)
+            })
+        };
+        Ok(match found.and_then(|found| self.family.layout(found.tensor)) {
+            None | Some(Layout::Stack(_)) => GgufLayout::Same,
+            Some(Layout::Swap([outer, a, b, inner])) => {
+                GgufLayout::Swap([size(outer)?, size(a)?, size(b)?, size(inner)?])
+            }
+            Some(Layout::Add(constant)) => GgufLayout::Add(*constant),
+            Some(Layout::Transposed) => GgufLayout::Transposed,
+            Some(Layout::SkipRows(rows)) => GgufLayout::SkipRows(size(rows)?),
+        })
+    }
+
+    /// What `general.architecture` is in a GGUF file of this model; `None` where llama.cpp has no such models.
+    #[must_use]
+    pub fn gguf_architecture(&self) -> Option<&'a str> {
+        Some(self.family.gguf.as_ref()?.architecture(&mut |name| self.dimensions.named_value(name)))
+    }
+
+    /// Hyperparameters under the keys of GGUF, in llama.cpp's order. `entry` gives entries of the configuration by
+    /// dotted path, and whatever else the family's table names.
+    ///
+    /// # Errors
+    /// E001 when one that llama.cpp needs is not there or not of its type.
+    pub fn gguf_keys(&self, entry: &dyn Fn(&str) -> Option<Json>) -> Result<Vec<(String, GgufValue)>> {
+        let Some(gguf) = &self.family.gguf else { return Ok(Vec::new()) };
+        let told = |name: &str| entry(name).and_then(|json| Value::of(&json));
+        let mut lookup = |name: &str| match name.strip_prefix("config.") {
+            Some(name) => told(name),
+            None => {
+                self.dimensions.dimension(name).or_else(|| told(name)).or_else(|| self.dimensions.named_value(name))
+            }
+        };
+        gguf.keys(&mut lookup, |name| self.family.source_of_dimension(name))
     }
 
     /// What the model is.
@@ -312,6 +407,31 @@ impl<'a> FamilyModel<'a> {
             architecture: fill(&file.architecture),
             input: fill(&file.input),
             output: fill(&file.output),
+        }
+    }
+}
+
+/// Whether an import took the values from a GGUF file as they were.
+fn gguf_values(metadata: &Metadata) -> bool {
+    let convention = metadata.object("names").and_then(|names| names.get("convention")?.as_str());
+    convention == Some(GGUF)
+}
+
+/// Of tensors that GGUF calls the same, takes the one that the configuration has.
+fn tell_namesakes(family: &Family, members: &mut [Option<Member>], dimensions: &Dimensions<'_>) {
+    for (taken, other) in family.namesakes(GGUF) {
+        let is_asked_for = |tensor: usize, numbers: &[(&str, u64)]| match &family.tensors[tensor].required {
+            Required::Stated(stated) => Some(*stated),
+            Required::Computed(condition) => dimensions.truth(condition, numbers),
+        };
+        for member in members.iter_mut().flatten().filter(|member| member.tensor == taken) {
+            let named = numbers(&family.tensors[taken], member);
+            if is_asked_for(taken, &named) != Some(false) || is_asked_for(other, &named) != Some(true) {
+                continue;
+            }
+            let number = |index: &str| named.iter().find(|(name, _)| *name == index).map(|(_, number)| *number);
+            let Some(canonical) = family.tensors[other].pattern.name("", number) else { continue };
+            *member = Member { tensor: other, numbers: member.numbers.clone(), canonical };
         }
     }
 }

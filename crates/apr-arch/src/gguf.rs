@@ -1,0 +1,448 @@
+//! The `[gguf]` table of a family: what llama.cpp calls its hyperparameters, and where the values of its tensors lie
+//! otherwise than Hugging Face has them.
+//!
+//! | | |
+//! |---|---|
+//! | `architecture` | `general.architecture`; `variants` say when it is another one |
+//! | `recognized` | tells the family from kin of the same architecture, over the keys of a GGUF file |
+//! | `keys` | hyperparameters: key, type, the first of `value` that has one, `when` they are written |
+//! | `layouts` | canonical name to how GGUF's values come from Hugging Face's |
+//! | `config` | entries of `config.json`, over the keys of a GGUF file |
+//!
+//! Keys that do not start with `general.` or `tokenizer.` have the architecture in front. Names in the expressions of
+//! `keys` are dimensions of the family, else entries of the configuration; `config.NAME` is only the latter. In those
+//! of `config` and `recognized` they are keys of the file, `has.TENSOR`, and `rows.TENSOR`.
+
+use std::collections::{BTreeMap, HashSet};
+
+use apr_core::{Error, Result};
+use serde::Deserialize;
+use serde_json::{Map, Value as Json};
+
+use crate::expression::{Expression, Value};
+use crate::file::Names;
+
+/// The table as it is written.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct GgufFile {
+    pub(crate) architecture: Option<String>,
+    #[serde(default)]
+    variants: Vec<VariantEntry>,
+    recognized: Option<String>,
+    /// Whether the base's layouts don't apply.
+    #[serde(default)]
+    own_layouts: bool,
+    #[serde(default)]
+    without_keys: Vec<String>,
+    #[serde(default)]
+    keys: Vec<KeyEntry>,
+    #[serde(default)]
+    layouts: BTreeMap<String, LayoutEntry>,
+    #[serde(default)]
+    without_config: Vec<String>,
+    #[serde(default)]
+    config: Vec<ConfigEntry>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct VariantEntry {
+    architecture: String,
+    when: String,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeyEntry {
+    key: String,
+    #[serde(rename = "type")]
+    kind: KeyKind,
+    value: Names,
+    when: Option<String>,
+    #[serde(default)]
+    required: bool,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ConfigEntry {
+    key: String,
+    value: Names,
+    when: Option<String>,
+    /// Whether a whole number is written with a point: some configurations tell 2 from 2.0.
+    #[serde(default)]
+    real: bool,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum LayoutEntry {
+    Swap([String; 4]),
+    Add(f32),
+    Transposed,
+    SkipRows(String),
+    Stack(String),
+}
+
+/// Type of a hyperparameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum KeyKind {
+    U32,
+    F32,
+    Bool,
+    String,
+    Strings,
+}
+
+/// A hyperparameter's value, in the type that llama.cpp expects.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum GgufValue {
+    /// A whole number.
+    U32(u32),
+    /// A real number.
+    F32(f32),
+    /// A truth.
+    Bool(bool),
+    /// Text.
+    String(String),
+    /// Several texts.
+    Strings(Vec<String>),
+}
+
+/// How the values of a tensor in a GGUF file come from those in Hugging Face's layout.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub enum GgufLayout {
+    /// They are the same.
+    Same,
+    /// Rows, seen as `[outer, a, b, inner]`, are in the order `[outer, b, a, inner]`.
+    Swap([u64; 4]),
+    /// A constant is added to each.
+    Add(f32),
+    /// Rows are columns.
+    Transposed,
+    /// The first rows are left out.
+    SkipRows(u64),
+}
+
+impl GgufFile {
+    /// Everything of `base`, with this table on top.
+    pub(crate) fn on_top_of(self, base: &Self) -> Self {
+        let mut layouts = if self.own_layouts { BTreeMap::new() } else { base.layouts.clone() };
+        layouts.extend(self.layouts);
+        Self {
+            architecture: self.architecture.or_else(|| base.architecture.clone()),
+            keys: replaced(&base.keys, self.keys, &self.without_keys, |entry| &entry.key),
+            config: replaced(&base.config, self.config, &self.without_config, |entry| &entry.key),
+            layouts,
+            ..self
+        }
+    }
+}
+
+/// The base's entries without those of `without`; entries of the same key stand where the base has the first.
+fn replaced<T: Clone>(base: &[T], mut own: Vec<T>, without: &[String], key: impl Fn(&T) -> &String) -> Vec<T> {
+    let replacing: HashSet<String> = own.iter().map(|entry| key(entry).clone()).collect();
+    let mut all: Vec<T> = Vec::with_capacity(base.len() + own.len());
+    for entry in base.iter().filter(|entry| !without.contains(key(entry))) {
+        if replacing.contains(key(entry)) {
+            let (here, later) = own.into_iter().partition(|new| key(new) == key(entry));
+            let here: Vec<T> = here;
+            all.extend(here);
+            own = later;
+        } else {
+            all.push(entry.clone());
+        }
+    }
+    all.extend(own);
+    all
+}
+
+/// A parsed table.
+#[derive(Debug)]
+pub(crate) struct Gguf {
+    architecture: String,
+    variants: Vec<(String, Expression)>,
+    recognized: Option<Expression>,
+    keys: Vec<Key>,
+    /// By canonical pattern.
+    pub(crate) layouts: Vec<(String, Layout)>,
+    config: Vec<ConfigRule>,
+}
+
+#[derive(Debug)]
+struct Key {
+    key: String,
+    kind: KeyKind,
+    values: Vec<Expression>,
+    /// The first alternative, as it is written.
+    shown: String,
+    when: Option<Expression>,
+    required: bool,
+}
+
+#[derive(Debug)]
+struct ConfigRule {
+    key: String,
+    values: Vec<Expression>,
+    when: Option<Expression>,
+    real: bool,
+}
+
+#[derive(Debug)]
+pub(crate) enum Layout {
+    Swap([Expression; 4]),
+    Add(f32),
+    Transposed,
+    SkipRows(Expression),
+    /// Canonical pattern of the tensors that are stacked.
+    Stack(String),
+}
+
+/// Looks up the value of a name.
+pub(crate) type Lookup<'l> = &'l mut dyn FnMut(&str) -> Option<Value>;
+
+impl Gguf {
+    /// # Errors
+    /// E001 when an expression is malformed.
+    pub(crate) fn parse(file: &GgufFile) -> Result<Option<Self>> {
+        let Some(architecture) = file.architecture.clone() else { return Ok(None) };
+        let parsed = |text: &Option<String>| text.as_deref().map(Expression::parse).transpose();
+        let all = |names: &Names| names.iter().map(Expression::parse).collect::<Result<Vec<_>>>();
+        let keys = file.keys.iter().map(|entry| {
+            Ok(Key {
+                key: entry.key.clone(),
+                kind: entry.kind,
+                values: all(&entry.value)?,
+                shown: entry.value.iter().next().unwrap_or_default().to_owned(),
+                when: parsed(&entry.when)?,
+                required: entry.required,
+            })
+        });
+        let config = file.config.iter().map(|entry| {
+            let key = entry.key.clone();
+            Ok(ConfigRule { key, values: all(&entry.value)?, when: parsed(&entry.when)?, real: entry.real })
+        });
+        let variants =
+            file.variants.iter().map(|entry| Ok((entry.architecture.clone(), Expression::parse(&entry.when)?)));
+        Ok(Some(Self {
+            architecture,
+            variants: variants.collect::<Result<_>>()?,
+            recognized: parsed(&file.recognized)?,
+            keys: keys.collect::<Result<_>>()?,
+            layouts: file
+                .layouts
+                .iter()
+                .map(|(name, entry)| Ok((name.clone(), Layout::parse(entry)?)))
+                .collect::<Result<_>>()?,
+            config: config.collect::<Result<_>>()?,
+        }))
+    }
+
+    /// What `general.architecture` is.
+    pub(crate) fn architecture(&self, lookup: Lookup<'_>) -> &str {
+        let variant = self.variants.iter().find(|(_, when)| holds(when, lookup));
+        variant.map_or(&self.architecture, |(architecture, _)| architecture)
+    }
+
+    /// Whether files of this architecture may be of the family.
+    pub(crate) fn is_architecture(&self, architecture: &str) -> bool {
+        self.architecture == architecture || self.variants.iter().any(|(variant, _)| variant == architecture)
+    }
+
+    /// Whether the file's keys tell that it is of this family and no kin; `None` where the family has no such sign.
+    pub(crate) fn is_recognized(&self, lookup: Lookup<'_>) -> Option<bool> {
+        self.recognized.as_ref().map(|when| holds(when, lookup))
+    }
+
+    /// Hyperparameters in llama.cpp's order.
+    ///
+    /// # Errors
+    /// E001 when one that llama.cpp needs is not there, or is not of its type; `source` tells what a name of the table
+    /// is called in the configuration.
+    pub(crate) fn keys(&self, lookup: Lookup<'_>, source: impl Fn(&str) -> String) -> Result<Vec<(String, GgufValue)>> {
+        let architecture = self.architecture(lookup).to_owned();
+        let mut pairs: Vec<(String, GgufValue)> = Vec::with_capacity(self.keys.len());
+        for entry in &self.keys {
+            if entry.when.as_ref().is_some_and(|when| !holds(when, lookup)) {
+                continue;
+            }
+            let key = absolute(&entry.key, &architecture);
+            match entry.values.iter().find_map(|value| value.value(lookup)) {
+                Some(value) => pairs.push((key.clone(), entry.kind.of(&value).map_err(|error| error.for_key(&key))?)),
+                None if entry.required => {
+                    let name = source(&entry.shown);
+                    return Err(Error::format(format!("config.json has no '{name}', which llama.cpp needs as {key}")));
+                }
+                None => {}
+            }
+        }
+        Ok(pairs)
+    }
+
+    /// The entries of `config.json` that keys of a file lead to; keys with dots make objects.
+    pub(crate) fn config(&self, lookup: Lookup<'_>) -> Map<String, Json> {
+        let mut config = Map::new();
+        for rule in &self.config {
+            if rule.when.as_ref().is_some_and(|when| !holds(when, lookup)) {
+                continue;
+            }
+            let value = rule.values.iter().find_map(|value| value.value(lookup));
+            let value = match value {
+                Some(Value::Number(number)) if rule.real => Some(number.into()),
+                value => value.and_then(|value| value.to_json()),
+            };
+            let Some(value) = value else { continue };
+            match rule.key.split_once('.') {
+                None => config.insert(rule.key.clone(), value),
+                Some((object, key)) => {
+                    let object = config.entry(object).or_insert_with(|| Map::new().into());
+                    object.as_object_mut().and_then(|object| object.insert(key.to_owned(), value))
+                }
+            };
+        }
+        config
+    }
+}
+
+/// A file's key for one of the table: with the architecture in front where it is the model's own.
+pub(crate) fn absolute(key: &str, architecture: &str) -> String {
+    if key.starts_with("general.") || key.starts_with("tokenizer.") {
+        key.to_owned()
+    } else {
+        format!("{architecture}.{key}")
+    }
+}
+
+fn holds(when: &Expression, lookup: Lookup<'_>) -> bool {
+    when.value(lookup).and_then(|value| value.as_truth()).unwrap_or(false)
+}
+
+impl Layout {
+    fn parse(entry: &LayoutEntry) -> Result<Self> {
+        Ok(match entry {
+            LayoutEntry::Swap([outer, a, b, inner]) => Self::Swap([
+                Expression::parse(outer)?,
+                Expression::parse(a)?,
+                Expression::parse(b)?,
+                Expression::parse(inner)?,
+            ]),
+            LayoutEntry::Add(constant) => Self::Add(*constant),
+            LayoutEntry::Transposed => Self::Transposed,
+            LayoutEntry::SkipRows(rows) => Self::SkipRows(Expression::parse(rows)?),
+            LayoutEntry::Stack(part) => Self::Stack(part.clone()),
+        })
+    }
+}
+
+/// A value that is not of its key's type.
+struct WrongType(String);
+
+impl WrongType {
+    fn for_key(self, key: &str) -> Error {
+        Error::format(format!("{key} can't be {}", self.0))
+    }
+}
+
+impl KeyKind {
+    #[expect(clippy::cast_possible_truncation, reason = "GGUF has single precision here")]
+    fn of(self, value: &Value) -> Result<GgufValue, WrongType> {
+        let typed = match (self, value) {
+            (Self::U32, value) => value.as_size().and_then(|size| u32::try_from(size).ok()).map(GgufValue::U32),
+            (Self::F32, Value::Number(number)) => Some(GgufValue::F32(*number as f32)),
+            (Self::Bool, Value::Truth(truth)) => Some(GgufValue::Bool(*truth)),
+            (Self::String, Value::Text(text)) => Some(GgufValue::String(text.clone())),
+            (Self::Strings, Value::List(items)) => {
+                let text = |item: &Value| if let Value::Text(text) = item { Some(text.clone()) } else { None };
+                items.iter().map(text).collect::<Option<_>>().map(GgufValue::Strings)
+            }
+            _ => None,
+        };
+        typed.ok_or_else(|| WrongType(value.to_json().unwrap_or_default().to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(text: &str) -> GgufFile {
+        toml::from_str(text).expect("a table")
+    }
+
+    const BASE: &str = r#"
+        architecture = "base"
+        keys = [
+            { key = "block_count", type = "u32", value = "layers", required = true },
+            { key = "rope.type", type = "string", value = "'a'", when = "kind == 1" },
+            { key = "rope.type", type = "string", value = "'b'", when = "kind == 2" },
+            { key = "general.file_type", type = "u32", value = ["file_type", "0"] },
+        ]
+        config = [
+            { key = "num_hidden_layers", value = "block_count" },
+            { key = "rope_scaling.type", value = "rope.type" },
+            { key = "rope_scaling.factor", value = "rope.factor" },
+        ]
+        layouts = { "a.weight" = { add = 1.0 } }
+    "#;
+
+    fn lookup(name: &str) -> Option<Value> {
+        match name {
+            "layers" | "block_count" => Some(Value::Number(3.0)),
+            "kind" => Some(Value::Number(2.0)),
+            "rope.factor" => Some(Value::Number(1.5)),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn keys_are_those_whose_condition_holds() {
+        let gguf = Gguf::parse(&file(BASE)).expect("parses").expect("a table");
+        let keys = gguf.keys(&mut lookup, str::to_owned).expect("all there");
+        let expected = [
+            ("base.block_count", GgufValue::U32(3)),
+            ("base.rope.type", GgufValue::String("b".to_owned())),
+            ("general.file_type", GgufValue::U32(0)),
+        ];
+        assert_eq!(keys, expected.map(|(key, value)| (key.to_owned(), value)));
+    }
+
+    #[test]
+    fn a_missing_hyperparameter_is_named() {
+        let gguf = Gguf::parse(&file(BASE)).expect("parses").expect("a table");
+        let error = gguf.keys(&mut |_| None, |name| format!("num_{name}")).expect_err("layers are unknown");
+        assert_eq!(
+            error.to_string(),
+            "E001: config.json has no 'num_layers', which llama.cpp needs as base.block_count"
+        );
+    }
+
+    #[test]
+    fn a_child_replaces_keys_where_they_stand() {
+        let child = file(
+            r#"
+            architecture = "child"
+            without_keys = ["general.file_type"]
+            keys = [
+                { key = "rope.type", type = "string", value = "'c'" },
+                { key = "new", type = "bool", value = "true" },
+            ]
+        "#,
+        );
+        let gguf = Gguf::parse(&child.on_top_of(&file(BASE))).expect("parses").expect("a table");
+        let keys: Vec<String> =
+            gguf.keys(&mut lookup, str::to_owned).expect("all there").into_iter().map(|(key, _)| key).collect();
+        assert_eq!(keys, ["child.block_count", "child.rope.type", "child.new"]);
+        assert_eq!(gguf.layouts.len(), 1, "layouts are inherited");
+    }
+
+    #[test]
+    fn a_configuration_is_made_of_what_the_file_has() {
+        let gguf = Gguf::parse(&file(BASE)).expect("parses").expect("a table");
+        let config = Json::from(gguf.config(&mut lookup));
+        assert_eq!(config, serde_json::json!({"num_hidden_layers": 3, "rope_scaling": {"factor": 1.5}}));
+    }
+}
