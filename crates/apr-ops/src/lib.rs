@@ -19,6 +19,7 @@ pub mod naming;
 mod nearest;
 pub mod physics;
 mod progress;
+pub mod quantize;
 pub mod sarif;
 mod sha256;
 pub mod tensors;

@@ -1,0 +1,208 @@
+//! What a tensor is for, told by its name, as llama.cpp's quantizer tells it.
+
+use apr_core::Shape;
+
+/// What a tensor is for, as coarsely as the choice of types needs it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Category {
+    TokenEmbedding,
+    Query,
+    Key,
+    /// Values alone, or together with what shares their matrix: queries and keys, or the latent keys.
+    Value,
+    AttentionOutput,
+    FeedForwardUp,
+    FeedForwardGate,
+    FeedForwardDown,
+    Output,
+    Other,
+}
+
+/// Parts of GGUF names, the first that a name contains decides.
+const PARTS: &[(&str, Category)] = &[
+    ("attn_qkv.weight", Category::Value),
+    ("attn_kv_b.weight", Category::Value),
+    ("attn_v.weight", Category::Value),
+    ("attn_k.weight", Category::Key),
+    ("attn_q.weight", Category::Query),
+    ("attn_output.weight", Category::AttentionOutput),
+    ("ffn_up", Category::FeedForwardUp),
+    ("ffn_gate", Category::FeedForwardGate),
+    ("ffn_down", Category::FeedForwardDown),
+];
+
+/// Ends of the names that token embeddings and output matrices have outside GGUF, so that a choice for one of them also
+/// holds for a model that keeps its own names.
+const ENDS_ELSEWHERE: &[(&str, Category)] = &[
+    ("lm_head.weight", Category::Output),
+    ("proj_out.weight", Category::Output),
+    ("embed_out.weight", Category::Output),
+    ("embed_tokens.weight", Category::TokenEmbedding),
+    ("token_embedding.weight", Category::TokenEmbedding),
+    ("word_embeddings.weight", Category::TokenEmbedding),
+    ("tok_embeddings.weight", Category::TokenEmbedding),
+    ("wte.weight", Category::TokenEmbedding),
+];
+
+/// The second table of token embeddings that some models look up in every layer.
+pub(super) const EMBEDDING_OF_LAYERS: &str = "per_layer_token_embd.weight";
+
+impl Category {
+    pub(super) fn of(name: &str) -> Self {
+        match name {
+            "output.weight" => return Self::Output,
+            "token_embd.weight" | EMBEDDING_OF_LAYERS => return Self::TokenEmbedding,
+            _ => {}
+        }
+        let part = PARTS.iter().find(|(part, _)| name.contains(part));
+        let end = || ENDS_ELSEWHERE.iter().find(|(end, _)| name.ends_with(end));
+        part.or_else(end).map_or(Self::Other, |&(_, category)| category)
+    }
+
+    pub(super) const fn is_feed_forward(self) -> bool {
+        matches!(self, Self::FeedForwardUp | Self::FeedForwardGate | Self::FeedForwardDown)
+    }
+}
+
+/// Why a tensor is never quantized.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kept {
+    /// Its elements are no floats.
+    NotFloat,
+    /// One row: vectors are small and matter much.
+    Vector,
+    /// Its name does not end with `weight`: biases, scales, states.
+    NotWeight,
+    /// A norm.
+    Norm,
+    /// Picks the experts.
+    Router,
+    /// Embeds positions or the kinds of tokens.
+    Position,
+    /// A small matrix or a convolution that costs little and matters much.
+    Small,
+    /// Its rows are so short that their scales would take what the values save.
+    NoGain,
+}
+
+impl std::fmt::Display for Kept {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::NotFloat => "its elements are no floats",
+            Self::Vector => "a vector",
+            Self::NotWeight => "the name does not end with 'weight'",
+            Self::Norm => "a norm",
+            Self::Router => "it picks the experts",
+            Self::Position => "it embeds positions or token types",
+            Self::Small => "small, and sensitive",
+            Self::NoGain => "it would not get smaller",
+        })
+    }
+}
+
+/// Names of tensors that llama.cpp leaves alone, as parts of them.
+const KEPT_PARTS: &[(&str, Kept)] = &[
+    ("_norm.weight", Kept::Norm),
+    ("ffn_gate_inp.weight", Kept::Router),
+    ("ffn_gate_tid2eid.weight", Kept::Router),
+    ("altup", Kept::Small),
+    ("laurel", Kept::Small),
+    ("per_layer_model_proj", Kept::Small),
+    ("ssm_conv1d", Kept::Small),
+    ("shortconv.conv.weight", Kept::Small),
+    ("indexer.k_proj.weight", Kept::Small),
+    ("indexer.q_proj.weight", Kept::Small),
+    ("time_mix_first.weight", Kept::Small),
+    ("time_mix_w0.weight", Kept::Small),
+    ("time_mix_w1.weight", Kept::Small),
+    ("time_mix_w2.weight", Kept::Small),
+    ("time_mix_v0.weight", Kept::Small),
+    ("time_mix_v1.weight", Kept::Small),
+    ("time_mix_v2.weight", Kept::Small),
+    ("time_mix_a0.weight", Kept::Small),
+    ("time_mix_a1.weight", Kept::Small),
+    ("time_mix_a2.weight", Kept::Small),
+    ("time_mix_g1.weight", Kept::Small),
+    ("time_mix_g2.weight", Kept::Small),
+    ("time_mix_decay_w1.weight", Kept::Small),
+    ("time_mix_decay_w2.weight", Kept::Small),
+    ("time_mix_lerp_fused.weight", Kept::Small),
+    ("attn_rel_b.weight", Kept::Position),
+    (".position_embd", Kept::Position),
+    ("sam.pos_embd", Kept::Position),
+    (".rel_pos", Kept::Position),
+    ("sam.neck.", Kept::Small),
+    ("sam.net_", Kept::Small),
+    (".patch_embd", Kept::Small),
+    (".patch_merger", Kept::Small),
+    ("a.rvq.codebook", Kept::Small),
+    ("mm.a.code_embd", Kept::Small),
+];
+
+/// The same tensors by the names they have outside GGUF.
+const KEPT_ELSEWHERE: &[(&str, Kept)] = &[
+    ("position_embeddings.weight", Kept::Position),
+    ("position_embedding.weight", Kept::Position),
+    ("embed_positions.weight", Kept::Position),
+    ("wpe.weight", Kept::Position),
+    ("token_type_embeddings.weight", Kept::Position),
+    ("relative_attention_bias.weight", Kept::Position),
+    ("mlp.gate.weight", Kept::Router),
+    ("block_sparse_moe.gate.weight", Kept::Router),
+    ("patch_embedding.weight", Kept::Small),
+    ("patch_embeddings.projection.weight", Kept::Small),
+    ("conv1d.weight", Kept::Small),
+];
+
+/// Tensors of the architecture `glm5-next` alone.
+const KEPT_OF_GLM5: &[&str] = &[
+    "hc_",
+    "indexer.attn_q_b",
+    "indexer.attn_k",
+    "indexer.proj",
+    "indexer_compressor_gate",
+    "indexer_compressor_ape",
+    "ssm_f_a.weight",
+    "ssm_f_b.weight",
+    "ssm_g_a.weight",
+    "ssm_g_b.weight",
+    "ssm_beta.weight",
+    "attn_kv_a_mqa.weight",
+    "attn_k_b.weight",
+    "attn_v_b.weight",
+];
+
+/// Why a tensor of floats is not quantized, or `None` for one that may be.
+pub(super) fn kept(name: &str, shape: &Shape, architecture: &str) -> Option<Kept> {
+    if !is_matrix(shape) {
+        return Some(Kept::Vector);
+    }
+    if !name.ends_with("weight") {
+        return Some(Kept::NotWeight);
+    }
+    if matches!(name, "position_embd.weight" | "token_types.weight") {
+        return Some(Kept::Position);
+    }
+    if architecture == "glm5-next" && KEPT_OF_GLM5.iter().any(|part| name.contains(part)) {
+        return Some(Kept::Small);
+    }
+    let part = KEPT_PARTS.iter().find(|(part, _)| name.contains(part));
+    part.or_else(|| KEPT_ELSEWHERE.iter().find(|(end, _)| name.ends_with(end))).map(|&(_, kept)| kept)
+}
+
+/// Whether there is more than one row. Leading dimensions of 1 do not count, since ggml has no trace of them.
+fn is_matrix(shape: &Shape) -> bool {
+    shape.dims().split_last().is_some_and(|(_, outer)| outer.iter().any(|&dim| dim > 1))
+}
+
+/// Matrices of a tensor, as ggml has them: what multiplies rows and columns, 1 for a plain matrix.
+pub(super) fn matrices(shape: &Shape) -> u64 {
+    shape.dims().iter().rev().nth(2).copied().unwrap_or(1)
+}
+
+/// The number in `blk.NUMBER`.
+pub(super) fn layer(name: &str) -> Option<u32> {
+    let rest = name.strip_prefix("blk.")?;
+    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    rest[..end].parse().ok()
+}

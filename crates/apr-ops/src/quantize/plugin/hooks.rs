@@ -1,0 +1,58 @@
+//! Deciding tensor by tensor.
+
+use apr_core::Shape;
+
+use super::super::category::{Category, kept};
+use super::{QuantType, QuantizedBlock};
+
+/// Decides about each tensor.
+pub trait QuantizationHooks {
+    /// The type for a tensor, before it is quantized; `None` to leave it as it is.
+    fn select_quantizer(&self, layer_name: &str, shape: &Shape) -> Option<QuantType>;
+
+    /// Whether the result is good enough. Where it is not, the tensor stays quantized and its information says so.
+    fn validate(&self, layer_name: &str, original: &[f32], quantized: &QuantizedBlock) -> bool {
+        let _ = (layer_name, original, quantized);
+        true
+    }
+}
+
+/// The same type for every weight that can have it; vectors, norms and rows that blocks do not divide stay as they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UniformQuantization {
+    /// The type.
+    pub quant_type: QuantType,
+}
+
+impl QuantizationHooks for UniformQuantization {
+    fn select_quantizer(&self, layer_name: &str, shape: &Shape) -> Option<QuantType> {
+        suits(self.quant_type, layer_name, shape).then_some(self.quant_type)
+    }
+}
+
+/// Other types for token embeddings and output, which small errors hurt more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MixedPrecisionHooks {
+    /// For all other weights.
+    pub default_type: QuantType,
+    /// For token embeddings, often of more bits.
+    pub embedding_type: QuantType,
+    /// For the output matrix.
+    pub output_type: QuantType,
+}
+
+impl QuantizationHooks for MixedPrecisionHooks {
+    fn select_quantizer(&self, layer_name: &str, shape: &Shape) -> Option<QuantType> {
+        let quant_type = match Category::of(layer_name) {
+            Category::TokenEmbedding => self.embedding_type,
+            Category::Output => self.output_type,
+            _ => self.default_type,
+        };
+        suits(quant_type, layer_name, shape).then_some(quant_type)
+    }
+}
+
+fn suits(quant_type: QuantType, name: &str, shape: &Shape) -> bool {
+    let fits = quant_type.dtype().is_none_or(|dtype| shape.row_len().is_multiple_of(dtype.block_len()));
+    fits && kept(name, shape, "").is_none()
+}
