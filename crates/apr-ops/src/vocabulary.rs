@@ -8,10 +8,13 @@ mod tokenizer;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use apr::{CheckpointReader, Result};
+use apr::{CheckpointReader, Metadata, Result, keys};
 use serde::Serialize;
+use serde_json::Value;
 
-pub(crate) use tokenizer::{Tokenizer, read_tokenizer, warning};
+pub(crate) use sentencepiece::{Piece, SentencePiece};
+pub(crate) use tiktoken::{decode_base64, encode_base64, is_ranks};
+pub(crate) use tokenizer::{MAX_TOKENS, Tokenizer, read_tokenizer, warning};
 
 /// The report of `apr inspect --vocab`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -43,12 +46,23 @@ pub fn vocabulary(reader: &dyn CheckpointReader, at_most: usize) -> Result<Optio
     if let Some(Tokenizer { file, tokens, .. }) = found {
         return Ok(Some(first(&file, &tokens, at_most)));
     }
-    let listed = ["tokenizer.vocabulary", "vocab"].iter().find_map(|key| reader.metadata().get(key)?.as_array());
-    Ok(listed.map(|texts| {
+    let metadata = reader.metadata();
+    let listed = ["tokenizer.vocabulary", "vocab"].iter().find_map(|key| metadata.get(key)?.as_array());
+    let listed = listed.map(|texts| ("metadata", texts)).or_else(|| Some((GGUF_TOKENS, gguf_tokens(metadata)?)));
+    Ok(listed.map(|(source, texts)| {
         // An id without a token is null.
         let tokens = texts.iter().zip(0..).filter_map(|(text, id)| Some((id, text.as_str()?.to_owned())));
-        first("metadata", &tokens.collect(), at_most)
+        first(source, &tokens.collect(), at_most)
     }))
+}
+
+/// Key of a GGUF file's tokens.
+const GGUF_TOKENS: &str = "tokenizer.ggml.tokens";
+
+fn gguf_tokens(metadata: &Metadata) -> Option<&Vec<Value>> {
+    let pairs = metadata.object(keys::GGUF)?.get("kv")?.as_array()?;
+    let tokens = pairs.iter().find(|pair| pair.get("key").and_then(Value::as_str) == Some(GGUF_TOKENS));
+    tokens?.get("value")?.as_array()
 }
 
 fn first(source: &str, tokens: &BTreeMap<u64, String>, at_most: usize) -> Vocabulary {

@@ -1,74 +1,134 @@
 //! Pieces of a SentencePiece model, a protobuf message.
 //!
 //! ```text
-//! ModelProto     1: SentencePiece, repeated    2: TrainerSpec
-//! SentencePiece  1: piece, text    2: score, float    3: type (1 normal, 2 unknown, 3 control, 4 user defined, 6 byte)
+//! ModelProto     1: SentencePiece, repeated    2: TrainerSpec    3: NormalizerSpec
+//! SentencePiece  1: piece, text    2: score, float    3: type (1 normal, 2 unknown, 3 control, 4 user defined, 5 unused,
+//!                6 byte)
 //! TrainerSpec    3: model_type (1 Unigram, 2 BPE, 3 word, 4 char)    40 to 43: ids of unk, bos, eos and pad, below 0
 //!                for none
+//! NormalizerSpec 2: precompiled_charsmap, bytes    3: add_dummy_prefix    4: remove_extra_whitespaces
 //! ```
 //!
-//! A piece's id is its position. Scores, the trainer's other settings and the normalizer serve who tokenizes, and stay in
-//! the file.
+//! A piece's id is its position.
 
 use super::tokenizer::{Tokenizer, check_count};
 
 const UNKNOWN: u64 = 2;
 const CONTROL: u64 = 3;
 
-pub(super) fn from_model(bytes: &[u8]) -> Result<Tokenizer, String> {
-    let mut tokenizer = Tokenizer::default();
-    let mut trainer = None;
-    let mut next = 0;
-    for field in Fields(bytes) {
-        match field? {
-            (1, Wire::Bytes(piece)) => {
-                add_piece(&mut tokenizer, next, piece)?;
-                next += 1;
-                check_count(tokenizer.tokens.len())?;
+/// A model, as far as it decides which ids a text gets.
+#[derive(Debug)]
+pub(crate) struct SentencePiece<'a> {
+    /// By id.
+    pub(crate) pieces: Vec<Piece<'a>>,
+    trainer: Option<TrainerSpec>,
+    /// What to replace in a text first, a double array trie and its texts; empty for nothing.
+    pub(crate) charsmap: &'a [u8],
+    /// Whether a space is put before a text.
+    pub(crate) adds_prefix: bool,
+    /// Whether spaces around a text, and all but one of several within, are left out.
+    pub(crate) removes_spaces: bool,
+}
+
+/// A token.
+#[derive(Debug)]
+pub(crate) struct Piece<'a> {
+    pub(crate) text: &'a str,
+    pub(crate) score: f32,
+    /// 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6 byte.
+    pub(crate) piece_type: u64,
+}
+
+impl<'a> SentencePiece<'a> {
+    pub(crate) fn read(bytes: &'a [u8]) -> Result<Self, String> {
+        // The defaults are those of the message's definition.
+        let mut model =
+            Self { pieces: Vec::new(), trainer: None, charsmap: &[], adds_prefix: true, removes_spaces: true };
+        for field in Fields(bytes) {
+            match field? {
+                (1, Wire::Bytes(piece)) => {
+                    model.pieces.push(Piece::read(model.pieces.len(), piece)?);
+                    check_count(model.pieces.len())?;
+                }
+                (2, Wire::Bytes(spec)) => model.trainer = Some(TrainerSpec::read(spec)?),
+                (3, Wire::Bytes(spec)) => model.read_normalizer(spec)?,
+                (1..=3, _) => return Err("not a SentencePiece model".to_owned()),
+                _ => {}
             }
-            (2, Wire::Bytes(spec)) => trainer = Some(TrainerSpec::read(spec)?),
-            (1 | 2, _) => return Err("not a SentencePiece model".to_owned()),
-            _ => {}
+        }
+        if model.pieces.is_empty() {
+            return Err("it holds no SentencePiece pieces".to_owned());
+        }
+        Ok(model)
+    }
+
+    fn read_normalizer(&mut self, message: &'a [u8]) -> Result<(), String> {
+        for field in Fields(message) {
+            match field? {
+                (2, Wire::Bytes(charsmap)) => self.charsmap = charsmap,
+                (3, Wire::Varint(value)) => self.adds_prefix = value != 0,
+                (4, Wire::Varint(value)) => self.removes_spaces = value != 0,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether pieces are chosen by their probability, not merged by their scores.
+    pub(crate) fn is_unigram(&self) -> bool {
+        self.trainer.as_ref().is_some_and(|trainer| trainer.model_type() == "Unigram")
+    }
+
+    /// Ids of unk, bos, eos and pad that the trainer was given and trained a piece for.
+    pub(crate) fn roles(&self) -> Vec<(&'static str, u64)> {
+        // The trainer's word of an id it did not get to train a piece for means nothing.
+        let exists = |&(_, id): &(&str, u64)| id < self.pieces.len() as u64;
+        self.trainer.iter().flat_map(TrainerSpec::roles).filter(exists).collect()
+    }
+}
+
+impl<'a> Piece<'a> {
+    fn read(id: usize, message: &'a [u8]) -> Result<Self, String> {
+        let mut piece = Self { text: "", score: 0.0, piece_type: 1 };
+        for field in Fields(message) {
+            match field? {
+                (1, Wire::Bytes(text)) => {
+                    piece.text = std::str::from_utf8(text).map_err(|_| format!("piece {id} is not UTF-8"))?;
+                }
+                (2, Wire::Fixed32(bytes)) => piece.score = f32::from_le_bytes(bytes),
+                (3, Wire::Varint(value)) => piece.piece_type = value,
+                (1..=3, _) => return Err(format!("piece {id} is not a SentencePiece piece")),
+                _ => {}
+            }
+        }
+        Ok(piece)
+    }
+}
+
+pub(super) fn from_model(bytes: &[u8]) -> Result<Tokenizer, String> {
+    let model = SentencePiece::read(bytes)?;
+    let mut tokenizer = Tokenizer::default();
+    for (id, piece) in (0..).zip(&model.pieces) {
+        if piece.piece_type == UNKNOWN && tokenizer.roles.is_empty() {
+            tokenizer.roles.push(("unk", id));
+        }
+        if matches!(piece.piece_type, UNKNOWN | CONTROL) {
+            tokenizer.add_special(id, piece.text);
+        } else {
+            tokenizer.add(id, piece.text.to_owned());
         }
     }
-    if tokenizer.tokens.is_empty() {
-        return Err("it holds no SentencePiece pieces".to_owned());
-    }
-    if let Some(trainer) = trainer {
+    if let Some(trainer) = &model.trainer {
         tokenizer.model_type = Some(format!("SentencePiece {}", trainer.model_type()));
-        // The trainer's word of an id it did not get to train a piece for means nothing.
-        let exists = |&(_, id): &(&str, u64)| tokenizer.tokens.contains_key(&id);
-        let roles: Vec<_> = trainer.roles().filter(exists).collect();
+        let roles = model.roles();
         tokenizer.roles.retain(|(role, _)| roles.iter().all(|(other, _)| other != role));
         tokenizer.roles.extend(roles);
     }
     Ok(tokenizer)
 }
 
-fn add_piece(tokenizer: &mut Tokenizer, id: u64, message: &[u8]) -> Result<(), String> {
-    let (mut text, mut piece_type) = ("", 1);
-    for field in Fields(message) {
-        match field? {
-            (1, Wire::Bytes(piece)) => {
-                text = std::str::from_utf8(piece).map_err(|_| format!("piece {id} is not UTF-8"))?;
-            }
-            (3, Wire::Varint(value)) => piece_type = value,
-            (1 | 3, _) => return Err(format!("piece {id} is not a SentencePiece piece")),
-            _ => {}
-        }
-    }
-    if piece_type == UNKNOWN && tokenizer.roles.is_empty() {
-        tokenizer.roles.push(("unk", id));
-    }
-    if matches!(piece_type, UNKNOWN | CONTROL) {
-        tokenizer.add_special(id, text);
-    } else {
-        tokenizer.add(id, text.to_owned());
-    }
-    Ok(())
-}
-
 /// What the pieces were trained as; the defaults are those of the message's definition.
+#[derive(Debug)]
 struct TrainerSpec {
     model_type: u64,
     /// Of unk, bos, eos and pad, in the order of their fields.
@@ -101,7 +161,7 @@ impl TrainerSpec {
         }
     }
 
-    fn roles(&self) -> impl Iterator<Item = (&'static str, u64)> {
+    fn roles(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
         ["unk", "bos", "eos", "pad"]
             .into_iter()
             .zip(self.ids)
@@ -109,11 +169,12 @@ impl TrainerSpec {
     }
 }
 
-/// The value of a protobuf field; fixed-width ones are skipped, nothing here needs them.
+/// The value of a protobuf field; those of 64 bits are skipped, nothing here needs them.
 enum Wire<'a> {
     Varint(u64),
     Bytes(&'a [u8]),
-    Fixed,
+    Fixed32([u8; 4]),
+    Fixed64,
 }
 
 /// The fields of a protobuf message: number and value.
@@ -139,12 +200,12 @@ impl<'a> Fields<'a> {
         let key = self.varint()?;
         let value = match key & 7 {
             0 => Wire::Varint(self.varint()?),
-            1 => self.take(8).map(|_| Wire::Fixed)?,
+            1 => self.take(8).map(|_| Wire::Fixed64)?,
             2 => {
                 let len = self.varint()?;
                 Wire::Bytes(self.take(len)?)
             }
-            5 => self.take(4).map(|_| Wire::Fixed)?,
+            5 => Wire::Fixed32(self.take(4)?.try_into().ok()?),
             _ => return None,
         };
         (key >> 3 != 0).then_some((key >> 3, value))

@@ -7,7 +7,7 @@
 use super::tokenizer::{Tokenizer, check_count};
 
 /// Whether the first line is one of a rank file.
-pub(super) fn is_ranks(bytes: &[u8]) -> bool {
+pub(crate) fn is_ranks(bytes: &[u8]) -> bool {
     // The longest tokens are 128 spaces and the like.
     let head = &bytes[..bytes.len().min(1024)];
     head.split(|&byte| byte == b'\n').next().is_some_and(|line| rank(line).is_some())
@@ -50,7 +50,7 @@ fn alphabet() -> [char; 256] {
 }
 
 /// Standard alphabet, padded.
-fn decode_base64(text: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn decode_base64(text: &[u8]) -> Option<Vec<u8>> {
     // The multilingual ranks of Whisper end in a token of no bytes, written so.
     if text == b"=" {
         return Some(Vec::new());
@@ -73,6 +73,21 @@ fn decode_base64(text: &[u8]) -> Option<Vec<u8>> {
         bytes.extend_from_slice(&decoded[..3 - padding]);
     }
     Some(bytes)
+}
+
+/// Standard alphabet, padded.
+pub(crate) fn encode_base64(bytes: &[u8]) -> String {
+    const SYMBOLS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for group in bytes.chunks(3) {
+        let bits =
+            (0..3).fold(0_usize, |bits, place| bits << 8 | group.get(place).map_or(0, |&byte| usize::from(byte)));
+        for place in 0..4 {
+            let symbol = SYMBOLS[bits >> (18 - 6 * place) & 63];
+            text.push(if place > group.len() { '=' } else { char::from(symbol) });
+        }
+    }
+    text
 }
 
 fn sextet(symbol: u8) -> Option<u32> {

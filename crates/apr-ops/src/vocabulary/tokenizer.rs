@@ -13,7 +13,7 @@ use crate::{counted, grouped};
 const MAX_FILE: usize = 64 << 20;
 
 /// Tokens of a vocabulary; the largest in use have a million.
-pub(super) const MAX_TOKENS: usize = 2 << 20;
+pub(crate) const MAX_TOKENS: usize = 2 << 20;
 
 /// Tokens by id, and what their file says of them.
 #[derive(Debug, Default)]

@@ -1,0 +1,99 @@
+//! A tokenizer as GGUF keeps it, from the files that travel with a model, and back.
+//!
+//! GGUF names one of llama.cpp's tokenizers and gives it tables; the files of Hugging Face's `tokenizers` library spell a
+//! pipeline out step by step. A pipeline is written as the tokenizer that yields the same ids:
+//!
+//! | `tokenizer.json`                             | `tokenizer.model` | llama.cpp's `tokenizer.ggml.model`          |
+//! |----------------------------------------------|-------------------|---------------------------------------------|
+//! | BPE on bytes (GPT-2, Llama 3, Qwen)          |                   | `gpt2`, its splitting named by `pre`        |
+//! | BPE on characters, bytes as fallback (Llama) | BPE               | `llama`, a token's score its rank of merges |
+//! | WordPiece (BERT)                             |                   | `bert`                                      |
+//! | Unigram (T5, XLM-R)                          | Unigram           | `t5`                                        |
+//!
+//! Keys, their order and their types are those llama.cpp's converter writes. Where a pipeline does what llama.cpp can't,
+//! a warning says which texts get other ids; where hardly any text would get the same, it is refused.
+
+mod bpe;
+mod context;
+mod files;
+mod hugging_face;
+mod pre;
+mod rebuild;
+mod scores;
+mod special;
+mod spm;
+mod tokens;
+mod unigram;
+mod wordpiece;
+
+#[cfg(test)]
+mod tests;
+
+use apr_core::{Error, Result};
+use apr_gguf::KeyValue;
+
+use context::Context;
+use files::Files;
+use hugging_face::TokenizerJson;
+
+pub use rebuild::tokenizer_files;
+
+/// What a user decides.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Options<'a> {
+    /// `tokenizer.ggml.pre`, instead of the one that the files' splitting is found to be.
+    pub pre: Option<&'a str>,
+}
+
+/// A tokenizer as key-value pairs.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Tokenizer {
+    /// Under `tokenizer.`, in the order in which llama.cpp's converter writes them.
+    pub key_values: Vec<KeyValue>,
+    /// What llama.cpp will do differently, and what of the files was left out.
+    pub warnings: Vec<String>,
+}
+
+/// Files by name, with their content.
+pub type NamedFiles = Vec<(String, Vec<u8>)>;
+
+/// The tokenizer of a model, from its companions by name and content.
+///
+/// `architecture` is GGUF's name, as `llama`. `rows` is the number of rows of the token embedding: ids up to it that no
+/// file mentions become tokens `[PADn]`. Without any tokenizer file there are no key-value pairs.
+///
+/// # Errors
+/// E001 where a file can't be understood, contradicts itself or `rows`, or describes a tokenizer that llama.cpp has not.
+pub fn tokenizer_key_values(
+    architecture: &str,
+    files: &[(String, Vec<u8>)],
+    rows: Option<u64>,
+    options: &Options<'_>,
+) -> Result<Tokenizer> {
+    let mut context = Context::read(architecture, Files(files), rows, options)?;
+    if let Some(bytes) = context.files.sentencepiece() {
+        spm::from_sentencepiece(&mut context, bytes)?;
+    } else if let Some(json) = context.json.take() {
+        from_tokenizer_json(&mut context, &json)?;
+    } else if context.files.bytes("vocab.txt").is_some() {
+        wordpiece::from_vocab_txt(&mut context)?;
+    } else if context.files.bytes("vocab.json").is_some() {
+        bpe::from_vocab_json(&mut context)?;
+    } else {
+        context.warn("no tokenizer among the files: llama.cpp will not turn text into tokens");
+    }
+    Ok(context.finish())
+}
+
+fn from_tokenizer_json(context: &mut Context<'_>, json: &TokenizerJson) -> Result<()> {
+    match json.model.kind() {
+        "BPE" if json.model.byte_fallback => spm::from_tokenizer_json(context, json),
+        "BPE" => bpe::from_tokenizer_json(context, json),
+        "WordPiece" => wordpiece::from_tokenizer_json(context, json),
+        "Unigram" => unigram::from_tokenizer_json(context, json),
+        other => {
+            let message = format!("llama.cpp has no tokenizer of the type {other}: it has BPE, WordPiece and Unigram");
+            Err(Error::format(message).in_file("tokenizer.json"))
+        }
+    }
+}
