@@ -6,7 +6,16 @@ use std::path::Path;
 use crate::process::{find_program, output, program, run as run_program, workspace};
 use crate::steps::{Outcome, Steps, Stop};
 
-const TARGETS: [&str; 5] = ["read_apr2", "read_pytorch", "read_safetensors", "roundtrip_apr2", "probe_any"];
+const TARGETS: [&str; 8] = [
+    "read_apr2",
+    "read_ggml",
+    "read_gguf",
+    "read_pytorch",
+    "read_safetensors",
+    "roundtrip_apr2",
+    "roundtrip_gguf",
+    "probe_any",
+];
 
 /// Runs every target for `seconds`, starting from valid files. What it finds is in `fuzz/artifacts/`.
 pub(crate) fn run(steps: &mut Steps, seconds: &str) {

@@ -38,6 +38,9 @@ impl Context {
         let config = Config::load()?;
         choose_color(args.color, config.defaults.color);
         let mut options = OpenOptions { pickle_classes: args.pickle_class.clone(), ..OpenOptions::default() };
+        if let Some(Arch::Named(name)) = &args.arch {
+            options.family = Some(name.clone()).filter(|name| is_ggml_family(name));
+        }
         options.limits.max_metadata = args.max_metadata.unwrap_or(options.limits.max_metadata);
         let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         let json = args.json || config.defaults.output_format == OutputFormat::Json;
@@ -80,6 +83,8 @@ impl Context {
         };
         match self.families()?.find(&named) {
             Some(_) => Ok(Architecture::Named(named)),
+            // Some families of legacy files have no table of names.
+            None if is_ggml_family(&named) => Ok(Architecture::Auto),
             None => {
                 let known: Vec<&str> = self.families()?.iter().map(Family::name).collect();
                 let similar = nearest(&named, known.iter().copied(), 3);
@@ -98,6 +103,10 @@ impl Context {
     pub(crate) fn pipeline(&self) -> Outcome<Threads> {
         Ok(Threads::new(self.threads, self.max_memory, self.interrupt.clone())?)
     }
+}
+
+fn is_ggml_family(name: &str) -> bool {
+    apr::gguf::ggml::architectures().any(|known| known == name)
 }
 
 fn choose_color(option: Option<ColorWhen>, config: Option<bool>) {

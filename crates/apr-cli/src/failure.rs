@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
 use apr::{Code, Error, Escaped, IoCause};
+use apr_ops::convert::QuantizationReport;
 use apr_ops::inline::ValidationError;
 use serde_json::json;
 
@@ -40,6 +41,13 @@ pub(crate) enum Failure {
         family: Option<String>,
         /// What does not fit.
         misfits: Vec<ValidationError>,
+    },
+    /// Quantization moved values further than allowed; nothing was written.
+    Gate {
+        /// What exceeds the gate.
+        failures: Vec<String>,
+        /// Everything that was measured.
+        report: Box<QuantizationReport>,
     },
     /// A tensor with values that no healthy model has; nothing was written.
     Unhealthy {
@@ -86,7 +94,7 @@ impl Failure {
         match self {
             Self::General(_) => GENERAL,
             Self::Usage(_) => ARGUMENTS,
-            Self::Validation | Self::Misfit { .. } | Self::Unhealthy { .. } => VALIDATION,
+            Self::Validation | Self::Misfit { .. } | Self::Unhealthy { .. } | Self::Gate { .. } => VALIDATION,
             Self::Model(error) | Self::Reported(error) => match (error.code(), error.cause()) {
                 (_, Some(IoCause::NotFound)) => NOT_FOUND,
                 (_, Some(IoCause::Interrupted)) => INTERRUPTED,
@@ -107,6 +115,10 @@ impl Failure {
             Self::Validation => "validation failed".to_owned(),
             Self::Misfit { file, family, misfits } => misfit_message(file, family.as_deref(), misfits),
             Self::Unhealthy { file, error } => format!("{}: {error}", Escaped(file)),
+            Self::Gate { failures, .. } => {
+                let lines: String = failures.iter().map(|failure| format!("\n  - {}", Escaped(failure))).collect();
+                format!("quality gate failed{lines}")
+            }
         }
     }
 
@@ -117,6 +129,7 @@ impl Failure {
                     "nothing was written; --relaxed takes the model as it is, --arch NAME as another family".into(),
                 );
             }
+            Self::Gate { .. } => return Some("nothing was written; --force ignores the gate".into()),
             Self::Unhealthy { file, error } => {
                 let name = Escaped::short(&error.tensor);
                 return Some(format!(
@@ -149,6 +162,9 @@ impl Failure {
             }}),
             Self::Misfit { file, family, misfits } => json!({ "error": {
                 "code": null, "message": self.message(), "file": file, "family": family, "misfits": misfits,
+            }}),
+            Self::Gate { failures, report } => json!({ "error": {
+                "code": null, "message": "quality gate failed", "failures": failures, "quantization": report,
             }}),
             Self::Unhealthy { file, error } => json!({ "error": {
                 "code": null, "message": error.message, "file": file, "tensor": error.tensor, "violation": error,

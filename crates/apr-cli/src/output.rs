@@ -26,6 +26,7 @@ impl Output {
         let default = match format {
             TargetFormat::Safetensors => "model.safetensors",
             TargetFormat::Pytorch => "model.pt",
+            TargetFormat::Gguf => "model.gguf",
             _ => "model.apr",
         };
         let Some(path) = path.filter(|path| !Self::is_stdout(path)) else { return PlanOptions::new(format, default) };

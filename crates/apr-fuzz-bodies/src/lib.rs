@@ -12,7 +12,7 @@ use apr_ops::import::{Architecture, ImportOptions, prepare, restore};
 use apr_ops::inline::ValidationConfig;
 use apr_ops::validate::{ValidateOptions, validate};
 
-pub use generated::roundtrip_apr2;
+pub use generated::{roundtrip_apr2, roundtrip_gguf};
 
 /// Name of the input in error messages.
 const NAME: &str = "input";
@@ -48,6 +48,23 @@ pub fn read_pytorch(data: &[u8]) {
     std::hint::black_box(apr::pytorch::scan(data.to_vec(), NAME, &limits())).expect("memory can be read");
 }
 
+/// Reads the input as a GGUF file.
+pub fn read_gguf(data: &[u8]) {
+    if let Ok(reader) = apr::gguf::open(data.to_vec(), NAME, &limits()) {
+        use_reader(&reader);
+    }
+}
+
+/// Reads the input as a legacy GGML file: of the family that it fits, or else of any that can be named.
+pub fn read_ggml(data: &[u8]) {
+    let open = |arch| apr::gguf::ggml::open(data.to_vec(), NAME, &limits(), arch);
+    let found = open(None)
+        .or_else(|error| apr::gguf::ggml::architectures().find_map(|name| open(Some(name)).ok()).ok_or(error));
+    if let Ok(reader) = found {
+        use_reader(&reader);
+    }
+}
+
 /// Reads the input as whatever it is.
 pub fn probe_any(data: &[u8]) {
     if let Ok(reader) = apr::open(data.to_vec(), NAME, &limits()) {
@@ -68,7 +85,7 @@ fn use_reader(reader: &dyn CheckpointReader) {
         return;
     }
     import(reader, &families);
-    for format in [TargetFormat::Apr2, TargetFormat::Safetensors, TargetFormat::Pytorch] {
+    for format in [TargetFormat::Apr2, TargetFormat::Safetensors, TargetFormat::Pytorch, TargetFormat::Gguf] {
         let target = PlanOptions::new(format, NAME);
         let Ok(conversion) = plan(reader, &ConvertOptions::default(), &target) else { continue };
         let mut file = Vec::new();
@@ -91,9 +108,18 @@ fn import(reader: &dyn CheckpointReader, families: &Families) {
     if conversion.validated_by(prepared.validator).run(&prepared.view, &mut file, &Serial, &()).is_ok() {
         let imported = apr::open(file, NAME, &Limits::default()).expect("what was written can be read");
         let off = ValidationConfig::off();
-        let restored = restore(&*imported, families, &Architecture::Auto, TargetFormat::Safetensors, off);
-        if reader.format() != FormatId::Apr2 {
-            assert_same(reader, &restored.expect("companions can be read").view);
+        let target = if reader.format() == FormatId::Gguf { TargetFormat::Gguf } else { TargetFormat::Safetensors };
+        let restored = restore(&*imported, families, &Architecture::Auto, target, off);
+        // An export leaves out what an import could have added, though it was in the file.
+        if reader.format() != FormatId::Apr2 && reader.metadata().auxiliary_tensor().is_none() {
+            assert_same(reader, &restored.expect("what was imported can be exported").prepared.view);
+        }
+        // Other layouts than its own may not exist for what is not a model, but asking does no harm.
+        for target in [TargetFormat::Gguf, TargetFormat::Safetensors] {
+            if let Ok(foreign) = restore(&*imported, families, &Architecture::Auto, target, off) {
+                let view = &foreign.prepared.view;
+                (0..view.tensors().len()).for_each(|at| drop(bytes(view, at)));
+            }
         }
     }
 }

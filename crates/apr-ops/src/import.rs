@@ -25,13 +25,14 @@
 
 use std::sync::Arc;
 
-use apr::{CheckpointReader, Result, TargetFormat, keys};
+use apr::{CheckpointReader, DType, FormatId, Loss, Metadata, Result, TargetFormat, TensorInfo, keys};
 use apr_arch::{Contradiction, Families, FamilyModel, Mismatch, TensorNameMapper};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::companions::{Learnt, NO_LICENSE, learn, license_warning};
 use crate::convert::ConvertError;
+use crate::gguf::{self, GgufExport, Restored};
 use crate::inline::{InlineValidator, Reason, ValidationConfig, ValidationError};
 use crate::naming::{NAMES, canonical, original};
 use crate::physics::Level;
@@ -141,6 +142,11 @@ pub enum ImportError {
         /// Name in the source's convention.
         name: String,
     },
+    /// Quantization moved values further than allowed.
+    QualityGate {
+        /// What exceeds the gate.
+        failures: Vec<String>,
+    },
     /// The source can't be read or the target not be written.
     Model(apr::Error),
 }
@@ -156,6 +162,7 @@ impl std::fmt::Display for ImportError {
                 write!(f, "Architecture mismatch: expected {expected}, found {found}")
             }
             Self::MissingTensor { name } => write!(f, "Missing required tensor: {name}"),
+            Self::QualityGate { failures } => write!(f, "Quality gate failed: {}", failures.join(", ")),
             Self::Model(error) => error.fmt(f),
         }
     }
@@ -187,6 +194,7 @@ impl From<ConvertError> for ImportError {
         match error {
             ConvertError::Model(error) => Self::Model(error),
             ConvertError::Invalid(error) => error.into(),
+            ConvertError::Gate { failures, .. } => Self::QualityGate { failures },
         }
     }
 }
@@ -200,9 +208,18 @@ pub fn family_of<'a>(
     families: &'a Families,
     architecture: &Architecture,
 ) -> Result<Option<FamilyModel<'a>>> {
+    family_in(reader.tensors(), reader.metadata(), families, architecture)
+}
+
+fn family_in<'a>(
+    tensors: &'a [TensorInfo],
+    metadata: &'a Metadata,
+    families: &'a Families,
+    architecture: &Architecture,
+) -> Result<Option<FamilyModel<'a>>> {
     match architecture {
-        Architecture::Auto => Ok(families.identify(reader.tensors(), reader.metadata())),
-        Architecture::Named(name) => families.apply(name, reader.tensors(), reader.metadata()).map(Some),
+        Architecture::Auto => Ok(families.identify(tensors, metadata)),
+        Architecture::Named(name) => families.apply(name, tensors, metadata).map(Some),
         Architecture::Custom(_) => Ok(None),
     }
 }
@@ -216,7 +233,10 @@ pub fn prepare<'a>(
     families: &Families,
     options: &ImportOptions,
 ) -> Result<Prepared<'a>> {
-    let model = family_of(reader, families, &options.architecture)?;
+    // GGUF files tell family and hyperparameters under keys of their own.
+    let described = gguf::described(reader, families, &options.architecture);
+    let metadata = described.as_ref().unwrap_or_else(|| reader.metadata());
+    let model = family_in(reader.tensors(), metadata, families, &options.architecture)?;
     let mut prepared = match (&model, &options.architecture) {
         (Some(model), _) => of_family(reader, model, options),
         (None, Architecture::Custom(mapper)) => by_mapper(reader, &**mapper, options.validation),
@@ -226,9 +246,17 @@ pub fn prepare<'a>(
         // They are found anew.
         prepared.view.metadata_mut().remove(keys::VIOLATIONS);
     }
+    for key in [keys::MODEL_TYPE, keys::ARCHITECTURE] {
+        if let Some(told) = described.as_ref().and_then(|described| described.get(key)) {
+            prepared.view.metadata_mut().set(key, told.clone());
+        }
+    }
     learn_from_companions(reader, &mut prepared, options)?;
     if model.is_none() {
         prepared.contradict(families, &options.architecture);
+    }
+    if model.is_none() && options.validation.structure && matches!(options.architecture, Architecture::Auto) {
+        prepared.misfits.extend(unknown_architecture(reader));
     }
     if let Some(rows) = model.as_ref().and_then(|model| model.dimension("vocab")) {
         let misfit = vocabulary_misfit(rows, |key| prepared.view.metadata().get(key));
@@ -240,6 +268,22 @@ pub fn prepare<'a>(
         prepared.view.metadata_mut().set(keys::VIOLATIONS, misfits);
     }
     Ok(prepared)
+}
+
+/// GGUF files say what they are; one of a kind that is not known would be taken without any check.
+fn unknown_architecture(reader: &dyn CheckpointReader) -> Option<ValidationError> {
+    if reader.format() != FormatId::Gguf || reader.tensors().is_empty() {
+        return None;
+    }
+    let name = reader.metadata().text(keys::MODEL_TYPE).unwrap_or_default().to_owned();
+    Some(ValidationError {
+        tensor: reader.tensors().first()?.name.clone(),
+        level: Level::Error,
+        message: format!(
+            "the file says '{name}', which is no architecture that apr knows: names and shapes can't be checked"
+        ),
+        reason: Box::new(Reason::Architecture { name }),
+    })
 }
 
 fn of_family<'a>(reader: &'a dyn CheckpointReader, model: &FamilyModel<'_>, options: &ImportOptions) -> Prepared<'a> {
@@ -262,7 +306,8 @@ fn note(
     view: &View<'_>,
     reader: &dyn CheckpointReader,
 ) -> FamilyNote {
-    let told = reader.metadata().text(keys::MODEL_TYPE).is_some_and(|told| model.family().is_called(told));
+    let by_name = reader.metadata().text(keys::MODEL_TYPE).is_some_and(|told| model.family().is_called(told));
+    let told = by_name || reader.metadata().get(keys::GGUF).is_some();
     FamilyNote {
         name: model.family().name().to_owned(),
         title: model.family().title().to_owned(),
@@ -376,35 +421,80 @@ fn learn_from_companions(
     Ok(())
 }
 
-/// Prepares a checkpoint for a format other than `.apr`: under the names of its source, without what an import added for
-/// the container alone.
+/// A checkpoint ready for a format other than `.apr`.
+pub struct Foreign<'a> {
+    /// What is written, and judged on the way.
+    pub prepared: Prepared<'a>,
+    /// Dtypes that the format needs, by position; the tensors' own where there is none.
+    pub dtypes: Vec<Option<DType>>,
+    /// What the format has no place for.
+    pub losses: Vec<Loss>,
+}
+
+/// Prepares a checkpoint for a format other than `.apr`: under the names and in the layout that it has there, without what
+/// an import added for the container alone.
 ///
 /// # Errors
-/// E001 when the family asked for is not known, E007 and E008 when a companion can't be read.
+/// E001 when the family asked for is not known, or GGUF needs one and there is none; E007 and E008 when a companion can't
+/// be read.
 pub fn restore<'a>(
     reader: &'a dyn CheckpointReader,
     families: &Families,
     architecture: &Architecture,
     format: TargetFormat,
     validation: ValidationConfig,
-) -> Result<Prepared<'a>> {
-    let view = original(reader, families, format)?;
+) -> Result<Foreign<'a>> {
+    let Layout { view, dtypes, losses, warnings } = layout(reader, families, architecture, format)?;
     if !validation.structure && !validation.reads_values() {
         let validator = InlineValidator::new(validation);
-        return Ok(Prepared { view, validator, family: None, misfits: Vec::new(), warnings: Vec::new() });
+        let prepared = Prepared { view, validator, family: None, misfits: Vec::new(), warnings };
+        return Ok(Foreign { prepared, dtypes, losses });
     }
+    // Names and shapes are judged as they come, values as they go.
+    let source = family_of(reader, families, architecture)?;
+    let mismatches = source.as_ref().filter(|_| validation.structure).map(|model| model.mismatches(reader.tensors()));
+    let (misfits, odd) = errors_and_warnings(mismatches.map(misfits).unwrap_or_default());
     let model = family_of(&view, families, architecture)?;
     let validator = InlineValidator::for_checkpoint(validation, view.tensors(), model.as_ref());
-    let mismatches = model.as_ref().filter(|_| validation.structure).map(|model| model.mismatches(view.tensors()));
     let family = model.as_ref().map(|model| note(model, architecture, &view, reader));
-    let (misfits, warnings) = errors_and_warnings(mismatches.map(misfits).unwrap_or_default());
     let is_known = model.is_some();
     drop(model);
-    let mut prepared = Prepared { validator, family, misfits, warnings, view };
+    let warnings = warnings.into_iter().chain(odd).collect();
+    let mut prepared = Prepared { view, validator, family, misfits, warnings };
     if !is_known {
         prepared.contradict(families, architecture);
     }
-    Ok(prepared)
+    Ok(Foreign { prepared, dtypes, losses })
+}
+
+/// Names and layout in a target format.
+struct Layout<'a> {
+    view: View<'a>,
+    dtypes: Vec<Option<DType>>,
+    losses: Vec<Loss>,
+    warnings: Vec<String>,
+}
+
+fn layout<'a>(
+    reader: &'a dyn CheckpointReader,
+    families: &Families,
+    architecture: &Architecture,
+    format: TargetFormat,
+) -> Result<Layout<'a>> {
+    match format {
+        TargetFormat::Gguf => {
+            let GgufExport { view, dtypes, losses, warnings } = gguf::to_gguf(reader, families, architecture)?;
+            Ok(Layout { view, dtypes, losses, warnings })
+        }
+        TargetFormat::Safetensors | TargetFormat::Pytorch if gguf::is_in_gguf_layout(reader) => {
+            let (Restored { view, losses, .. }, warnings) = gguf::from_gguf(reader, families, architecture)?;
+            Ok(Layout { view, dtypes: Vec::new(), losses, warnings })
+        }
+        _ => {
+            let view = original(reader, families, format)?;
+            Ok(Layout { view, dtypes: Vec::new(), losses: Vec::new(), warnings: Vec::new() })
+        }
+    }
 }
 
 /// Holds the tokenizer, as the metadata under `get` describe it, against the rows of the embedding: an id without a row

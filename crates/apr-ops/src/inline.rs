@@ -67,6 +67,11 @@ pub enum Reason {
     Structure(Mismatch),
     /// The configuration names a family whose tensors these are not.
     Family(Contradiction),
+    /// The file names an architecture that is not known.
+    Architecture {
+        /// As the file names it.
+        name: String,
+    },
     /// The tokenizer has ids that the embedding has no row for.
     Vocabulary {
         /// Tokens of the tokenizer.
@@ -99,7 +104,7 @@ impl std::fmt::Display for ValidationError {
 impl std::error::Error for ValidationError {}
 
 impl ValidationError {
-    fn of_values(tensor: &str, violation: Violation) -> Self {
+    pub(crate) fn of_values(tensor: &str, violation: Violation) -> Self {
         let (level, message) = (violation.level(), violation.to_string());
         Self { tensor: tensor.to_owned(), level, message, reason: Box::new(Reason::Values(violation)) }
     }

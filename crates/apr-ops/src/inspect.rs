@@ -8,6 +8,8 @@ use apr_core::{Companion, FileInfo};
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::quantize::{QUANTIZATION, file_type_name};
+
 /// The report of `apr inspect`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct InspectReport {
@@ -33,6 +35,9 @@ pub struct InspectReport {
     pub bits_per_weight: Option<f64>,
     /// Share of each dtype, largest first.
     pub dtypes: Vec<DTypeShare>,
+    /// How tensors are quantized, where they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quantization: Option<QuantizationSummary>,
     /// Header fields of the format.
     pub header: Value,
     /// Files the checkpoint consists of.
@@ -81,6 +86,7 @@ pub fn inspect(reader: &dyn CheckpointReader, file: &str, model: Option<&FamilyM
         tensor_count: reader.tensors().len(),
         tensor_bytes: bytes,
         bits_per_weight: bits_per_weight(bytes, elements),
+        quantization: quantization(metadata, &dtypes),
         dtypes,
         header,
         files: reader.files().to_vec(),
@@ -124,8 +130,84 @@ fn vocab_size(metadata: &Metadata) -> Option<u64> {
         .or_else(|| metadata.get("vocab").and_then(Value::as_array).map(|tokens| tokens.len() as u64))
 }
 
+/// Items of an array under GGUF's keys that a report shows; longer ones are counted.
+const LONGEST_ARRAY: usize = 16;
+
 fn without_texts(metadata: &Metadata) -> Metadata {
     let kept = metadata.iter().filter(|(key, _)| ![keys::FILES, "tokenizer.vocabulary"].contains(key));
-    let kept: serde_json::Map<String, Value> = kept.map(|(key, value)| (key.to_owned(), value.clone())).collect();
+    let shown = |key: &str, value: &Value| match value.get("kv").and_then(Value::as_array) {
+        Some(pairs) if key == keys::GGUF => {
+            let mut gguf = value.clone();
+            gguf["kv"] = pairs.iter().map(without_items).collect();
+            gguf
+        }
+        _ => value.clone(),
+    };
+    let kept: serde_json::Map<String, Value> = kept.map(|(key, value)| (key.to_owned(), shown(key, value))).collect();
     kept.into()
+}
+
+/// A pair of GGUF, with the number of its items in the place of many.
+fn without_items(pair: &Value) -> Value {
+    let Some(items) = pair.get("value").and_then(Value::as_array).filter(|items| items.len() > LONGEST_ARRAY) else {
+        return pair.clone();
+    };
+    let field = |name: &str| pair.get(name).cloned().unwrap_or_default();
+    serde_json::json!({ "key": field("key"), "type": field("type"), "items": field("items"), "count": items.len() })
+}
+
+/// How the tensors of a model are quantized.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct QuantizationSummary {
+    /// The scheme, where the file names one: `q4_k_m`.
+    pub scheme: Option<String>,
+    /// What the tensors were before, where the file says so.
+    pub original: Option<String>,
+    /// What weighed errors, where the file says so.
+    pub calibration: Option<String>,
+    /// The quantized dtypes, the one with most bytes first.
+    pub types: Vec<QuantizedType>,
+}
+
+/// A quantized dtype of a model.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct QuantizedType {
+    /// The dtype.
+    pub dtype: DType,
+    /// Elements that share a scale; those of a row where a row has one.
+    pub block_size: Option<u64>,
+    /// Bits per element, scales included.
+    pub bits_per_weight: Option<f64>,
+    /// Tensors of it.
+    pub tensors: usize,
+    /// Their elements.
+    pub elements: u64,
+}
+
+fn quantization(metadata: &Metadata, dtypes: &[DTypeShare]) -> Option<QuantizationSummary> {
+    let types: Vec<QuantizedType> = dtypes
+        .iter()
+        .filter(|share| share.dtype.is_quantized())
+        .map(|share| QuantizedType {
+            dtype: share.dtype,
+            block_size: (share.dtype != DType::I8_ROW).then(|| share.dtype.block_len()),
+            bits_per_weight: share.bits_per_weight,
+            tensors: share.tensors,
+            elements: share.elements,
+        })
+        .collect();
+    if types.is_empty() {
+        return None;
+    }
+    let record = metadata.object(QUANTIZATION);
+    let text = |key: &str| record.and_then(|record| record.get(key)?.as_str()).map(str::to_owned);
+    let pairs = apr_gguf::key_values(metadata).ok().flatten().unwrap_or_default();
+    let imatrix =
+        pairs.iter().find(|pair| pair.key == "quantize.imatrix.file").map(|pair| format!("imatrix {}", pair.value));
+    Some(QuantizationSummary {
+        scheme: text("type").or_else(|| file_type_name(&pairs).map(str::to_owned)),
+        original: text("original_dtype"),
+        calibration: text("calibration_method").or(imatrix),
+        types,
+    })
 }

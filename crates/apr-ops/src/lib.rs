@@ -26,6 +26,7 @@ mod sha256;
 pub mod tensors;
 mod text;
 pub mod validate;
+mod values;
 pub mod view;
 pub mod vocabulary;
 

@@ -1,5 +1,6 @@
 //! Whether a tensor's values are those of a healthy model (seed 001 §10.9, §10.10).
 
+use apr::DType;
 use apr_arch::{Kind, Range, TensorExpectation};
 use apr_tensor::stats::Stats;
 use serde::Serialize;
@@ -67,6 +68,13 @@ pub enum Violation {
         /// What the tensor is.
         kind: Kind,
     },
+    /// Quants that no symmetric quantizer writes: -128 where values lie in [-127, 127].
+    Quants {
+        /// How many.
+        count: u64,
+        /// The tensor's dtype.
+        dtype: DType,
+    },
     /// A filterbank has negative values.
     Negative {
         /// The smallest one.
@@ -79,9 +87,11 @@ impl Violation {
     #[must_use]
     pub fn level(&self) -> Level {
         match self {
-            Self::Nan { .. } | Self::Infinite { .. } | Self::Checksum { .. } | Self::Mean { must: true, .. } => {
-                Level::Error
-            }
+            Self::Nan { .. }
+            | Self::Infinite { .. }
+            | Self::Checksum { .. }
+            | Self::Quants { .. }
+            | Self::Mean { must: true, .. } => Level::Error,
             Self::Zero | Self::Mean { .. } | Self::Std { .. } | Self::Negative { .. } => Level::Warning,
         }
     }
@@ -94,6 +104,9 @@ impl std::fmt::Display for Violation {
             Self::Infinite { count, of } => write!(f, "{} of {} values are infinite", grouped(*count), grouped(*of)),
             Self::Checksum { stated, found } => {
                 write!(f, "the CRC-32 of its bytes is {found:#010x}, the file says {stated:#010x}")
+            }
+            Self::Quants { count, dtype } => {
+                write!(f, "{} are -128; quants of {dtype} lie in [-127, 127]", crate::counted(*count, "quant"))
             }
             Self::Zero => f.write_str("every value is zero"),
             Self::Mean { mean, expected, kind, .. } => {
@@ -171,7 +184,7 @@ pub fn is_filterbank(name: &str) -> bool {
 }
 
 /// A bias and a beta start at zero and may stay there, and a buffer is not learnt; other tensors were never filled.
-pub(crate) fn may_not_be_zero(name: &str, kind: Option<Kind>) -> bool {
+fn may_not_be_zero(name: &str, kind: Option<Kind>) -> bool {
     match kind {
         Some(kind) => !matches!(kind, Kind::Bias | Kind::NormBeta | Kind::Buffer | Kind::Scale),
         None => !name.ends_with("bias") && !name.ends_with("running_mean"),

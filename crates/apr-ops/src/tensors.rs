@@ -1,12 +1,12 @@
 //! Lists of tensors, with statistics where asked for.
 
 use apr::{CheckpointReader, DType, Error, Pipeline, Result, Shape};
-use apr_tensor::element::is_decodable;
-use apr_tensor::stats::{Histogram, Moments, Scratch, Stats};
+use apr_tensor::stats::{Histogram, Moments, Stats};
 use globset::{GlobBuilder, GlobMatcher};
 use serde::Serialize;
 
 use crate::chunks::{Chunk, chunks, take};
+use crate::values::{self, Buffers};
 use crate::{Progress, nearest};
 
 /// What orders the list.
@@ -115,7 +115,7 @@ pub fn list<P: Pipeline>(
     if options.stats {
         let moments = moments(reader, &chosen, pipeline, progress)?;
         for (row, moments) in rows.iter_mut().zip(moments) {
-            row.stats = moments.map(|moments| moments.finish());
+            row.stats = Some(moments.finish());
         }
     }
     match options.sort {
@@ -140,7 +140,7 @@ pub fn find<'a>(reader: &'a dyn CheckpointReader, name: &str) -> Result<usize, V
 /// The distribution of one tensor in at most `bins` bins, in one read.
 ///
 /// # Errors
-/// E001 when the tensor is quantized, E002 and E007 when bytes can't be read.
+/// E002 and E007 when bytes can't be read.
 pub fn histogram<P: Pipeline>(
     reader: &dyn CheckpointReader,
     tensor: usize,
@@ -151,24 +151,19 @@ pub fn histogram<P: Pipeline>(
     #[derive(Default)]
     struct Slot {
         bytes: Vec<u8>,
-        scratch: Scratch,
+        buffers: Buffers,
         moments: Moments,
         histogram: Histogram,
     }
     let info = &reader.tensors()[tensor];
-    if !is_decodable(info.dtype) {
-        let message = format!("{} tensors have no histogram; dequantize first", info.dtype);
-        return Err(Error::format(message).for_tensor(&info.name));
-    }
     let pieces: Vec<Chunk> = chunks(info, info.byte_len()?).collect();
     let (mut moments, mut histogram) = (Moments::default(), Histogram::default());
     let produce = |at: usize, slot: &mut Slot| {
         let bytes = take(&mut slot.bytes, pieces[at].len);
         reader.read_tensor(tensor, pieces[at].offset, bytes)?;
-        slot.moments = Moments::of(info.dtype, bytes, &mut slot.scratch);
+        slot.moments = values::moments(reader, tensor, pieces[at], bytes, &mut slot.buffers)?;
         slot.histogram = Histogram::default();
-        slot.histogram.add(info.dtype, bytes, &mut slot.scratch);
-        Ok(())
+        values::add_to_histogram(&mut slot.histogram, reader, (tensor, pieces[at]), bytes, &mut slot.buffers)
     };
     pipeline.run(pieces.len(), produce, |at, slot: &mut Slot| {
         moments.merge(&slot.moments);
@@ -196,38 +191,35 @@ fn row(reader: &dyn CheckpointReader, tensor: usize) -> Result<TensorRow> {
     })
 }
 
-/// Moments of each chosen tensor; `None` for quantized ones, which are not read.
+/// Moments of each chosen tensor.
 fn moments<P: Pipeline>(
     reader: &dyn CheckpointReader,
     chosen: &[usize],
     pipeline: &P,
     progress: &dyn Progress,
-) -> Result<Vec<Option<Moments>>> {
+) -> Result<Vec<Moments>> {
     #[derive(Default)]
     struct Slot {
         bytes: Vec<u8>,
-        scratch: Scratch,
+        buffers: Buffers,
         moments: Moments,
     }
     let tensors = reader.tensors();
-    let mut result: Vec<Option<Moments>> =
-        chosen.iter().map(|&tensor| is_decodable(tensors[tensor].dtype).then(Moments::default)).collect();
+    let mut result = vec![Moments::default(); chosen.len()];
     let mut jobs = Vec::new();
-    for (place, &tensor) in chosen.iter().enumerate().filter(|&(place, _)| result[place].is_some()) {
+    for (place, &tensor) in chosen.iter().enumerate() {
         jobs.extend(chunks(&tensors[tensor], tensors[tensor].byte_len()?).map(|chunk| (place, tensor, chunk)));
     }
     let produce = |at: usize, slot: &mut Slot| {
         let (_, tensor, chunk) = jobs[at];
         let bytes = take(&mut slot.bytes, chunk.len);
         reader.read_tensor(tensor, chunk.offset, bytes)?;
-        slot.moments = Moments::of(tensors[tensor].dtype, bytes, &mut slot.scratch);
+        slot.moments = values::moments(reader, tensor, chunk, bytes, &mut slot.buffers)?;
         Ok(())
     };
     pipeline.run(jobs.len(), produce, |at, slot: &mut Slot| {
         let (place, _, chunk) = jobs[at];
-        if let Some(moments) = &mut result[place] {
-            moments.merge(&slot.moments);
-        }
+        result[place].merge(&slot.moments);
         progress.advance(chunk.len as u64);
         Ok(())
     })?;

@@ -4,14 +4,14 @@ use apr::digest::{ChunkSums, Crc32, TensorDigest};
 use apr::{CheckpointReader, Code, FormatId, Metadata, Pipeline, Result, keys};
 use apr_arch::FamilyModel;
 use apr_core::{Extent, ExtentKind, FileChecksum};
-use apr_tensor::element::is_decodable;
-use apr_tensor::stats::{Moments, Scratch};
+use apr_tensor::stats::Moments;
 use serde::Serialize;
 
 use crate::chunks::{Chunk, chunks, pieces, take};
 use crate::import::{learn_from, misfits, vocabulary_misfit};
 pub use crate::physics::Level;
-use crate::physics::{Physics, Violation, expectation_by_name, may_not_be_zero};
+use crate::physics::{Physics, Violation, expectation_by_name};
+use crate::values::{self, Buffers};
 use crate::{Progress, counted};
 
 /// What to check beside the structure, which opening the file has proven.
@@ -147,9 +147,11 @@ struct Job {
 #[derive(Default)]
 struct Slot {
     bytes: Vec<u8>,
-    scratch: Scratch,
+    buffers: Buffers,
     sums: Option<ChunkSums>,
     moments: Option<Moments>,
+    /// Quants below the range of their symmetric dtype.
+    beyond: u64,
     nonzero: bool,
 }
 
@@ -195,18 +197,18 @@ fn produce(
     slot: &mut Slot,
 ) -> Result<()> {
     let bytes = take(&mut slot.bytes, job.chunk.len);
-    (slot.sums, slot.moments, slot.nonzero) = (None, None, false);
+    (slot.sums, slot.moments, slot.beyond, slot.nonzero) = (None, None, 0, false);
     match job.kind {
         ExtentKind::Tensor(tensor) => {
             reader.read_tensor(tensor, job.chunk.offset, bytes)?;
             if wants_sums && job.chunk.summable {
                 slot.sums = Some(ChunkSums::of(bytes, job.chunk.offset, job.len));
             }
-            let dtype = reader.tensors()[tensor].dtype;
-            if options.reads_values() && is_decodable(dtype) {
-                slot.moments = Some(Moments::of(dtype, bytes, &mut slot.scratch));
-            } else if options.zero {
-                slot.nonzero = bytes.iter().any(|&byte| byte != 0);
+            if options.reads_values() {
+                slot.moments = Some(values::moments(reader, tensor, job.chunk, bytes, &mut slot.buffers)?);
+            }
+            if options.physics {
+                slot.beyond = values::quants_beyond_range(&reader.tensors()[tensor], job.chunk.offset, bytes);
             }
         }
         ExtentKind::Padding | ExtentKind::Structure | ExtentKind::Companion(_) => {
@@ -242,7 +244,7 @@ struct Pass<'a> {
     tensor_crc: Crc32,
     digest: TensorDigest,
     moments: Moments,
-    nonzero: bool,
+    beyond: u64,
     findings: Vec<Finding>,
 }
 
@@ -264,7 +266,7 @@ impl<'a> Pass<'a> {
             tensor_crc: Crc32::new(),
             digest: TensorDigest::new(),
             moments: Moments::default(),
-            nonzero: false,
+            beyond: 0,
             findings: Vec::new(),
         };
         for warning in reader.warnings() {
@@ -325,7 +327,7 @@ impl<'a> Pass<'a> {
                 if let Some(moments) = &slot.moments {
                     self.moments.merge(moments);
                 }
-                self.nonzero |= slot.nonzero;
+                self.beyond += slot.beyond;
                 if job.chunk.last {
                     self.finish_tensor(tensor, job.base);
                 }
@@ -341,7 +343,7 @@ impl<'a> Pass<'a> {
     fn finish_tensor(&mut self, tensor: usize, offset: u64) {
         let digest = std::mem::take(&mut self.digest).value();
         let stats = std::mem::take(&mut self.moments).finish();
-        let nonzero = std::mem::take(&mut self.nonzero);
+        let beyond = std::mem::take(&mut self.beyond);
         if self.options.checksum && self.reader.digest(tensor).is_some_and(|expected| expected != digest) {
             let finding =
                 self.find(Level::Error, Check::Digests, Some(tensor), "its bytes do not match its digest".into());
@@ -355,8 +357,7 @@ impl<'a> Pass<'a> {
             (finding.code, finding.offset) = (Some(Code::Checksum.id()), Some(offset));
         }
         let info = &self.reader.tensors()[tensor];
-        let (name, elements) = (info.name.clone(), info.shape.elements().unwrap_or_default());
-        let dtype = info.dtype;
+        let (name, dtype) = (info.name.clone(), info.dtype);
         let expectation = match self.model {
             Some(model) => model.expectation(tensor),
             None => expectation_by_name(&name),
@@ -369,11 +370,9 @@ impl<'a> Pass<'a> {
             };
             self.find(violation.level(), check, Some(tensor), violation.to_string()).offset = Some(offset);
         }
-        let kind = expectation.map(|expectation| expectation.kind);
-        let zero = !is_decodable(dtype) && !nonzero && elements > 1 && may_not_be_zero(&name, kind);
-        if self.options.zero && zero {
-            let message = Violation::Zero.to_string();
-            self.find(Level::Warning, Check::Zeros, Some(tensor), message).offset = Some(offset);
+        if beyond > 0 {
+            let violation = Violation::Quants { count: beyond, dtype };
+            self.find(violation.level(), Check::Physics, Some(tensor), violation.to_string()).offset = Some(offset);
         }
     }
 
@@ -461,7 +460,6 @@ impl<'a> Pass<'a> {
     fn outcomes(&self) -> Vec<CheckOutcome> {
         let ValidateOptions { checksum, nan, zero, shapes, physics, require_signature, .. } = self.options;
         let tensors = self.reader.tensors();
-        let decodable = tensors.iter().filter(|info| is_decodable(info.dtype)).count();
         let digests = (0..tensors.len()).filter(|&tensor| self.reader.digest(tensor).is_some()).count();
         let count = |number: usize, noun: &str| counted(number as u64, noun);
         let asked = |asked: bool, detail: String| if asked { Ok(detail) } else { Err("not asked for") };
@@ -485,7 +483,7 @@ impl<'a> Pass<'a> {
                     _ => asked(checksum, format!("BLAKE3 of {}", count(digests, "tensor"))),
                 },
             ),
-            (Check::Finite, asked(nan, format!("no NaN, no infinity in {}", count(decodable, "tensor")))),
+            (Check::Finite, asked(nan, format!("no NaN, no infinity in {}", count(tensors.len(), "tensor")))),
             (Check::Zeros, asked(zero, count(tensors.len(), "tensor"))),
             (Check::Shapes, asked(shapes, String::new()).and_then(|_| self.family("shapes"))),
             (

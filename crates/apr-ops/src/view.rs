@@ -7,16 +7,20 @@ use apr::{CheckpointReader, Error, FileInfo, FormatId, Metadata, Result, TensorI
 use apr_core::{Companion, StoredRange};
 use serde_json::Value;
 
+use crate::gguf::transform::Change;
+
 /// Beginnings of names that an error lists.
 const BEGINNINGS: usize = 8;
 
 /// Where the bytes of a tensor are.
 #[derive(Debug, Clone)]
-enum Origin {
+pub(crate) enum Origin {
     /// In the base, at this position.
     Base(usize),
     /// Here.
     Own(Vec<u8>),
+    /// Made of the base's.
+    Changed(Change),
 }
 
 /// A changed look at a checkpoint.
@@ -41,17 +45,38 @@ pub struct View<'a> {
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
     origins: Vec<Origin>,
+    companions: Vec<Companion>,
+    files: Vec<File>,
+}
+
+/// Where the bytes of a companion are.
+#[derive(Debug, Clone)]
+enum File {
+    /// In the base, at this position.
+    Base(usize),
+    /// Here.
+    Own(Vec<u8>),
 }
 
 impl<'a> View<'a> {
     /// The checkpoint as it is.
     #[must_use]
     pub fn new(base: &'a dyn CheckpointReader) -> Self {
+        let tensors = base.tensors().iter().cloned().enumerate();
+        Self::of(base, tensors.map(|(position, info)| (info, Origin::Base(position))).collect())
+    }
+
+    /// Tensors of one's own choice over the base's metadata.
+    pub(crate) fn of(base: &'a dyn CheckpointReader, tensors: Vec<(TensorInfo, Origin)>) -> Self {
+        let (tensors, origins) = tensors.into_iter().unzip();
+        let files = (0..base.companions().len()).map(File::Base).collect();
         Self {
             base,
             metadata: base.metadata().clone(),
-            tensors: base.tensors().to_vec(),
-            origins: (0..base.tensors().len()).map(Origin::Base).collect(),
+            tensors,
+            origins,
+            companions: base.companions().to_vec(),
+            files,
         }
     }
 
@@ -103,11 +128,38 @@ impl<'a> View<'a> {
         self.origins.retain(|_| kept.next().copied().unwrap_or(true));
     }
 
+    /// Puts the tensors in order of a key.
+    pub fn sort_by_key<K: Ord>(&mut self, key: impl Fn(&str) -> K) {
+        let mut tensors: Vec<_> = self.tensors.drain(..).zip(self.origins.drain(..)).collect();
+        tensors.sort_by_cached_key(|(info, _)| key(&info.name));
+        (self.tensors, self.origins) = tensors.into_iter().unzip();
+    }
+
+    /// Leaves out the companions that `wanted` says no to.
+    pub fn keep_companions(&mut self, wanted: impl Fn(&str) -> bool) {
+        let keep: Vec<bool> = self.companions.iter().map(|file| wanted(&file.name)).collect();
+        let mut kept = keep.iter();
+        self.companions.retain(|_| kept.next().copied().unwrap_or(true));
+        let mut kept = keep.iter();
+        self.files.retain(|_| kept.next().copied().unwrap_or(true));
+    }
+
+    /// Adds a companion, in the place of one of that name.
+    pub fn add_companion(&mut self, name: &str, bytes: Vec<u8>) {
+        self.keep_companions(|other| other != name);
+        self.companions.push(Companion { name: name.to_owned(), len: bytes.len() as u64 });
+        self.files.push(File::Own(bytes));
+    }
+
     /// Adds a tensor after the others.
     pub fn add(&mut self, info: TensorInfo, bytes: Vec<u8>) {
         self.tensors.push(info);
         self.origins.push(Origin::Own(bytes));
     }
+}
+
+fn past_end(info: &TensorInfo, offset: u64) -> Error {
+    Error::corrupt("the read ends past the tensor").for_tensor(&info.name).at(offset)
 }
 
 impl CheckpointReader for View<'_> {
@@ -127,6 +179,10 @@ impl CheckpointReader for View<'_> {
         match &self.origins[tensor] {
             Origin::Base(position) => self.base.stored(*position),
             Origin::Own(bytes) => StoredRange { file: 0, offset: 0, len: bytes.len() as u64 },
+            Origin::Changed(change) => match change.first() {
+                Some(position) => self.base.stored(position),
+                None => StoredRange { file: 0, offset: 0, len: 0 },
+            },
         }
     }
 
@@ -134,11 +190,18 @@ impl CheckpointReader for View<'_> {
         let bytes = match &self.origins[tensor] {
             Origin::Base(position) => return self.base.read_tensor(*position, offset, buf),
             Origin::Own(bytes) => bytes,
+            Origin::Changed(change) => {
+                let end = offset.checked_add(buf.len() as u64);
+                if end.is_none_or(|end| self.tensors[tensor].byte_len().is_ok_and(|len| end > len)) {
+                    return Err(past_end(&self.tensors[tensor], offset));
+                }
+                return change
+                    .read(self.base, offset, buf)
+                    .map_err(|error| error.for_tensor(&self.tensors[tensor].name));
+            }
         };
         let wanted = usize::try_from(offset).ok().and_then(|start| bytes.get(start..)?.get(..buf.len()));
-        let wanted = wanted.ok_or_else(|| {
-            Error::corrupt("the read ends past the tensor").for_tensor(&self.tensors[tensor].name).at(offset)
-        })?;
+        let wanted = wanted.ok_or_else(|| past_end(&self.tensors[tensor], offset))?;
         buf.copy_from_slice(wanted);
         Ok(())
     }
@@ -147,20 +210,21 @@ impl CheckpointReader for View<'_> {
         match &self.origins[tensor] {
             Origin::Base(position) => self.base.tensor_slice(*position),
             Origin::Own(bytes) => Some(bytes),
+            Origin::Changed(change) => change.slice(self.base),
         }
     }
 
     fn digest(&self, tensor: usize) -> Option<Digest> {
         match &self.origins[tensor] {
             Origin::Base(position) => self.base.digest(*position),
-            Origin::Own(_) => None,
+            Origin::Own(_) | Origin::Changed(_) => None,
         }
     }
 
     fn crc32(&self, tensor: usize) -> Option<u32> {
         match &self.origins[tensor] {
             Origin::Base(position) => self.base.crc32(*position),
-            Origin::Own(_) => None,
+            Origin::Own(_) | Origin::Changed(_) => None,
         }
     }
 
@@ -173,11 +237,14 @@ impl CheckpointReader for View<'_> {
     }
 
     fn companions(&self) -> &[Companion] {
-        self.base.companions()
+        &self.companions
     }
 
     fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
-        self.base.read_companion(companion)
+        match &self.files[companion] {
+            File::Base(position) => self.base.read_companion(*position),
+            File::Own(bytes) => Ok(bytes.clone()),
+        }
     }
 
     fn left_out(&self) -> &[String] {

@@ -39,7 +39,7 @@ fn a_trained_model_is_the_same_to_both() {
         let file = convert(&*model, &ConvertOptions::default(), align_32);
         assert_eq!(read_in_python(&python, &file, Some(&path)), "21 tensors, 0 files, as specified\n");
     }
-    let cast = convert(&*model, &ConvertOptions { precision: Some(DType::F32) }, false);
+    let cast = convert(&*model, &ConvertOptions { precision: Some(DType::F32), ..ConvertOptions::default() }, false);
     assert_eq!(read_in_python(&python, &cast, None), "21 tensors, 0 files, as specified\n");
 }
 

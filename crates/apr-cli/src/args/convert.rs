@@ -3,11 +3,18 @@ use std::path::PathBuf;
 use apr::{DType, FormatId, TargetFormat};
 use clap::{Args, ValueEnum};
 
+use super::RequantizeArgs;
 use crate::human::parse_size;
 
-fn parse_shard_size(text: &str) -> Result<u64, String> {
+pub(super) fn parse_shard_size(text: &str) -> Result<u64, String> {
     parse_size(text)
         .and_then(|size| if size == 0 { Err("a shard of 0 bytes holds no tensor".to_owned()) } else { Ok(size) })
+}
+
+fn parse_alignment(text: &str) -> Result<u32, String> {
+    let alignment =
+        text.parse().ok().filter(|alignment: &u32| alignment.is_power_of_two() && (8..=65536).contains(alignment));
+    alignment.ok_or_else(|| "expected a power of two from 8 to 65536".to_owned())
 }
 
 /// A SHA-256 digest.
@@ -50,6 +57,8 @@ pub(crate) struct ImportArgs {
     pub(crate) source: PathBuf,
     #[command(flatten)]
     pub(crate) write: WriteArgs,
+    #[command(flatten)]
+    pub(crate) requantize: RequantizeArgs,
     /// Refuse a source of another format
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub(crate) from: Option<SourceFormat>,
@@ -63,8 +72,8 @@ pub(crate) struct ImportArgs {
     #[arg(long, value_name = "P")]
     pub(crate) prefix: Option<String>,
     /// Align tensors to 32 bytes, as GGUF does, or 64 [default: 64]
-    #[arg(long, value_name = "BYTES", value_parser = ["32", "64"])]
-    pub(crate) align: Option<String>,
+    #[arg(long, value_name = "BYTES", value_parser = parse_alignment)]
+    pub(crate) align: Option<u32>,
 }
 
 /// Arguments of `convert`.
@@ -74,6 +83,8 @@ pub(crate) struct ConvertArgs {
     pub(crate) model: PathBuf,
     #[command(flatten)]
     pub(crate) write: WriteArgs,
+    #[command(flatten)]
+    pub(crate) requantize: RequantizeArgs,
     /// Only the entries of a checkpoint below this prefix, such as state_dict. or model.
     #[arg(long, value_name = "P")]
     pub(crate) prefix: Option<String>,
@@ -83,12 +94,12 @@ pub(crate) struct ConvertArgs {
     /// Target format [default: by the output's extension]
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub(crate) format: Option<ModelFormat>,
-    /// Cut safetensors output into files of at most this many bytes of tensors, such as 5GB
+    /// Cut safetensors or GGUF output into files of at most this many bytes of tensors, such as 5GB
     #[arg(long, value_name = "SIZE", value_parser = parse_shard_size)]
     pub(crate) shard_size: Option<u64>,
-    /// Align tensors of .apr output to 32 bytes, as GGUF does, or 64 [default: 64]
-    #[arg(long, value_name = "BYTES", value_parser = ["32", "64"])]
-    pub(crate) align: Option<String>,
+    /// Align tensors: .apr output to 32 or 64 bytes [default: 64], GGUF to any power of two [default: the source's, or 32]
+    #[arg(long, value_name = "BYTES", value_parser = parse_alignment)]
+    pub(crate) align: Option<u32>,
 }
 
 /// Arguments of `export`.
@@ -98,6 +109,8 @@ pub(crate) struct ExportArgs {
     pub(crate) model: PathBuf,
     #[command(flatten)]
     pub(crate) write: WriteArgs,
+    #[command(flatten)]
+    pub(crate) requantize: RequantizeArgs,
     /// Target format [default: by the output's extension; without one, a safetensors folder]
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub(crate) format: Option<ModelFormat>,
@@ -117,6 +130,12 @@ pub(crate) enum Precision {
     Fp16,
     /// 16 bits, 8 of exponent
     Bf16,
+    /// 8 bits, 4 of exponent, up to 448
+    #[value(name = "f8_e4m3")]
+    F8E4m3,
+    /// 8 bits, 5 of exponent, up to 57,344
+    #[value(name = "f8_e5m2")]
+    F8E5m2,
 }
 
 impl Precision {
@@ -125,6 +144,8 @@ impl Precision {
             Self::Fp32 => DType::F32,
             Self::Fp16 => DType::F16,
             Self::Bf16 => DType::BF16,
+            Self::F8E4m3 => DType::F8_E4M3,
+            Self::F8E5m2 => DType::F8_E5M2,
         }
     }
 }
@@ -134,6 +155,10 @@ impl Precision {
 pub(crate) enum SourceFormat {
     /// The native container
     Apr,
+    /// llama.cpp's formats before GGUF
+    Ggml,
+    /// llama.cpp's format
+    Gguf,
     /// PyTorch checkpoints
     Pytorch,
     /// Hugging Face safetensors
@@ -144,6 +169,8 @@ impl SourceFormat {
     pub(crate) fn id(self) -> FormatId {
         match self {
             Self::Apr => FormatId::Apr2,
+            Self::Ggml => FormatId::Ggml,
+            Self::Gguf => FormatId::Gguf,
             Self::Pytorch => FormatId::Pytorch,
             Self::Safetensors => FormatId::Safetensors,
         }
@@ -155,6 +182,8 @@ impl SourceFormat {
 pub(crate) enum ModelFormat {
     /// The native container
     Apr,
+    /// llama.cpp's format
+    Gguf,
     /// A PyTorch state dict
     Pytorch,
     /// Hugging Face safetensors
@@ -165,6 +194,7 @@ impl ModelFormat {
     pub(crate) fn target(self) -> TargetFormat {
         match self {
             Self::Apr => TargetFormat::Apr2,
+            Self::Gguf => TargetFormat::Gguf,
             Self::Pytorch => TargetFormat::Pytorch,
             Self::Safetensors => TargetFormat::Safetensors,
         }

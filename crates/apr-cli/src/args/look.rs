@@ -14,6 +14,9 @@ pub(crate) struct InspectArgs {
     /// Show the mel filterbank and how sound or images are prepared
     #[arg(long)]
     pub(crate) filters: bool,
+    /// Show how the tensors are quantized
+    #[arg(long)]
+    pub(crate) quantization: bool,
     /// Show the fields of the format's header
     #[arg(long)]
     pub(crate) header: bool,

@@ -2,6 +2,7 @@
 
 mod convert;
 mod look;
+mod quantize;
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -11,6 +12,7 @@ use clap_complete::Shell;
 
 pub(crate) use convert::{ConvertArgs, ExportArgs, ImportArgs, ModelFormat, Precision, Sha256, WriteArgs};
 pub(crate) use look::{DebugArgs, DiffArgs, ExplainArgs, InspectArgs, LintArgs, Sort, TensorsArgs, ValidateArgs};
+pub(crate) use quantize::{Dequantized, QuantizeArgs, QuantizeOptions, RequantizeArgs};
 
 use crate::human::parse_size;
 
@@ -107,6 +109,8 @@ pub(crate) enum Command {
     Import(ImportArgs),
     /// Convert between formats and precisions
     Convert(ConvertArgs),
+    /// Make a model smaller: blocks of few bits, by llama.cpp's rules and with its bytes, and a report on what it costs
+    Quantize(QuantizeArgs),
     /// Write a model in another format, as a file or as a folder with its configuration
     Export(ExportArgs),
     /// Show or clear the cache folder

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
 
-use apr::Escaped;
+use apr::{CheckpointReader, Escaped};
 use apr_io::io_error;
 use apr_ops::counted;
 use apr_ops::diff::{DiffOptions, DiffReport, MetadataChange, Side, TensorDiff, Verdict, diff};
+use apr_ops::gguf::{is_in_gguf_layout, restore};
 use apr_ops::tensors::parse_filter;
+use apr_ops::view::View;
 
 use crate::args::DiffArgs;
 use crate::context::Context;
@@ -33,13 +35,37 @@ pub(super) fn run(args: &DiffArgs, context: &Context) -> Outcome {
     };
     let total = [&left, &right].iter().flat_map(|model| model.reader.files()).map(|file| file.len).sum();
     let bar = Bar::new(&context.printer, total);
-    let families = (context.family_of(&*left.reader)?, context.family_of(&*right.reader)?);
-    let left = Side { reader: &*left.reader, name: &left.name, model: families.0.as_ref() };
-    let right = Side { reader: &*right.reader, name: &right.name, model: families.1.as_ref() };
+    let views = alike(&*left.reader, &*right.reader, context)?;
+    let families = (context.family_of(&views.0)?, context.family_of(&views.1)?);
+    let left = Side { reader: &views.0, name: &left.name, model: families.0.as_ref() };
+    let right = Side { reader: &views.1, name: &right.name, model: families.1.as_ref() };
     let report = diff(left, right, &options, &context.pipeline()?, &bar)?;
     drop(bar);
     context.printer.report(&report, |out, report| render(out, report, args))?;
     if args.exit_code && !report.same { Err(Failure::Validation) } else { Ok(()) }
+}
+
+/// Both models in one layout: where only one is in llama.cpp's, which orders rows and offsets norms in its own way, it is
+/// seen in that of Hugging Face.
+fn alike<'a>(
+    left: &'a dyn CheckpointReader,
+    right: &'a dyn CheckpointReader,
+    context: &Context,
+) -> Outcome<(View<'a>, View<'a>)> {
+    let differ = is_in_gguf_layout(left) != is_in_gguf_layout(right);
+    let view = |reader: &'a dyn CheckpointReader| -> Outcome<View<'a>> {
+        if !differ || !is_in_gguf_layout(reader) {
+            return Ok(View::new(reader));
+        }
+        match restore(reader, context.families()?, &context.architecture()?) {
+            Ok(restored) => Ok(restored.view),
+            Err(error) => {
+                context.printer.warn(&format!("values are compared as llama.cpp lays them out: {}", error.message()));
+                Ok(View::new(reader))
+            }
+        }
+    };
+    Ok((view(left)?, view(right)?))
 }
 
 fn read_mapping(path: &Path) -> Outcome<Vec<(String, String)>> {

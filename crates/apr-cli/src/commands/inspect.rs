@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use apr::{CheckpointReader, Escaped, Metadata};
 use apr_arch::Description;
 use apr_ops::import::learn_from;
-use apr_ops::inspect::{InspectReport, inspect};
+use apr_ops::inspect::{InspectReport, QuantizedType, inspect};
 use apr_ops::physics::is_filterbank;
 use apr_ops::tensors::{TensorRow, TensorsOptions, list, named};
 use apr_ops::view::View;
@@ -80,6 +80,9 @@ fn render(out: &mut dyn Write, report: &InspectReport, args: &InspectArgs) -> io
     }
     render_header_summary(out, &report.header)?;
     render_dtypes(out, report)?;
+    if args.quantization || args.full {
+        render_quantization(out, report)?;
+    }
     if args.header || args.full {
         writeln!(out, "\n{BOLD}Header{BOLD:#}")?;
         render_object(out, &report.header, usize::MAX, usize::MAX)?;
@@ -100,6 +103,31 @@ fn render(out: &mut dyn Write, report: &InspectReport, args: &InspectArgs) -> io
         writeln!(out)?;
     }
     report.warnings.iter().try_for_each(|warning| writeln!(out, "{ODD}warning{ODD:#}: {}", Escaped(warning)))
+}
+
+/// What seed 004 §6.2.6 shows, for each type.
+fn render_quantization(out: &mut dyn Write, report: &InspectReport) -> io::Result<()> {
+    writeln!(out, "\n{BOLD}Quantization{BOLD:#}")?;
+    let Some(quantization) = &report.quantization else { return writeln!(out, "  none") };
+    if let Some(scheme) = &quantization.scheme {
+        writeln!(out, "  Scheme: {}", Escaped(scheme))?;
+    }
+    let original = quantization.original.as_deref().unwrap_or("not recorded");
+    for QuantizedType { dtype, block_size, bits_per_weight, tensors, .. } in &quantization.types {
+        let block = block_size.map_or_else(|| "row".to_owned(), |size| size.to_string());
+        let bits = bits_per_weight.unwrap_or_default();
+        let (name, tensors) = (dtype.name().to_uppercase(), counted(*tensors as u64, "tensor"));
+        let original = Escaped(original);
+        writeln!(
+            out,
+            "  Type: {name}, Block size: {block}, Bits/weight: {}, Original: {original} ({tensors})",
+            number(bits)
+        )?;
+    }
+    match &quantization.calibration {
+        Some(calibration) => writeln!(out, "  Calibration: {}", Escaped(calibration)),
+        None => Ok(()),
+    }
 }
 
 /// What seed 003 §4.2 adds for the native container.
@@ -147,7 +175,7 @@ fn render_metadata(out: &mut dyn Write, report: &InspectReport, rows: usize, wid
     let rest: Map<String, Value> = report
         .metadata
         .iter()
-        .filter(|(key, _)| !["architecture", "model_type", "apr_version"].contains(key))
+        .filter(|(key, _)| !["architecture", "model_type", "apr_version", "gguf"].contains(key))
         .map(|(key, value)| (key.to_owned(), value.clone()))
         .filter(|(_, value)| value.as_object().is_none_or(|object| !object.is_empty()))
         .collect();
@@ -155,7 +183,36 @@ fn render_metadata(out: &mut dyn Write, report: &InspectReport, rows: usize, wid
         writeln!(out, "\n{BOLD}Metadata{BOLD:#}")?;
         render_object(out, &Value::Object(flatten(&rest)), rows, width)?;
     }
-    Ok(())
+    render_pairs(out, &report.metadata, rows.max(2 * BRIEF), width)
+}
+
+/// The key-value pairs of a GGUF file, in its order.
+fn render_pairs(out: &mut dyn Write, metadata: &Metadata, rows: usize, width: usize) -> io::Result<()> {
+    let pairs = metadata.object("gguf").and_then(|gguf| gguf.get("kv")?.as_array());
+    let Some(pairs) = pairs.filter(|pairs| !pairs.is_empty()) else { return Ok(()) };
+    writeln!(out, "\n{BOLD}GGUF keys{BOLD:#}")?;
+    let text = |pair: &Value, name: &str| pair.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let keys: Vec<String> = pairs.iter().map(|pair| Escaped(&text(pair, "key")).to_string()).collect();
+    let label_width = keys.iter().map(|key| key.chars().count()).max().unwrap_or_default().min(44);
+    for (pair, key) in pairs.iter().zip(&keys).take(rows) {
+        let value = match (pair.get("count"), pair.get("value")) {
+            (Some(count), _) => {
+                format!("{} x {}", human::count(count.as_u64().unwrap_or_default()), text(pair, "items"))
+            }
+            (None, Some(Value::String(value))) => value.clone(),
+            (None, value) => value.map(Value::to_string).unwrap_or_default(),
+        };
+        writeln!(out, "  {key:<label_width$}  {}", Escaped(&shortened(&value, width)))?;
+    }
+    render_more(out, pairs.len(), rows)
+}
+
+fn shortened(text: &str, width: usize) -> String {
+    let mut shown: String = text.chars().take(width).collect();
+    if shown.len() < text.len() {
+        shown.push('…');
+    }
+    shown
 }
 
 /// Objects within objects as dotted keys: `source.file`.
@@ -179,11 +236,7 @@ fn render_object(out: &mut dyn Write, object: &Value, rows: usize, width: usize)
     let label_width = object.keys().map(|key| key.chars().count()).max().unwrap_or_default().min(32);
     for (key, value) in object.iter().take(rows) {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        let mut shown: String = text.chars().take(width).collect();
-        if shown.len() < text.len() {
-            shown.push('…');
-        }
-        writeln!(out, "  {:<label_width$}  {}", Escaped(key).to_string(), Escaped(&shown))?;
+        writeln!(out, "  {:<label_width$}  {}", Escaped(key).to_string(), Escaped(&shortened(&text, width)))?;
     }
     render_more(out, object.len(), rows)
 }

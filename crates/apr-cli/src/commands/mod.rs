@@ -9,6 +9,7 @@ mod explain;
 mod inspect;
 mod lint;
 mod manual;
+mod quantize;
 mod tensors;
 mod validate;
 
@@ -28,6 +29,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Outcome {
         Command::Explain(args) => explain::run(&args, context),
         Command::Import(args) => convert::import(&args, context),
         Command::Convert(args) => convert::convert(&args, context),
+        Command::Quantize(args) => quantize::run(&args, context),
         Command::Export(args) => convert::export(&args, context),
         Command::Cache { action } => cache::run(&action, context),
         Command::Completions { shell } => manual::completions(shell),

@@ -64,8 +64,7 @@ fn an_empty_file_is_refused_as_such() {
 
 #[test]
 fn files_of_other_formats_are_named() {
-    let cases: [(&[u8], &str); 3] = [
-        (b"GGUF\x03\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", "GGUF"),
+    let cases: [(&[u8], &str); 2] = [
         (b"\x1c\0\0\0TFL3\0\0\0\0\0\0\0\0\0\0\0\0", "which this version of apr does not read"),
         (b"\x89HDF\r\n\x1a\n\0\0\0\0\0\0\0\0", "HDF5"),
     ];

@@ -1,11 +1,12 @@
 //! The values of pairs, side by side in chunks.
 
 use apr::{CheckpointReader, Error, Pipeline, Result, TensorInfo};
-use apr_tensor::element::{chunk_len, is_decodable, widen_f64};
+use apr_tensor::element::widen_f64;
 
 use super::pairing::Pair;
 use crate::Progress;
 use crate::chunks::take;
+use crate::values::read_quantized;
 
 /// Sums over the values of one pair; squares of norms, so that parts can be added up.
 #[derive(Debug, Clone, Copy, Default)]
@@ -90,6 +91,8 @@ impl Norms {
 struct Slot {
     bytes: [Vec<u8>; 2],
     values: [Vec<f64>; 2],
+    row: Vec<f32>,
+    narrow: Vec<f32>,
     sums: Comparison,
 }
 
@@ -140,52 +143,58 @@ fn known_beforehand(left: &dyn CheckpointReader, right: &dyn CheckpointReader, p
     let (a, b) = (&left.tensors()[pair.left], &right.tensors()[pair.right]);
     let digests = left.digest(pair.left).zip(right.digest(pair.right));
     let identical = pair.renamed || (a.dtype == b.dtype && digests.is_some_and(|(a, b)| a == b));
-    let comparable = a.shape == b.shape && (a.dtype == b.dtype || (is_decodable(a.dtype) && is_decodable(b.dtype)));
+    let comparable = a.shape == b.shape;
     let elements = a.shape.elements().unwrap_or_default();
     Comparison { identical, incomparable: !identical && !comparable, elements, ..Comparison::default() }
 }
 
-/// Ranges of elements, or of bytes for dtypes that are compared as they are stored.
+/// Ranges of elements: whole packed groups and whole blocks of any dtype fit their length.
 fn ranges(pair: usize, info: &TensorInfo) -> impl Iterator<Item = Job> + use<> {
-    let (total, step) = if is_decodable(info.dtype) {
-        // Whole packed groups of any dtype fit this many elements.
-        (info.shape.elements().unwrap_or_default(), 1 << 16)
-    } else {
-        (info.byte_len().unwrap_or_default(), chunk_len(info.dtype) as u64)
-    };
-    (0..total.div_ceil(step)).map(move |i| Job { pair, first: i * step, count: step.min(total - i * step) })
+    const STEP: u64 = 1 << 16;
+    let total = info.shape.elements().unwrap_or_default();
+    (0..total.div_ceil(STEP)).map(move |i| Job { pair, first: i * STEP, count: STEP.min(total - i * STEP) })
 }
 
 fn compare_range(sides: [(&dyn CheckpointReader, usize); 2], job: Job, slot: &mut Slot) -> Result<Comparison> {
+    let Slot { bytes: [a, b], values: [a_values, b_values], row, narrow, .. } = slot;
     let [left, right] = sides.map(|(reader, tensor)| &reader.tensors()[tensor]);
-    let [(a_offset, a_len), (b_offset, b_len)] = [byte_range(left, job)?, byte_range(right, job)?];
-    let [a, b] = &mut slot.bytes;
-    let (a, b) = (take(a, a_len), take(b, b_len));
-    sides[0].0.read_tensor(sides[0].1, a_offset, a)?;
-    sides[1].0.read_tensor(sides[1].1, b_offset, b)?;
-    let bytes_read = (a_len + b_len) as u64;
-    let identical = left.dtype == right.dtype && a == b;
-    if !is_decodable(left.dtype) {
-        // That blocks differ is all there is to say about them.
-        let max_delta = if identical { 0.0 } else { f64::INFINITY };
-        return Ok(Comparison { identical, max_delta, bytes_read, ..Comparison::default() });
+    if left.dtype == right.dtype && !left.dtype.is_quantized() {
+        // Equal bytes are equal values, NaN included.
+        let [len, other] = [read_plain(sides[0], job, a)?, read_plain(sides[1], job, b)?];
+        let identical = a[..len] == b[..other];
+        widen_f64(left.dtype, &a[..len], a_values);
+        widen_f64(right.dtype, &b[..other], b_values);
+        let bytes_read = (len + other) as u64;
+        return Ok(Comparison { identical, bytes_read, ..Comparison::of_values(a_values, b_values) });
     }
-    let [a_values, b_values] = &mut slot.values;
-    widen_f64(left.dtype, a, a_values);
-    widen_f64(right.dtype, b, b_values);
+    let mut bytes_read = 0;
+    for ((side, bytes), values) in sides.into_iter().zip([a, b]).zip([&mut *a_values, &mut *b_values]) {
+        let (reader, tensor) = side;
+        let info = &reader.tensors()[tensor];
+        if info.dtype.is_quantized() {
+            read_quantized(reader, tensor, job.first..job.first + job.count, (bytes, row), narrow)?;
+            values.clear();
+            values.extend(narrow.iter().copied().map(f64::from));
+            // Scales of rows aside.
+            bytes_read += job.count.div_ceil(info.dtype.block_len()) * info.dtype.block_bytes();
+        } else {
+            let len = read_plain(side, job, bytes)?;
+            widen_f64(info.dtype, &bytes[..len], values);
+            bytes_read += len as u64;
+        }
+    }
+    let identical = left.dtype == right.dtype && a_values == b_values;
     Ok(Comparison { identical, bytes_read, ..Comparison::of_values(a_values, b_values) })
 }
 
-/// Where the bytes of a range are.
-fn byte_range(info: &TensorInfo, job: Job) -> Result<(u64, usize)> {
-    let (offset, end) = if is_decodable(info.dtype) {
-        let (block_len, block_bytes) = (info.dtype.block_len(), info.dtype.block_bytes());
-        // The last group may be cut short: only the tensor's bits as a whole fill its last byte.
-        let end = (job.first + job.count).div_ceil(block_len).saturating_mul(block_bytes);
-        (job.first / block_len * block_bytes, end.min(info.byte_len()?))
-    } else {
-        (job.first, job.first + job.count)
-    };
+/// Reads a range of a tensor whose elements stand for themselves, and returns how many bytes that are.
+fn read_plain((reader, tensor): (&dyn CheckpointReader, usize), job: Job, bytes: &mut Vec<u8>) -> Result<usize> {
+    let info = &reader.tensors()[tensor];
+    let (block_len, block_bytes) = (info.dtype.block_len(), info.dtype.block_bytes());
+    let offset = job.first / block_len * block_bytes;
+    // The last group may be cut short: only the tensor's bits as a whole fill its last byte.
+    let end = (job.first + job.count).div_ceil(block_len).saturating_mul(block_bytes).min(info.byte_len()?);
     let len = usize::try_from(end - offset).map_err(|_| Error::memory("the range does not fit in memory"))?;
-    Ok((offset, len))
+    reader.read_tensor(tensor, offset, take(bytes, len))?;
+    Ok(len)
 }

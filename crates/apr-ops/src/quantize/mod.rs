@@ -10,9 +10,12 @@ mod category;
 mod facts;
 mod imatrix;
 mod mix;
+mod plan;
 pub mod plugin;
+mod record;
 mod rules;
 mod scheme;
+mod unpacked;
 
 #[cfg(test)]
 mod tests;
@@ -22,4 +25,7 @@ pub use category::Kept;
 pub use facts::ModelFacts;
 pub use imatrix::{Imatrix, Importance};
 pub use mix::{Candidate, Casts, Choices, Decision, Reason, assign};
+pub use plan::{Quantization, QuantizationPlan, Weighting, plan};
+pub use record::{QUANTIZATION, file_type_name, place, record, record_dequantized};
 pub use scheme::{Scheme, SchemeKind, UnknownType, parse_dtype};
+pub use unpacked::Unpacked;

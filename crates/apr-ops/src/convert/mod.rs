@@ -18,21 +18,31 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod judge;
+mod quality;
+mod recode;
+mod report;
+
 use apr::apr2::CompanionFile;
-use apr::digest::{ChunkSums, Crc32, TensorDigest};
+use apr::digest::{ChunkSums, TensorDigest};
 use apr::{
-    CheckpointReader, CheckpointWriter, DType, Error, FormatId, Loss, Metadata, Notes, Pipeline, PlanOptions, Result,
-    Sink, TargetFormat, TensorInfo, keys,
+    CheckpointReader, CheckpointWriter, DType, Error, Loss, Metadata, Notes, Pipeline, PlanOptions, Result, Sink,
+    TargetFormat, TensorInfo, keys,
 };
 use apr_tensor::cast::{CastCounts, can_cast, cast_float};
-use apr_tensor::element::is_decodable;
-use apr_tensor::stats::{Moments, Scratch};
-use serde::Serialize;
+use apr_tensor::stats::Moments;
 use serde_json::json;
 
+pub use quality::{Quality, QualityGate, QuantizationReport, TensorQuality, TypeQuality};
+pub use recode::TensorTarget;
+pub use report::{ConvertReport, ConvertedTensor, Rounding};
+
+use self::judge::Judge;
+use self::quality::QualityLog;
+use self::recode::{Found, Recode};
 use crate::chunks::{Chunk, chunks, take};
-use crate::inline::{InlineValidator, ValidationConfig, ValidationError, ValidationReport};
-use crate::{Progress, counted};
+use crate::inline::{InlineValidator, ValidationConfig, ValidationError};
+use crate::{Progress, counted, values};
 
 /// Why a conversion ended early.
 #[derive(Debug)]
@@ -41,6 +51,13 @@ pub enum ConvertError {
     Model(Error),
     /// A tensor is not what a healthy model has, and errors end the job.
     Invalid(ValidationError),
+    /// Quantization moved values further than the gate allows.
+    Gate {
+        /// What exceeds it.
+        failures: Vec<String>,
+        /// Everything that was measured.
+        report: Box<QuantizationReport>,
+    },
 }
 
 impl From<Error> for ConvertError {
@@ -60,6 +77,7 @@ impl std::fmt::Display for ConvertError {
         match self {
             Self::Model(error) => error.fmt(f),
             Self::Invalid(error) => error.fmt(f),
+            Self::Gate { failures, .. } => write!(f, "quality gate failed: {}", failures.join(", ")),
         }
     }
 }
@@ -67,69 +85,47 @@ impl std::fmt::Display for ConvertError {
 impl std::error::Error for ConvertError {}
 
 /// What a conversion changes.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct ConvertOptions {
     /// Cast tensors of 16 to 64 bit floats to this dtype.
     pub precision: Option<DType>,
+    /// Dequantize block-quantized tensors to this dtype of 16 or 32 bit floats.
+    pub dequantize: Option<DType>,
+    /// What each tensor becomes, by position; the other options hold where there is none. Empty: for no tensor.
+    pub targets: Vec<Option<TensorTarget>>,
+    /// How far quantization may move values.
+    pub gate: Option<QualityGate>,
 }
 
-/// A tensor's way through a conversion.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ConvertedTensor {
-    /// Name in the target.
-    pub name: String,
-    /// Dtype in the source.
-    pub from: DType,
-    /// Dtype in the target.
-    pub to: DType,
-    /// Bytes in the source.
-    pub bytes_before: u64,
-    /// Bytes in the target.
-    pub bytes_after: u64,
+impl ConvertOptions {
+    /// What a tensor becomes.
+    fn target(&self, tensor: usize, from: DType) -> TensorTarget {
+        if let Some(Some(target)) = self.targets.get(tensor) {
+            return target.clone();
+        }
+        let cast = |to: DType| from.is_float() && can_cast(from, to);
+        let dequantize = self.dequantize.filter(|_| from.is_quantized());
+        let to = dequantize.or(self.precision.filter(|&to| cast(to))).unwrap_or(from);
+        to.into()
+    }
 }
 
-/// What a conversion did, or would do.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct ConvertReport {
-    /// Format read.
-    pub from: FormatId,
-    /// Files written, or to be written, with their lengths in bytes.
-    pub files: Vec<apr_core::FileInfo>,
-    /// The tensors, in the order they are written.
-    pub tensors: Vec<ConvertedTensor>,
-    /// Tensors that are another one's bytes, and not written again.
-    pub tied: usize,
-    /// Bytes of tensors read.
-    pub bytes_in: u64,
-    /// Bytes of all files written.
-    pub bytes_out: u64,
-    /// Rounding of casts, in elements.
-    pub rounding: Rounding,
-    /// What the target can't hold.
-    pub losses: Vec<Loss>,
-    /// What the tensors' values are like, where that was asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub validation: Option<ValidationReport>,
-    /// What is odd about the source.
-    pub warnings: Vec<String>,
-}
-
-/// How many elements a cast changed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Rounding {
-    /// Not representable, rounded to the nearest value.
-    pub inexact: u64,
-    /// Too small, became zero.
-    pub flushed: u64,
-    /// Too large, became infinite.
-    pub overflowed: u64,
+/// A tensor's way.
+enum Recipe {
+    /// Its bytes stay.
+    Keep,
+    /// From float to float.
+    Cast(DType),
+    /// From or to blocks.
+    Recode(Recode),
 }
 
 /// A planned conversion: sizes are known, nothing was read or written.
 pub struct Conversion {
     writer: Box<dyn CheckpointWriter>,
-    casts: Vec<Option<DType>>,
+    recipes: Vec<Recipe>,
     validator: InlineValidator,
+    gate: Option<QualityGate>,
     report: ConvertReport,
 }
 
@@ -138,41 +134,56 @@ pub struct Conversion {
 /// # Errors
 /// E001 when the target can't hold a tensor, E007 and E008 when a companion can't be read.
 pub fn plan(reader: &dyn CheckpointReader, options: &ConvertOptions, target: &PlanOptions) -> Result<Conversion> {
-    let casts: Vec<Option<DType>> =
-        reader.tensors().iter().map(|info| options.precision.and_then(|to| cast_of(info.dtype, to))).collect();
+    let infos = reader.tensors().iter().enumerate();
+    let targets: Vec<TensorTarget> = infos.map(|(tensor, info)| options.target(tensor, info.dtype)).collect();
+    let recipes = targets.iter().enumerate().map(|(tensor, target)| recipe(reader, tensor, target));
+    let recipes = recipes.collect::<Result<Vec<_>>>()?;
     let target_infos: Vec<TensorInfo> = reader
         .tensors()
         .iter()
-        .zip(&casts)
-        .map(|(info, cast)| TensorInfo { dtype: cast.unwrap_or(info.dtype), ..info.clone() })
+        .zip(&targets)
+        .map(|(info, target)| TensorInfo { dtype: target.dtype, ..info.clone() })
         .collect();
 
     // Order is part of a safetensors file's identity only while its entries are the source's.
-    let changed = casts.iter().any(Option::is_some);
+    let changed = recipes.iter().any(|recipe| !matches!(recipe, Recipe::Keep));
     let foreign = reader.metadata().get(keys::SAFETENSORS).is_none();
     let target = PlanOptions { canonical: target.canonical || changed || foreign, ..target.clone() };
     let metadata = target_metadata(reader, &target);
     let writer = apr::plan(&target_infos, &metadata, read_companions(reader)?, &target)?;
 
-    let tensors = describe(reader, &target_infos, &*writer);
+    let tensors = describe(reader, &target_infos, &targets, &*writer);
+    let elements = writer.layout().tensors.iter().map(|planned| target_infos[planned.source].shape.elements());
     let report = ConvertReport {
         from: reader.format(),
         files: writer.layout().files.clone(),
+        elements: elements.map(Option::unwrap_or_default).fold(0, u64::saturating_add),
         bytes_in: tensors.iter().map(|tensor| tensor.bytes_before).sum(),
         bytes_out: writer.layout().total_len(),
         tied: target_infos.len() - tensors.len(),
         tensors,
         rounding: Rounding::default(),
+        quantization: None,
         losses: writer.layout().losses.clone(),
         validation: None,
         warnings: warnings(reader),
     };
     let validator = InlineValidator::new(ValidationConfig::off());
-    Ok(Conversion { writer, casts, validator, report })
+    Ok(Conversion { writer, recipes, validator, gate: options.gate, report })
 }
 
-fn cast_of(from: DType, to: DType) -> Option<DType> {
-    (from != to && from.is_float() && can_cast(from, to)).then_some(to)
+fn recipe(reader: &dyn CheckpointReader, tensor: usize, target: &TensorTarget) -> Result<Recipe> {
+    let info = &reader.tensors()[tensor];
+    if info.dtype == target.dtype {
+        return Ok(Recipe::Keep);
+    }
+    if let Some(recode) = recode::needed(reader, tensor, target)? {
+        return Ok(Recipe::Recode(recode));
+    }
+    if can_cast(info.dtype, target.dtype) {
+        return Ok(Recipe::Cast(target.dtype));
+    }
+    Err(Error::format(format!("{} does not become {}", info.dtype, target.dtype)).for_tensor(&info.name))
 }
 
 fn target_metadata(reader: &dyn CheckpointReader, target: &PlanOptions) -> Metadata {
@@ -210,6 +221,7 @@ fn warnings(reader: &dyn CheckpointReader) -> Vec<String> {
 fn describe(
     reader: &dyn CheckpointReader,
     target_infos: &[TensorInfo],
+    targets: &[TensorTarget],
     writer: &dyn CheckpointWriter,
 ) -> Vec<ConvertedTensor> {
     let planned = writer.layout().tensors.iter();
@@ -222,6 +234,7 @@ fn describe(
                 to: target_infos[planned.source].dtype,
                 bytes_before: source.byte_len().unwrap_or_default(),
                 bytes_after: planned.len,
+                why: targets[planned.source].why.clone(),
             }
         })
         .collect()
@@ -234,8 +247,9 @@ struct Slot {
     output: Vec<u8>,
     input_sums: Option<ChunkSums>,
     output_sums: Option<ChunkSums>,
-    counts: CastCounts,
-    scratch: Scratch,
+    found: Found,
+    buffers: recode::Buffers,
+    summary: values::Buffers,
     moments: Option<Moments>,
 }
 
@@ -260,6 +274,13 @@ impl Conversion {
         Self { validator, ..self }
     }
 
+    /// Reports what was lost before the conversion too.
+    #[must_use]
+    pub fn after_losing(mut self, losses: Vec<Loss>) -> Self {
+        self.report.losses.splice(0..0, losses);
+        self
+    }
+
     /// Reads, converts and writes everything. Bytes of a source with digests are checked against them on the way.
     ///
     /// # Errors
@@ -272,16 +293,19 @@ impl Conversion {
         pipeline: &P,
         progress: &dyn Progress,
     ) -> Result<ConvertReport, ConvertError> {
-        let Self { mut writer, casts, validator, mut report } = self;
+        let Self { mut writer, recipes, validator, gate, mut report } = self;
         let wanted = Wanted { sums: writer.wants_sums(), moments: validator.config().reads_values() };
-        let jobs = jobs(reader, &*writer)?;
-        let produce = |at: usize, slot: &mut Slot| produce(reader, jobs[at], casts[jobs[at].tensor], wanted, slot);
+        let jobs = jobs(reader, &recipes, &*writer)?;
+        let produce = |at: usize, slot: &mut Slot| produce(reader, jobs[at], &recipes[jobs[at].tensor], wanted, slot);
 
         let mut digest = TensorDigest::new();
-        let mut judge = Judge { validator, crc: Crc32::new(), moments: Moments::default() };
-        let mut counts = CastCounts::default();
+        let mut judge = Judge::new(validator);
+        let mut tensor_so_far = Found::default();
+        let mut quality = QualityLog::default();
         let mut losses = Vec::new();
         let mut violation = None;
+        // The pipeline's errors are the model's; what is meant by this one is told below.
+        let stopped = |name: &str| Error::corrupt("a violation ended the job").for_tensor(name);
         writer.begin(sink)?;
         let outcome = pipeline.run(jobs.len(), produce, |at, slot| {
             let Job { tensor, chunk, .. } = jobs[at];
@@ -290,19 +314,33 @@ impl Conversion {
             check_digest(reader, tensor, chunk, input, slot.input_sums, &mut digest)?;
             if let Err(error) = judge.see(reader, jobs[at], slot) {
                 violation = Some(error);
-                // The pipeline's errors are the model's; what is meant is told below.
-                return Err(Error::corrupt("a violation ended the job").for_tensor(&info.name));
+                return Err(stopped(&info.name));
             }
-            let cast = casts[tensor];
-            writer.write_chunk(sink, if cast.is_some() { &slot.output } else { input }, slot.output_sums)?;
+            let recipe = &recipes[tensor];
+            tensor_so_far.merge(&slot.found);
+            if slot.found.is_finite() {
+                let bytes = if matches!(recipe, Recipe::Keep) { input } else { &slot.output };
+                writer.write_chunk(sink, bytes, slot.output_sums)?;
+            }
             progress.advance(chunk.len as u64);
-            if let Some(to) = cast {
-                counts.merge(slot.counts);
-                if chunk.last {
-                    let counts = std::mem::take(&mut counts);
-                    report.rounding.add(counts);
-                    losses.extend(overflow_loss(&info.name, to, counts));
+            if !chunk.last {
+                return Ok(());
+            }
+            let found = std::mem::take(&mut tensor_so_far);
+            if let Some(found) = found.violation(info) {
+                violation = Some(ValidationError::of_values(&info.name, found));
+                return Err(stopped(&info.name));
+            }
+            report.rounding.add(found.counts);
+            match recipe {
+                Recipe::Recode(recode) if recode.to.is_quantized() => {
+                    let info = TensorInfo { dtype: recode.to, ..info.clone() };
+                    quality.add(&info.name, recode.to, info.byte_len()?, &found.drift);
                 }
+                Recipe::Cast(to) | Recipe::Recode(Recode { to, .. }) => {
+                    losses.extend(overflow_loss(&info.name, *to, found.counts));
+                }
+                Recipe::Keep => {}
             }
             Ok(())
         });
@@ -310,6 +348,13 @@ impl Conversion {
             return Err(violation.into());
         }
         outcome?;
+        report.quantization = quality.finish();
+        if let (Some(gate), Some(measured)) = (gate, &report.quantization) {
+            let failures = gate.failures(measured);
+            if !failures.is_empty() {
+                return Err(ConvertError::Gate { failures, report: Box::new(measured.clone()) });
+            }
+        }
         let validation = judge.validator.finish();
         let violations = validation.errors.iter().filter_map(|error| serde_json::to_value(error).ok()).collect();
         let notes = Notes { losses, violations };
@@ -320,38 +365,6 @@ impl Conversion {
     }
 }
 
-/// Puts the parts of a tensor together and hands it to the validator when it is complete.
-struct Judge {
-    validator: InlineValidator,
-    crc: Crc32,
-    moments: Moments,
-}
-
-impl Judge {
-    fn see(&mut self, reader: &dyn CheckpointReader, job: Job, slot: &Slot) -> Result<(), ValidationError> {
-        let Job { tensor, chunk, .. } = job;
-        let name = &reader.tensors()[tensor].name;
-        if let Some(stated) = reader.crc32(tensor) {
-            match slot.input_sums {
-                Some(sums) => self.crc.append(sums),
-                None => self.crc.update(&slot.input[..chunk.len]),
-            }
-            if chunk.last {
-                let found = std::mem::take(&mut self.crc).value();
-                self.validator.validate_checksum(tensor, name, (stated, found))?;
-            }
-        }
-        if let Some(part) = &slot.moments {
-            self.moments.merge(part);
-            if chunk.last {
-                let stats = std::mem::take(&mut self.moments).finish();
-                self.validator.validate_stats(tensor, name, &stats)?;
-            }
-        }
-        Ok(())
-    }
-}
-
 /// What to compute of each chunk.
 #[derive(Clone, Copy)]
 struct Wanted {
@@ -359,39 +372,44 @@ struct Wanted {
     moments: bool,
 }
 
-fn jobs(reader: &dyn CheckpointReader, writer: &dyn CheckpointWriter) -> Result<Vec<Job>> {
+fn jobs(reader: &dyn CheckpointReader, recipes: &[Recipe], writer: &dyn CheckpointWriter) -> Result<Vec<Job>> {
     let mut jobs = Vec::new();
     for planned in &writer.layout().tensors {
         let info = &reader.tensors()[planned.source];
         let len = info.byte_len()?;
-        jobs.extend(chunks(info, len).map(|chunk| Job { tensor: planned.source, chunk, len }));
+        let job = |chunk| Job { tensor: planned.source, chunk, len };
+        match &recipes[planned.source] {
+            Recipe::Recode(recode) => jobs.extend(recode.pieces().into_iter().map(job)),
+            _ => jobs.extend(chunks(info, len).map(job)),
+        }
     }
     // Empty tensors have no chunk to write.
     jobs.retain(|job| job.len > 0);
     Ok(jobs)
 }
 
-fn produce(
-    reader: &dyn CheckpointReader,
-    job: Job,
-    cast: Option<DType>,
-    wanted: Wanted,
-    slot: &mut Slot,
-) -> Result<()> {
+fn produce(reader: &dyn CheckpointReader, job: Job, recipe: &Recipe, wanted: Wanted, slot: &mut Slot) -> Result<()> {
     let Job { tensor, chunk, len } = job;
     let input = take(&mut slot.input, chunk.len);
     reader.read_tensor(tensor, chunk.offset, input)?;
     let input = &*input;
     let check = chunk.summable && reader.digest(tensor).is_some();
+    let kept = matches!(recipe, Recipe::Keep);
     slot.input_sums =
-        (check || (wanted.sums && cast.is_none() && chunk.summable)).then(|| ChunkSums::of(input, chunk.offset, len));
-    slot.output_sums = slot.input_sums;
-    let from = reader.tensors()[tensor].dtype;
-    slot.moments = (wanted.moments && is_decodable(from)).then(|| Moments::of(from, input, &mut slot.scratch));
-    if let Some(to) = cast {
-        slot.counts = cast_float(from, to, input, &mut slot.output);
-        let scaled = |bytes: u64| bytes / from.block_bytes() * to.block_bytes();
-        slot.output_sums = wanted.sums.then(|| ChunkSums::of(&slot.output, scaled(chunk.offset), scaled(len)));
+        (check || (wanted.sums && kept && chunk.summable)).then(|| ChunkSums::of(input, chunk.offset, len));
+    slot.moments =
+        wanted.moments.then(|| values::moments(reader, tensor, chunk, input, &mut slot.summary)).transpose()?;
+    slot.found = Found::default();
+    slot.output_sums = None;
+    match recipe {
+        Recipe::Keep => slot.output_sums = slot.input_sums,
+        Recipe::Cast(to) => {
+            let from = reader.tensors()[tensor].dtype;
+            slot.found.counts = cast_float(from, *to, input, &mut slot.output);
+            let scaled = |bytes: u64| bytes / from.block_bytes() * to.block_bytes();
+            slot.output_sums = wanted.sums.then(|| ChunkSums::of(&slot.output, scaled(chunk.offset), scaled(len)));
+        }
+        Recipe::Recode(recode) => slot.found = recode.run(chunk.offset, input, &mut slot.buffers, &mut slot.output),
     }
     Ok(())
 }
@@ -425,12 +443,4 @@ fn overflow_loss(name: &str, to: DType, counts: CastCounts) -> Option<Loss> {
         what: format!("{} became infinite", counted(counts.overflowed, "value")),
         why: format!("they exceed the range of {to}"),
     })
-}
-
-impl Rounding {
-    fn add(&mut self, counts: CastCounts) {
-        self.inexact += counts.inexact;
-        self.flushed += counts.flushed;
-        self.overflowed += counts.overflowed;
-    }
 }

@@ -1,0 +1,135 @@
+use std::path::PathBuf;
+
+use apr::DType;
+use apr_ops::quantize::{self, Scheme};
+use clap::{Args, ValueEnum};
+
+use super::{ModelFormat, WriteArgs};
+
+fn parse_scheme(name: &str) -> Result<Scheme, String> {
+    Scheme::parse(name).map_err(|error| error.to_string())
+}
+
+fn parse_dtype(name: &str) -> Result<DType, String> {
+    quantize::parse_dtype(name).map_err(|error| error.to_string())
+}
+
+/// A pattern of tensor names and the dtype that they get.
+fn parse_rule(rule: &str) -> Result<(String, DType), String> {
+    let (pattern, dtype) = rule.rsplit_once('=').ok_or("expected PATTERN=TYPE, such as '*.ffn_down.weight=q6_k'")?;
+    Ok((pattern.to_owned(), parse_dtype(dtype)?))
+}
+
+fn parse_drift(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(drift) if drift >= 0.0 => Ok(drift),
+        _ => Err("expected a number that is not negative, such as 0.05".to_owned()),
+    }
+}
+
+/// How to quantize, and what it may cost.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Quantization")]
+pub(crate) struct QuantizeOptions {
+    /// Type of the token embeddings
+    #[arg(long, value_name = "TYPE", value_parser = parse_dtype)]
+    pub(crate) embedding_type: Option<DType>,
+    /// Type of the output projection
+    #[arg(long, value_name = "TYPE", value_parser = parse_dtype)]
+    pub(crate) output_type: Option<DType>,
+    /// Type of the tensors whose names match; may be given several times, the first match counts
+    #[arg(long, value_name = "GLOB=TYPE", value_parser = parse_rule)]
+    pub(crate) tensor_type: Vec<(String, DType)>,
+    /// The same type for all tensors, without the mix's exceptions
+    #[arg(long)]
+    pub(crate) pure: bool,
+    /// Quantize again what is quantized already, which adds one error to the other
+    #[arg(long)]
+    pub(crate) requantize: bool,
+    /// Importance matrix of llama.cpp: GGUF, or the older .dat
+    #[arg(long, value_name = "FILE", conflicts_with = "calibration")]
+    pub(crate) imatrix: Option<PathBuf>,
+    /// Samples as CSV, one a line: their mean squares weigh the columns of tensors that take such samples
+    #[arg(long, value_name = "FILE")]
+    pub(crate) calibration: Option<PathBuf>,
+    /// Write nothing if the error exceeds 10 % of the weights' norm, 50 % in one tensor, or turns them by 8 degrees
+    #[arg(long)]
+    pub(crate) quality_check: bool,
+    /// Write nothing if the error's norm exceeds this share of the weights' norm (in one tensor: five times that)
+    #[arg(long, value_name = "X", value_parser = parse_drift)]
+    pub(crate) max_drift: Option<f64>,
+}
+
+/// Arguments of `import`, `convert` and `export` about quantization.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Quantization")]
+pub(crate) struct RequantizeArgs {
+    /// Quantize: q8_0, q4_0, q4_k_m, int8 ...; `apr quantize --help` lists all
+    #[arg(long, value_name = "TYPE", value_parser = parse_scheme)]
+    pub(crate) quantize: Option<Scheme>,
+    /// Turn quantized tensors back into floats
+    #[arg(long, value_enum, value_name = "DTYPE", conflicts_with = "keep_quantization")]
+    pub(crate) dequantize: Option<Dequantized>,
+    /// Leave quantized tensors as they are; this is the default
+    #[arg(long)]
+    pub(crate) keep_quantization: bool,
+    #[command(flatten)]
+    pub(crate) options: QuantizeOptions,
+}
+
+/// Arguments of `quantize`.
+#[derive(Debug, Args)]
+#[command(after_help = TYPES)]
+pub(crate) struct QuantizeArgs {
+    /// File, folder, shard index, or - for standard input
+    pub(crate) model: PathBuf,
+    /// Type or mix of types
+    #[arg(short, long = "type", value_name = "TYPE", value_parser = parse_scheme)]
+    pub(crate) scheme: Scheme,
+    #[command(flatten)]
+    pub(crate) options: QuantizeOptions,
+    #[command(flatten)]
+    pub(crate) write: WriteArgs,
+    /// Only the entries of a checkpoint below this prefix, such as state_dict. or model.
+    #[arg(long, value_name = "P")]
+    pub(crate) prefix: Option<String>,
+    /// Target format [default: by the output's extension]
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub(crate) format: Option<ModelFormat>,
+    /// Cut the output into files of at most this many bytes of tensors, such as 5GB
+    #[arg(long, value_name = "SIZE", value_parser = super::convert::parse_shard_size)]
+    pub(crate) shard_size: Option<u64>,
+}
+
+const TYPES: &str = "\
+Types:
+  q8_0 q5_1 q5_0 q4_1 q4_0        blocks of 32; q6_k output where llama.cpp has it so
+  q2_k q3_k_s q3_k_m q3_k_l       mixes of K-quants by llama.cpp's rules
+  q4_k_s q4_k_m q5_k_s q5_k_m q6_k
+  iq4_nl iq4_xs                   non-linear, 4.5 and 4.25 bits
+  tq1_0 tq2_0 mxfp4 nvfp4         ternary weights; 4-bit floats
+  int8 int4                       apr's own: a scale a row, a scale a group of 32
+  f8_e4m3 f8_e5m2 fp16 bf16 fp32  floats";
+
+/// Floats that quantized tensors become.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Dequantized {
+    /// 32 bits
+    #[value(alias = "fp32")]
+    F32,
+    /// 16 bits, 5 of exponent
+    #[value(alias = "fp16")]
+    F16,
+    /// 16 bits, 8 of exponent
+    Bf16,
+}
+
+impl Dequantized {
+    pub(crate) fn dtype(self) -> DType {
+        match self {
+            Self::F32 => DType::F32,
+            Self::F16 => DType::F16,
+            Self::Bf16 => DType::BF16,
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! `apr import`, `apr convert`, `apr export`: one engine, three ways to say what is wanted.
+
+mod render;
+mod write;
+
+use std::path::Path;
+
+use apr::{ByteSource, CheckpointReader, Error, FormatId, PlanOptions, TargetFormat, keys};
+use apr_ops::import::{Foreign, ImportOptions, Prepared, prepare, restore};
+use apr_ops::inline::{InlineValidator, ValidationConfig};
+use apr_ops::quantize::{Unpacked, place};
+use apr_ops::sha256;
+use apr_ops::view::View;
+
+use self::write::{Job, write};
+use super::analyze;
+use super::quantize::Wanted;
+use crate::args::{
+    ConvertArgs, Dequantized, ExportArgs, ImportArgs, ModelFormat, Precision, RequantizeArgs, Sha256, WriteArgs,
+};
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::model::Model;
+use crate::output::Output;
+use crate::progress::Bar;
+use crate::{Outcome, model, signals};
+
+/// Losses shown before the rest is only counted.
+const SHOWN: usize = 20;
+
+/// Packs a model and its companions into an `.apr` file.
+pub(super) fn import(args: &ImportArgs, context: &Context) -> Outcome {
+    let model = model::open_with_companions(&args.source, context)?;
+    if let Some(expected) = args.from.filter(|from| from.id() != model.reader.format()) {
+        let message = format!("this is {}, not {}", model.reader.format().name(), expected.id().name());
+        return Err(Error::format(message).in_file(&model.name).into());
+    }
+    if let Some(expected) = &args.sha256 {
+        check_sha256(&args.source, &model, expected, context)?;
+    }
+    let selected = select(&*model.reader, args.prefix.as_deref())?;
+    let output = args.write.output.as_deref();
+    let foreign = |extension: &&str| *extension != "apr" && by_extension(extension).is_some();
+    if let Some(extension) = output.and_then(Path::extension).and_then(|text| text.to_str()).filter(foreign) {
+        let message = format!("import writes .apr files; `apr convert` writes .{extension}");
+        return Err(Failure::Usage(message));
+    }
+    let target = layout(Output::plan_options(TargetFormat::Apr2, output), args.align, None)?;
+    let mut prepared = prepared(&selected, &args.write, args.license.clone(), context)?;
+    if let Some(digest) = &args.sha256 {
+        record_sha256(&mut prepared.view, digest);
+    }
+    let wanted = wanted(&args.requantize, &args.write);
+    let options = wanted.apply(&mut prepared.view, Vec::new(), TargetFormat::Apr2, context)?;
+    write(Job { prepared, name: &model.name, args: &args.write, target: &target, losses: Vec::new(), options }, context)
+}
+
+/// A conversion as typed.
+pub(super) struct Request<'a> {
+    pub(super) model: &'a Path,
+    pub(super) prefix: Option<&'a str>,
+    pub(super) format: Option<ModelFormat>,
+    pub(super) write: &'a WriteArgs,
+    pub(super) shard_size: Option<u64>,
+    pub(super) align: Option<u32>,
+    pub(super) wanted: Wanted<'a>,
+}
+
+/// Converts between formats.
+pub(super) fn convert(args: &ConvertArgs, context: &Context) -> Outcome {
+    if args.analyze_source {
+        let model = model::open_with_companions(&args.model, context)?;
+        return analyze::run(&select(&*model.reader, args.prefix.as_deref())?, &model.name, context);
+    }
+    run(
+        &Request {
+            model: &args.model,
+            prefix: args.prefix.as_deref(),
+            format: args.format,
+            write: &args.write,
+            shard_size: args.shard_size,
+            align: args.align,
+            wanted: wanted(&args.requantize, &args.write),
+        },
+        context,
+    )
+}
+
+/// Converts as requested.
+pub(super) fn run(request: &Request<'_>, context: &Context) -> Outcome {
+    let format = target_format(request.format, request.write.output.as_deref())?;
+    let target = Output::plan_options(format, request.write.output.as_deref());
+    let target = layout(target, request.align, request.shard_size)?;
+    // A GGUF file has the tokenizer inside, be it that the weights alone were named.
+    let model = match format {
+        TargetFormat::Gguf => model::open_with_companions(request.model, context)?,
+        _ => model::open(request.model, context)?,
+    };
+    let selected = select(&*model.reader, request.prefix)?;
+    let goal = Goal { write: request.write, target: &target, wanted: request.wanted };
+    match format {
+        TargetFormat::Apr2 => {
+            let mut prepared = prepared(&selected, request.write, None, context)?;
+            let options = request.wanted.apply(&mut prepared.view, Vec::new(), format, context)?;
+            write(
+                Job { prepared, name: &model.name, args: request.write, target: &target, losses: Vec::new(), options },
+                context,
+            )
+        }
+        _ => write_foreign(selected, (request.model, &model.name), &goal, validation(request.write), context),
+    }
+}
+
+/// Writes another format.
+pub(super) fn export(args: &ExportArgs, context: &Context) -> Outcome {
+    let format = export_format(args)?;
+    let model = match format {
+        TargetFormat::Gguf => model::open_with_companions(&args.model, context)?,
+        _ => model::open(&args.model, context)?,
+    };
+    let target = layout(Output::plan_options(format, args.write.output.as_deref()), None, args.shard_size)?;
+    // What went through an import was judged there; an export gives back what is in the file.
+    let stop = validation(&args.write).stop;
+    let integrity = ValidationConfig { stop, ..ValidationConfig::integrity() };
+    let goal = Goal { write: &args.write, target: &target, wanted: wanted(&args.requantize, &args.write) };
+    write_foreign(View::new(&*model.reader), (&args.model, &model.name), &goal, integrity, context)
+}
+
+/// Where a conversion goes.
+struct Goal<'a> {
+    write: &'a WriteArgs,
+    target: &'a PlanOptions,
+    wanted: Wanted<'a>,
+}
+
+/// Writes a format other than `.apr`, under the names and in the layout that it has there.
+fn write_foreign(
+    mut reader: View<'_>,
+    (path, name): (&Path, &str),
+    goal: &Goal<'_>,
+    validation: ValidationConfig,
+    context: &Context,
+) -> Outcome {
+    let Goal { write: args, target, wanted } = *goal;
+    let (families, architecture) = (context.families()?, context.architecture()?);
+    if let (TargetFormat::Gguf, Some(called)) = (target.format, called(path)) {
+        reader.metadata_mut().set_default("model_name", called);
+    }
+    let Foreign { mut prepared, dtypes, losses } =
+        restore(&reader, families, &architecture, target.format, validation)?;
+    if target.format == TargetFormat::Gguf && reader.format() == FormatId::Gguf && wanted.scheme.is_some() {
+        // The file is then the one that llama-quantize writes.
+        prepared.view.sort_by_key(place);
+    }
+    let options = wanted.apply(&mut prepared.view, dtypes, target.format, context)?;
+    let job = |prepared, losses, options| Job { prepared, name, args, target, losses, options };
+    let stays_quantized = options.dequantize.is_none() && wanted.scheme.is_none();
+    if target.format == TargetFormat::Safetensors && stays_quantized && Unpacked::is_needed(&prepared.view) {
+        let Prepared { view, family, misfits, warnings, .. } = prepared;
+        let unpacked = Unpacked::new(&view)?;
+        let validator = InlineValidator::new(ValidationConfig::off());
+        let prepared = Prepared { view: View::new(&unpacked), validator, family, misfits, warnings };
+        // Not the name under which libraries look for weights that they can use as they are.
+        let file_name = if target.folder { "weights.safetensors".to_owned() } else { target.file_name.clone() };
+        let target = &PlanOptions { file_name, ..target.clone() };
+        return write(Job { prepared, name, args, target, losses, options }, context);
+    }
+    write(job(prepared, losses, options), context)
+}
+
+/// What people call the model at a path: the name of its folder, or of its file where that says something.
+fn called(path: &Path) -> Option<String> {
+    let path = path.canonicalize().ok()?;
+    let stem =
+        path.file_stem().filter(|stem| !path.is_dir() && !["model", "pytorch_model"].iter().any(|usual| stem == usual));
+    let folder = if path.is_dir() { Some(path.as_path()) } else { path.parent() };
+    let name = stem.or_else(|| folder?.file_name())?;
+    name.to_str().map(str::to_owned)
+}
+
+/// Options about the file, where its format has a say.
+fn layout(target: PlanOptions, align: Option<u32>, shard_size: Option<u64>) -> Outcome<PlanOptions> {
+    let target = PlanOptions { shard_size, ..target };
+    match (target.format, align) {
+        (_, None) => Ok(target),
+        (TargetFormat::Gguf, Some(_)) => Ok(PlanOptions { alignment: align, ..target }),
+        (TargetFormat::Apr2, Some(32 | 64)) => Ok(PlanOptions { align_32: align == Some(32), ..target }),
+        (TargetFormat::Apr2, Some(_)) => {
+            Err(Failure::Usage("tensors of .apr files are aligned to 32 or 64 bytes".to_owned()))
+        }
+        _ => Err(Failure::Usage("--align works for .apr and GGUF output only".to_owned())),
+    }
+}
+
+fn wanted<'a>(args: &'a RequantizeArgs, write: &WriteArgs) -> Wanted<'a> {
+    Wanted {
+        scheme: args.quantize,
+        dequantize: args.dequantize.map(Dequantized::dtype),
+        precision: write.precision.map(Precision::dtype),
+        options: &args.options,
+    }
+}
+
+fn select<'a>(reader: &'a dyn CheckpointReader, prefix: Option<&str>) -> Outcome<View<'a>> {
+    let mut view = View::new(reader);
+    if let Some(prefix) = prefix {
+        view.select(prefix)?;
+    }
+    Ok(view)
+}
+
+fn validation(args: &WriteArgs) -> ValidationConfig {
+    if args.relaxed || args.force { ValidationConfig::relaxed() } else { ValidationConfig::strict() }
+}
+
+/// A model for an `.apr` file.
+fn prepared<'a>(
+    reader: &'a dyn CheckpointReader,
+    args: &WriteArgs,
+    license: Option<String>,
+    context: &Context,
+) -> Outcome<Prepared<'a>> {
+    let options = ImportOptions { architecture: context.architecture()?, validation: validation(args), license };
+    Ok(prepare(reader, context.families()?, &options)?)
+}
+
+/// Compares the digest of the weights' file, read as a whole, with the one that was promised.
+fn check_sha256(path: &Path, model: &Model, expected: &Sha256, context: &Context) -> Outcome {
+    let file = match model.reader.files() {
+        _ if model.spool().is_some() => model.spool().unwrap_or(path).to_path_buf(),
+        [_] if !path.is_dir() => path.to_path_buf(),
+        [file] => path.join(&file.name),
+        files => {
+            let message = format!("--sha256 is the digest of one file; the model has {}", files.len());
+            return Err(Failure::Usage(message));
+        }
+    };
+    signals::stop_cleanly(&context.interrupt)?;
+    let (source, _spool) = model::open_bytes(&file, context)?;
+    let found = sha256(&source, &context.pipeline()?, &Bar::new(&context.printer, source.len()))?;
+    if found == *expected {
+        return Ok(());
+    }
+    let (found, expected) = (hex(&found), hex(expected));
+    Err(Error::checksum(format!("its SHA-256 is {found}, not {expected}")).in_file(file.display()).into())
+}
+
+fn record_sha256(view: &mut View<'_>, digest: &Sha256) {
+    let metadata = view.metadata_mut();
+    let mut source = metadata.object(keys::SOURCE).cloned().unwrap_or_default();
+    source.insert("sha256".to_owned(), hex(digest).into());
+    metadata.set(keys::SOURCE, source);
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The format asked for, or the one that the output's extension stands for, or safetensors.
+fn export_format(args: &ExportArgs) -> Outcome<TargetFormat> {
+    let output = args.write.output.as_deref().filter(|path| !Output::is_stdout(path) && !path.is_dir());
+    let extension = output.and_then(Path::extension).and_then(|text| text.to_str());
+    match (args.format, extension.map(by_extension)) {
+        (Some(format), _) | (None, Some(Some(format))) => Ok(format.target()),
+        (None, None) => Ok(TargetFormat::Safetensors),
+        (None, Some(None)) => {
+            let message = "the output's extension names no format that is written; --format says which is meant";
+            Err(Failure::Usage(message.to_owned()))
+        }
+    }
+}
+
+fn by_extension(extension: &str) -> Option<ModelFormat> {
+    match extension {
+        "apr" => Some(ModelFormat::Apr),
+        "gguf" => Some(ModelFormat::Gguf),
+        "safetensors" => Some(ModelFormat::Safetensors),
+        "pt" | "pth" | "bin" => Some(ModelFormat::Pytorch),
+        _ => None,
+    }
+}
+
+/// The format asked for, or the one that the output's extension stands for.
+fn target_format(asked: Option<ModelFormat>, output: Option<&Path>) -> Outcome<TargetFormat> {
+    let extension = output.and_then(Path::extension).and_then(|text| text.to_str());
+    let format = asked.or_else(|| by_extension(extension?)).ok_or_else(|| {
+        let message = "the output's extension names no format; say --format apr, gguf, pytorch or safetensors";
+        Failure::Usage(message.to_owned())
+    });
+    Ok(format?.target())
+}

@@ -1,0 +1,185 @@
+//! What a conversion did, in words.
+
+use std::io::{self, Write};
+
+use apr::{DType, Escaped, Loss};
+use apr_ops::convert::{ConvertReport, Quality, TensorQuality, TypeQuality};
+use apr_ops::counted;
+use apr_ops::import::FamilyNote;
+use apr_ops::inline::ValidationError;
+use apr_ops::physics::Level;
+use serde::Serialize;
+
+use super::SHOWN;
+use crate::human;
+use crate::printer::{BAD, BOLD, DIM, GOOD, ODD};
+
+/// What was written, and as what.
+#[derive(Serialize)]
+pub(super) struct WriteReport {
+    #[serde(flatten)]
+    pub(super) conversion: ConvertReport,
+    pub(super) family: Option<FamilyNote>,
+    pub(super) misfits: Vec<ValidationError>,
+}
+
+pub(super) fn render_family(out: &mut dyn Write, report: &WriteReport) -> io::Result<()> {
+    let Some(family) = &report.family else {
+        // What an export writes was judged when it came in.
+        let judged = report.conversion.validation.is_some();
+        return if judged {
+            writeln!(out, "  unknown family, names as they are (--arch NAME gives one)")
+        } else {
+            Ok(())
+        };
+    };
+    let renamed = match family.renamed {
+        0 => "names as they are".to_owned(),
+        renamed => format!("{} renamed", counted(renamed as u64, "tensor")),
+    };
+    let guessed = if family.guessed { " (by its names)" } else { "" };
+    writeln!(out, "  {} family{guessed}, {renamed}", Escaped(&family.title))
+}
+
+pub(super) fn render_validation(out: &mut dyn Write, report: &WriteReport) -> io::Result<()> {
+    let Some(validation) = &report.conversion.validation else { return Ok(()) };
+    let checked = counted(validation.checked as u64, "tensor");
+    let errors = validation.errors.len() + report.misfits.len();
+    let (style, verdict) = match (errors, validation.warnings.len()) {
+        (0, 0) if report.family.is_none() => {
+            (GOOD, format!("{checked} without NaN or infinity; shapes were not checked"))
+        }
+        (0, 0) => (GOOD, format!("{checked} healthy")),
+        (0, odd) => (ODD, format!("{checked} checked, {odd} odd")),
+        (bad, odd) => (BAD, format!("{checked} checked, {bad} bad, {odd} odd")),
+    };
+    writeln!(out, "  {style}{verdict}{style:#}")?;
+    let named = validation.errors.iter().map(|error| (BAD, error)).chain(validation.warnings.iter().map(|e| (ODD, e)));
+    for (style, error) in named.take(SHOWN) {
+        let word = if error.level == Level::Error { "bad" } else { "odd" };
+        writeln!(out, "  {style}{word}{style:#}: {error}")?;
+    }
+    let total = validation.errors.len() + validation.warnings.len();
+    if total > SHOWN {
+        writeln!(out, "  {DIM}and {} more; --json lists them all{DIM:#}", total - SHOWN)?;
+    }
+    Ok(())
+}
+
+pub(super) fn render(out: &mut dyn Write, report: &ConvertReport) -> io::Result<()> {
+    let mut tensors = counted((report.tensors.len() + report.tied) as u64, "tensor");
+    if report.tied > 0 {
+        tensors.push_str(&format!(" ({} tied)", report.tied));
+    }
+    let (before, after) = (human::bytes(report.bytes_in), human::bytes(report.bytes_out));
+    let files = match report.files.len() {
+        1 => String::new(),
+        many => format!(" in {many} files"),
+    };
+    writeln!(out, "  {tensors}, {before} of weights, {after} written{files}")?;
+    render_casts(out, report)?;
+    render_quantization(out, report)?;
+    render_losses(out, report)
+}
+
+/// Losses that only differ in their name share a paragraph.
+fn render_losses(out: &mut dyn Write, report: &ConvertReport) -> io::Result<()> {
+    let alike = |a: &Loss, b: &Loss| (&a.what, &a.why) == (&b.what, &b.why);
+    for group in report.losses.chunk_by(alike).take(SHOWN) {
+        let names: Vec<String> = group.iter().take(SHOWN).map(|loss| Escaped::short(&loss.name).to_string()).collect();
+        let more = if group.len() > SHOWN { format!(" and {} more", group.len() - SHOWN) } else { String::new() };
+        let (what, why) = (Escaped(&group[0].what), Escaped(&group[0].why));
+        writeln!(out, "  {ODD}not kept{ODD:#}: {}{more} ({what}): {why}", names.join(", "))?;
+    }
+    Ok(())
+}
+
+fn render_casts(out: &mut dyn Write, report: &ConvertReport) -> io::Result<()> {
+    let mut to: Vec<(DType, u64)> = Vec::new();
+    for tensor in report.tensors.iter().filter(|tensor| tensor.from != tensor.to && !tensor.to.is_quantized()) {
+        match to.iter_mut().find(|(dtype, _)| *dtype == tensor.to) {
+            Some((_, count)) => *count += 1,
+            None => to.push((tensor.to, 1)),
+        }
+    }
+    if to.is_empty() {
+        return Ok(());
+    }
+    let casts: Vec<String> =
+        to.iter().map(|(dtype, count)| format!("{} to {dtype}", counted(*count, "tensor"))).collect();
+    let rounding = report.rounding;
+    writeln!(
+        out,
+        "  cast {}: {} rounded, {} became zero, {} became infinite",
+        casts.join(", "),
+        counted(rounding.inexact, "value"),
+        human::count(rounding.flushed),
+        human::count(rounding.overflowed)
+    )
+}
+
+/// What quantization cost: a line for each dtype, the total, and the worst tensors.
+fn render_quantization(out: &mut dyn Write, report: &ConvertReport) -> io::Result<()> {
+    let Some(quantization) = &report.quantization else { return Ok(()) };
+    let bits = report.bits_per_weight().unwrap_or_default();
+    let tensors = counted(quantization.tensors.len() as u64, "tensor");
+    writeln!(out, "  {tensors} quantized; {bits:.2} bits per weight over all tensors")?;
+    writeln!(
+        out,
+        "  {BOLD}{:<9} {:>7} {:>9} {:>6} {:>11} {:>9} {:>11} {:>9}{BOLD:#}",
+        "Type", "Tensors", "Weights", "Bits", "RMSE", "Relative", "Max error", "Cosine"
+    )?;
+    let quality = |quality: &Quality| {
+        let Quality { rmse, relative_error, max_error, cosine } = quality;
+        format!("{rmse:>11.3e} {:>8.3}% {max_error:>11.3e} {cosine:>9.6}", 100.0 * relative_error)
+    };
+    for TypeQuality { dtype, tensors, elements, bits_per_weight, quality: cost } in &quantization.by_type {
+        let (weights, cost) = (human::count(*elements), quality(cost));
+        writeln!(out, "  {dtype:<9} {tensors:>7} {weights:>9} {bits_per_weight:>6.3} {cost}")?;
+    }
+    writeln!(out, "  {:<9} {:>7} {:>9} {:>6} {}", "all", "", "", "", quality(&quantization.total))?;
+    writeln!(out, "  {DIM}the worst:{DIM:#}")?;
+    for TensorQuality { name, dtype, quality: cost } in &quantization.worst {
+        let (relative, cosine) = (100.0 * cost.relative_error, cost.cosine);
+        writeln!(out, "    {relative:>7.3}%  cosine {cosine:.6}  {dtype:<8}  {}", Escaped::short(name))?;
+    }
+    render_exceptions(out, report)
+}
+
+/// Tensors that got another dtype than was asked for, by the reason.
+fn render_exceptions(out: &mut dyn Write, report: &ConvertReport) -> io::Result<()> {
+    let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (name, why) in report.tensors.iter().filter_map(|tensor| Some((&tensor.name, tensor.why.as_deref()?))) {
+        match reasons.iter_mut().find(|(known, _)| *known == why) {
+            Some((_, names)) => names.push(name),
+            None => reasons.push((why, vec![name])),
+        }
+    }
+    for (why, names) in reasons.iter().take(SHOWN) {
+        let shown: Vec<String> = names.iter().take(3).map(|name| Escaped::short(name).to_string()).collect();
+        let more = if names.len() > 3 { format!(" and {} more", names.len() - 3) } else { String::new() };
+        writeln!(out, "  {ODD}{}{ODD:#}: {}{more}", Escaped(why), shown.join(", "))?;
+    }
+    Ok(())
+}
+
+pub(super) fn render_plan(out: &mut dyn Write, report: &ConvertReport) -> io::Result<()> {
+    let names: Vec<String> = report.tensors.iter().map(|tensor| Escaped(&tensor.name).to_string()).collect();
+    let width = names.iter().map(|name| name.chars().count()).chain([6]).max().unwrap_or_default();
+    writeln!(out, "{BOLD}{:<width$}  {:<8}  {:<8}  {:>10}  {:>10}{BOLD:#}", "Tensor", "From", "To", "Before", "After")?;
+    for (tensor, name) in report.tensors.iter().zip(&names) {
+        let (before, after) = (human::bytes(tensor.bytes_before), human::bytes(tensor.bytes_after));
+        let why = tensor.why.as_deref().map(|why| format!("  {DIM}{}{DIM:#}", Escaped(why))).unwrap_or_default();
+        writeln!(out, "{name:<width$}  {:<8}  {:<8}  {before:>10}  {after:>10}{why}", tensor.from, tensor.to)?;
+    }
+    let (before, after) =
+        (human::bytes(report.bytes_in), human::bytes(report.tensors.iter().map(|t| t.bytes_after).sum()));
+    writeln!(out, "{BOLD}{:<width$}  {:<8}  {:<8}  {before:>10}  {after:>10}{BOLD:#}", "Total", "", "")?;
+    if let Some(bits) = report.bits_per_weight() {
+        writeln!(out, "{bits:.2} bits per weight")?;
+    }
+    for file in &report.files {
+        writeln!(out, "{DIM}would write {}: {}{DIM:#}", Escaped(&file.name), human::bytes(file.len))?;
+    }
+    render_losses(out, report)
+}

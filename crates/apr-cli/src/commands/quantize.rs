@@ -1,0 +1,119 @@
+//! `apr quantize`, and what `--quantize` means elsewhere.
+
+use std::path::Path;
+
+use apr::{CheckpointReader, DType, Error, TargetFormat};
+use apr_io::io_error;
+use apr_ops::convert::{ConvertOptions, QualityGate, TensorTarget};
+use apr_ops::quantize::{
+    Casts, Choices, Imatrix, Quantization, Scheme, Weighting, importance_from_csv, plan, record, record_dequantized,
+};
+use apr_ops::tensors::parse_filter;
+use apr_ops::view::View;
+
+use super::convert::{self, Request};
+use crate::args::{QuantizeArgs, QuantizeOptions};
+use crate::context::Context;
+use crate::{Outcome, model};
+
+/// What is asked for about the types of tensors.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    pub(super) scheme: Option<Scheme>,
+    pub(super) dequantize: Option<DType>,
+    pub(super) precision: Option<DType>,
+    pub(super) options: &'a QuantizeOptions,
+}
+
+/// Quantizes a model.
+pub(super) fn run(args: &QuantizeArgs, context: &Context) -> Outcome {
+    convert::run(
+        &Request {
+            model: &args.model,
+            prefix: args.prefix.as_deref(),
+            format: args.format,
+            write: &args.write,
+            shard_size: args.shard_size,
+            align: None,
+            wanted: Wanted {
+                scheme: Some(args.scheme),
+                dequantize: None,
+                precision: args.write.precision.map(crate::args::Precision::dtype),
+                options: &args.options,
+            },
+        },
+        context,
+    )
+}
+
+impl Wanted<'_> {
+    /// Decides about the tensors of a view, and writes down there what becomes of them. `dtypes` are those that the target
+    /// format wants, by position.
+    pub(super) fn apply(
+        &self,
+        view: &mut View<'_>,
+        dtypes: Vec<Option<DType>>,
+        format: TargetFormat,
+        context: &Context,
+    ) -> Outcome<ConvertOptions> {
+        let mut targets: Vec<Option<TensorTarget>> = dtypes.into_iter().map(|dtype| dtype.map(Into::into)).collect();
+        if let Some(scheme) = self.scheme {
+            let quantization = self.quantization(scheme, format, context)?;
+            let planned = plan(view, context.family_of(view)?.as_ref(), &quantization)?;
+            planned.warnings.iter().for_each(|warning| context.printer.warn(warning));
+            targets.resize(planned.targets.len(), None);
+            for (target, (info, planned)) in targets.iter_mut().zip(view.tensors().iter().zip(planned.targets)) {
+                // What the scheme leaves alone still gets the type that the format wants.
+                if let Some(planned) = planned.filter(|planned| planned.dtype != info.dtype || target.is_none()) {
+                    *target = Some(planned);
+                }
+            }
+            record(view, &quantization, format)?;
+        } else if let Some(dtype) =
+            self.dequantize.filter(|_| view.tensors().iter().any(|info| info.dtype.is_quantized()))
+        {
+            record_dequantized(view, dtype)?;
+        }
+        let QuantizeOptions { quality_check, max_drift, .. } = *self.options;
+        let gate = max_drift.map(QualityGate::with_max_drift).or(quality_check.then(QualityGate::default));
+        Ok(ConvertOptions { precision: self.precision, dequantize: self.dequantize, targets, gate })
+    }
+
+    fn quantization(&self, scheme: Scheme, format: TargetFormat, context: &Context) -> Outcome<Quantization> {
+        let options = self.options;
+        let overrides = options.tensor_type.iter();
+        let overrides = overrides.map(|(pattern, dtype)| Ok((parse_filter(pattern)?, *dtype)));
+        let choices = Choices {
+            embedding_type: options.embedding_type,
+            output_type: options.output_type,
+            overrides: overrides.collect::<Result<_, Error>>()?,
+            pure: options.pure,
+            requantize: options.requantize,
+            casts: if format == TargetFormat::Gguf { Casts::Weights } else { Casts::Everything },
+            ..Choices::new(scheme)
+        };
+        let weighting = match (&options.imatrix, &options.calibration) {
+            (Some(path), _) => {
+                Some(Weighting::Matrix { matrix: read_imatrix(path, context)?, file: path.display().to_string() })
+            }
+            (None, Some(path)) => {
+                let bytes = std::fs::read(path).map_err(|error| io_error(&error, path))?;
+                let columns = importance_from_csv(&bytes).map_err(|error| error.in_file(path.display()))?;
+                Some(Weighting::Columns(columns))
+            }
+            (None, None) => None,
+        };
+        Ok(Quantization { choices, weighting })
+    }
+}
+
+/// An importance matrix in either of its forms.
+fn read_imatrix(path: &Path, context: &Context) -> Outcome<Imatrix> {
+    let in_file = |error: Error| error.in_file(path.display());
+    let bytes = std::fs::read(path).map_err(|error| io_error(&error, path))?;
+    if bytes.starts_with(b"GGUF") {
+        let model = model::open(path, context)?;
+        return Ok(Imatrix::from_checkpoint(&*model.reader).map_err(in_file)?);
+    }
+    Ok(Imatrix::from_legacy(&bytes).map_err(in_file)?)
+}

@@ -1,0 +1,44 @@
+//! Judging tensors while their chunks pass by.
+
+use apr::CheckpointReader;
+use apr::digest::Crc32;
+use apr_tensor::stats::Moments;
+
+use super::{Job, Slot};
+use crate::inline::{InlineValidator, ValidationError};
+
+/// Puts the parts of a tensor together and hands it to the validator when it is complete.
+pub(super) struct Judge {
+    pub(super) validator: InlineValidator,
+    crc: Crc32,
+    moments: Moments,
+}
+
+impl Judge {
+    pub(super) fn new(validator: InlineValidator) -> Self {
+        Self { validator, crc: Crc32::new(), moments: Moments::default() }
+    }
+
+    pub(super) fn see(&mut self, reader: &dyn CheckpointReader, job: Job, slot: &Slot) -> Result<(), ValidationError> {
+        let Job { tensor, chunk, .. } = job;
+        let name = &reader.tensors()[tensor].name;
+        if let Some(stated) = reader.crc32(tensor) {
+            match slot.input_sums {
+                Some(sums) => self.crc.append(sums),
+                None => self.crc.update(&slot.input[..chunk.len]),
+            }
+            if chunk.last {
+                let found = std::mem::take(&mut self.crc).value();
+                self.validator.validate_checksum(tensor, name, (stated, found))?;
+            }
+        }
+        if let Some(part) = &slot.moments {
+            self.moments.merge(part);
+            if chunk.last {
+                let stats = std::mem::take(&mut self.moments).finish();
+                self.validator.validate_stats(tensor, name, &stats)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,86 @@
+//! What a conversion did, or would do.
+
+use apr::{DType, FormatId, Loss};
+use apr_core::FileInfo;
+use apr_tensor::cast::CastCounts;
+use serde::Serialize;
+
+use super::quality::QuantizationReport;
+use crate::inline::ValidationReport;
+
+/// A tensor's way through a conversion.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ConvertedTensor {
+    /// Name in the target.
+    pub name: String,
+    /// Dtype in the source.
+    pub from: DType,
+    /// Dtype in the target.
+    pub to: DType,
+    /// Bytes in the source.
+    pub bytes_before: u64,
+    /// Bytes in the target.
+    pub bytes_after: u64,
+    /// Why this dtype, where a rule chose it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+/// What a conversion did, or would do.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ConvertReport {
+    /// Format read.
+    pub from: FormatId,
+    /// Files written, or to be written, with their lengths in bytes.
+    pub files: Vec<FileInfo>,
+    /// The tensors, in the order they are written.
+    pub tensors: Vec<ConvertedTensor>,
+    /// Tensors that are another one's bytes, and not written again.
+    pub tied: usize,
+    /// Elements of the tensors that are written.
+    pub elements: u64,
+    /// Bytes of tensors read.
+    pub bytes_in: u64,
+    /// Bytes of all files written.
+    pub bytes_out: u64,
+    /// Rounding of casts, in elements.
+    pub rounding: Rounding,
+    /// What quantization cost, where there was any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quantization: Option<QuantizationReport>,
+    /// What the target can't hold.
+    pub losses: Vec<Loss>,
+    /// What the tensors' values are like, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub validation: Option<ValidationReport>,
+    /// What is odd about the source.
+    pub warnings: Vec<String>,
+}
+
+/// How many elements a cast changed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Rounding {
+    /// Not representable, rounded to the nearest value.
+    pub inexact: u64,
+    /// Too small, became zero.
+    pub flushed: u64,
+    /// Too large, became infinite.
+    pub overflowed: u64,
+}
+
+impl ConvertReport {
+    /// Bits that an element of the tensors takes in the target, scales included; none without elements.
+    #[must_use]
+    pub fn bits_per_weight(&self) -> Option<f64> {
+        let bytes: u64 = self.tensors.iter().map(|tensor| tensor.bytes_after).sum();
+        (self.elements > 0).then(|| bytes as f64 * 8.0 / self.elements as f64)
+    }
+}
+
+impl Rounding {
+    pub(super) fn add(&mut self, counts: CastCounts) {
+        self.inexact += counts.inexact;
+        self.flushed += counts.flushed;
+        self.overflowed += counts.overflowed;
+    }
+}

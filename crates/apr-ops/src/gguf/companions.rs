@@ -1,0 +1,112 @@
+//! What one format keeps in files beside the weights and the other in key-value pairs, put in its place.
+
+use apr::{CheckpointReader, Result, TargetFormat, keys};
+use apr_arch::{Families, GGUF};
+use apr_gguf::{derived, key_values};
+
+use super::tokenizer::{self, tokenizer_files, tokenizer_key_values};
+use super::{GgufExport, Restored, export, restore};
+use crate::import::{Architecture, family_of};
+use crate::naming::{NAMES, original};
+use crate::quantize::QUANTIZATION;
+
+/// Files whose content the pairs of a GGUF file have.
+const IN_PAIRS: &[&str] = &[
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "tokenizer.model",
+    "spiece.model",
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    "1_Pooling/config.json",
+];
+
+/// Metadata that a model card has, and no configuration.
+const MODEL_CARD: &[&str] = &["author", "description", "license", "model_name", "url", "version"];
+
+/// Whether tensors lie as llama.cpp has them: those of a GGUF file, or of what was imported from one.
+#[must_use]
+pub fn is_in_gguf_layout(reader: &dyn CheckpointReader) -> bool {
+    let names = reader.metadata().object(NAMES);
+    let convention = names.and_then(|names| names.get("convention")?.as_str());
+    // Without a record, an import left the names of the source as they were.
+    reader.metadata().get(keys::GGUF).is_some() && convention.is_none_or(|convention| convention == GGUF)
+}
+
+/// A checkpoint for a GGUF file: tensors, hyperparameters, and the tokenizer of its companions.
+///
+/// # Errors
+/// Those of [`export`], and E001 for a tokenizer that llama.cpp has not.
+pub fn to_gguf<'a>(
+    reader: &'a dyn CheckpointReader,
+    families: &Families,
+    architecture: &Architecture,
+) -> Result<GgufExport<'a>> {
+    if is_in_gguf_layout(reader) && family_of(reader, families, architecture)?.is_none() {
+        // Whatever llama.cpp has tensors of comes back as it was.
+        let view = original(reader, families, TargetFormat::Gguf)?;
+        let dtypes = vec![None; view.tensors().len()];
+        return Ok(GgufExport { view, dtypes, losses: Vec::new(), warnings: Vec::new() });
+    }
+    let model = family_of(reader, families, architecture)?;
+    let mut pairs = Vec::new();
+    let mut warnings = Vec::new();
+    if let Some(model) = model.filter(|model| !model.is_in_gguf_layout()) {
+        let files = companions(reader)?;
+        let architecture = model.gguf_architecture().unwrap_or_default();
+        let rows = model.dimension("vocab");
+        let tokenizer = tokenizer_key_values(architecture, &files, rows, &tokenizer::Options::default())?;
+        (pairs, warnings) = (tokenizer.key_values, tokenizer.warnings);
+    }
+    let has_tokens = !pairs.is_empty();
+    let mut result = export(reader, families, architecture, pairs)?;
+    result.view.keep_companions(|name| !IN_PAIRS.contains(&name));
+    // The pairs say what these keys say, in other words.
+    let metadata = result.view.metadata_mut();
+    let in_pairs = |key: &str| key == QUANTIZATION || (has_tokens && key.starts_with("tokenizer."));
+    metadata.retain(|key| !in_pairs(key));
+    result.warnings.extend(warnings);
+    Ok(result)
+}
+
+/// A checkpoint in GGUF's layout for Hugging Face's libraries: names, layout, `config.json` and the files of the tokenizer;
+/// with what the user should know.
+///
+/// # Errors
+/// Those of [`restore`].
+pub fn from_gguf<'a>(
+    reader: &'a dyn CheckpointReader,
+    families: &Families,
+    architecture: &Architecture,
+) -> Result<(Restored<'a>, Vec<String>)> {
+    let mut restored = restore(reader, families, architecture)?;
+    restored.view.add_companion("config.json", restored.config.clone());
+    let pairs = key_values(reader.metadata())?.unwrap_or_default();
+    // What the pairs led to is in these files, but for the lines of a model card.
+    let derived = derived(&pairs);
+    let in_files = |key: &str| derived.get(key).is_some() && !MODEL_CARD.contains(&key);
+    restored.view.metadata_mut().retain(|key| !in_files(key));
+    let warnings = match tokenizer_files(&pairs) {
+        Ok((files, warnings)) => {
+            files.into_iter().for_each(|(name, bytes)| restored.view.add_companion(&name, bytes));
+            warnings
+        }
+        Err(error) => vec![format!("without tokenizer files: {}", error.message())],
+    };
+    Ok((restored, warnings))
+}
+
+fn companions(reader: &dyn CheckpointReader) -> Result<Vec<(String, Vec<u8>)>> {
+    let companions = reader.companions().iter().enumerate();
+    companions.map(|(position, companion)| Ok((companion.name.clone(), reader.read_companion(position)?))).collect()
+}

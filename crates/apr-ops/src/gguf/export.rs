@@ -1,0 +1,357 @@
+//! A checkpoint as llama.cpp wants it: tensors under its names and in its layout, hyperparameters under its keys.
+
+use std::collections::{BTreeMap, HashSet};
+
+use apr::{CheckpointReader, DType, Error, Loss, Metadata, Result, TensorInfo, keys};
+use apr_arch::{CANONICAL, Families, FamilyModel, GGUF, GgufLayout, Kind, Naming};
+use apr_gguf::{Array, KeyValue, Value as Typed};
+use serde_json::json;
+
+use super::hyperparameters::{Facts, Written, json_of, size_label};
+use super::rope;
+use super::transform::Change;
+use crate::counted;
+use crate::import::{Architecture, family_of};
+use crate::naming::NAMES;
+use crate::view::{Origin, View};
+
+/// The version of GGUF that is written.
+const VERSION: u32 = 3;
+
+/// Most rotary dimensions a head may have.
+const MAX_HEAD: u64 = 1 << 16;
+
+/// Canonical names of the tensors that llama.cpp reads rotary factors from.
+const LLAMA3: &str = "rope_freqs.weight";
+const LONG: &str = "rope_factors_long.weight";
+const SHORT: &str = "rope_factors_short.weight";
+
+/// The tensor with a row for each token.
+const TOKENS: &str = "token_embd.weight";
+
+/// A checkpoint ready for a GGUF file.
+pub struct GgufExport<'a> {
+    /// The tensors; its metadata have the file's keys under `gguf`.
+    pub view: View<'a>,
+    /// Of each tensor, the dtype that llama.cpp needs it in; none where it takes any, quantized ones included.
+    pub dtypes: Vec<Option<DType>>,
+    /// What llama.cpp has no place for.
+    pub losses: Vec<Loss>,
+    /// What the user should know.
+    pub warnings: Vec<String>,
+}
+
+/// Prepares a checkpoint for a GGUF file. `tokenizer` are the keys that start with `tokenizer.`.
+///
+/// A checkpoint that has its values in GGUF's layout already keeps them, and its keys, and gets its names back.
+///
+/// # Errors
+/// E001 when the family is not known, when llama.cpp has no such models, lacks a place for a tensor of a layer, or needs
+/// a hyperparameter that is not there; when a tensor is stored so that its layout can't be changed. E007 and E008 when a
+/// companion can't be read.
+pub fn export<'a>(
+    reader: &'a dyn CheckpointReader,
+    families: &Families,
+    architecture: &Architecture,
+    tokenizer: Vec<KeyValue>,
+) -> Result<GgufExport<'a>> {
+    let model = family_of(reader, families, architecture)?.ok_or_else(|| unknown_family(reader.metadata()))?;
+    if model.is_in_gguf_layout() && reader.metadata().get(keys::GGUF).is_some() {
+        return Ok(as_it_is(reader, &model));
+    }
+    if model.gguf_architecture().is_none() {
+        let title = model.family().title();
+        return Err(Error::format(format!("llama.cpp has no models of the family {title}, so GGUF can't hold one")));
+    }
+    let facts = Facts::of(reader)?;
+    // What the configuration lacks is told by its name, before a tensor's layout is found to depend on it.
+    facts.keys(&model, &Written::default())?;
+    let mut plan = Plan { reader, model: &model, tensors: Vec::new(), losses: Vec::new(), names: HashSet::new() };
+    plan.add_computed(&facts);
+    plan.add_all()?;
+    plan.cut_to_vocabulary(&tokenizer)?;
+    let Plan { tensors, losses, .. } = plan;
+    let dtypes: Vec<Option<DType>> = tensors.iter().map(|(info, _)| required_dtype(info)).collect();
+    let stored = tensors.iter().zip(&dtypes).map(|((info, _), dtype)| (info, dtype.unwrap_or(info.dtype)));
+    let classifier = tensors.iter().find(|(info, _)| info.name == "cls.output.weight");
+    let written = Written {
+        classes: classifier.and_then(|(info, _)| info.shape.dims().first().copied()),
+        file_type: file_type(stored),
+        size_label: size_label(tensors.iter().map(|(info, _)| (info.name.as_str(), info.shape.dims()))),
+    };
+    let mut keys = facts.keys(&model, &written)?;
+    let known: HashSet<String> = keys.iter().map(|pair| pair.key.clone()).collect();
+    keys.extend(tokenizer.into_iter().filter(|pair| !known.contains(&pair.key)));
+
+    let mut view = View::of(reader, tensors);
+    set_keys(view.metadata_mut(), &keys);
+    let warnings = missing_output(&view, &model).into_iter().collect();
+    Ok(GgufExport { view, dtypes, losses, warnings })
+}
+
+fn unknown_family(metadata: &Metadata) -> Error {
+    match metadata.text(keys::MODEL_TYPE) {
+        Some(told) => Error::format(format!("llama.cpp needs to know the family, and '{told}' is none that apr knows")),
+        None => Error::format("llama.cpp needs to know the family, and neither metadata nor names tell it"),
+    }
+}
+
+fn set_keys(metadata: &mut Metadata, keys: &[KeyValue]) {
+    metadata.set(keys::GGUF, json!({ "version": VERSION, "kv": json_of(keys) }));
+    metadata.remove(NAMES);
+    metadata.remove(keys::TIED);
+}
+
+/// Where llama.cpp needs an output matrix, and there is none: without one, it takes the token embeddings of most models,
+/// but not of all.
+fn missing_output(view: &View<'_>, model: &FamilyModel<'_>) -> Option<String> {
+    let needs_it = ["phi2", "gptneox"].contains(&model.gguf_architecture()?);
+    let has_it = view.tensors().iter().any(|info| info.name == "output.weight");
+    (needs_it && !has_it).then(|| "llama.cpp can't run it: it has no output.weight".to_owned())
+}
+
+/// A checkpoint whose values came from a GGUF file, under the names it had there.
+fn as_it_is<'a>(reader: &'a dyn CheckpointReader, model: &FamilyModel<'_>) -> GgufExport<'a> {
+    let mut view = View::new(reader);
+    let exceptions = reader.metadata().object(NAMES).and_then(|names| names.get("exceptions")?.as_object());
+    let naming = Naming::new(GGUF, "");
+    view.rename(|position, name| {
+        let exception = exceptions.and_then(|names| names.get(name)?.as_str()).map(str::to_owned);
+        exception.or_else(|| model.family().source_name(model.canonical(position)?, &naming))
+    });
+    view.metadata_mut().remove(NAMES);
+    let dtypes = vec![None; view.tensors().len()];
+    GgufExport { view, dtypes, losses: Vec::new(), warnings: Vec::new() }
+}
+
+struct Plan<'p, 'a> {
+    reader: &'a dyn CheckpointReader,
+    model: &'p FamilyModel<'p>,
+    tensors: Vec<(TensorInfo, Origin)>,
+    losses: Vec<Loss>,
+    /// Names that are taken.
+    names: HashSet<String>,
+}
+
+impl Plan<'_, '_> {
+    /// Tensors that Hugging Face's models compute from their configuration.
+    fn add_computed(&mut self, facts: &Facts) {
+        let has = |name: &str| self.model.family().source_name(name, &Naming::new(CANONICAL, "")).is_some();
+        let head = self.model.dimension("head_dim").filter(|&head| head <= MAX_HEAD);
+        let mut computed = Vec::new();
+        if let (true, Some(head)) = (has(LLAMA3), head) {
+            computed.extend(rope::llama3_factors(&facts.config, head).map(|factors| (LLAMA3, factors)));
+        }
+        if let (true, Some([long, short])) = (has(LONG), rope::long_and_short(&facts.config)) {
+            computed.extend([(LONG, long), (SHORT, short)]);
+        }
+        for (name, factors) in computed {
+            let info = TensorInfo { name: name.to_owned(), dtype: DType::F32, shape: [factors.len() as u64].into() };
+            let bytes = factors.iter().flat_map(|factor| factor.to_le_bytes()).collect();
+            self.add(info, Origin::Own(bytes));
+        }
+    }
+
+    fn add(&mut self, info: TensorInfo, origin: Origin) {
+        self.names.insert(info.name.clone());
+        self.tensors.push((info, origin));
+    }
+
+    fn lose(&mut self, name: &str, why: &str) {
+        self.losses.push(Loss { name: name.to_owned(), what: "left out".to_owned(), why: why.to_owned() });
+    }
+
+    fn add_all(&mut self) -> Result<()> {
+        let stacks = self.stacks();
+        let tied = self.reader.metadata().object(keys::TIED);
+        for (position, info) in self.reader.tensors().iter().enumerate() {
+            if self.reader.metadata().auxiliary_tensor() == Some(&info.name) {
+                continue;
+            }
+            let Some(canonical) = self.model.canonical(position) else {
+                self.lose(&info.name, "llama.cpp knows no such tensor");
+                continue;
+            };
+            if let Some((stack, _)) = self.model.family().stack(canonical) {
+                // All of them are there once the last one has come.
+                if let Some(parts) = stacks.get(&stack).filter(|parts| parts.values().max() == Some(&position)) {
+                    self.add_stack(&stack, parts)?;
+                }
+                continue;
+            }
+            let is_computed = self.model.family().kind(canonical) == Some(Kind::Buffer);
+            let is_repeated = tied.is_some_and(|tied| tied.contains_key(&info.name));
+            match self.model.family().source_name(canonical, &Naming::new(GGUF, "")) {
+                _ if is_computed => {}
+                Some(_) if is_repeated => {}
+                Some(name) if name.starts_with("cls.") && !self.classifies_texts() => {
+                    self.lose(&info.name, "llama.cpp classifies texts, and nothing smaller");
+                }
+                Some(name) if self.names.contains(&name) => {
+                    self.lose(&info.name, &format!("another tensor is llama.cpp's {name} already"));
+                }
+                Some(name) => self.add_one(position, canonical, name)?,
+                None if is_of_layer(canonical) => {
+                    let architecture = self.model.gguf_architecture().unwrap_or_default();
+                    let why = format!("llama.cpp's {architecture} has no place for it, and layers can't do without");
+                    return Err(Error::format(why).for_tensor(&info.name));
+                }
+                None => self.lose(&info.name, "llama.cpp has no place for it"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a classifier is one of whole texts, as far as the configuration tells.
+    fn classifies_texts(&self) -> bool {
+        let architecture = self.reader.metadata().object(keys::ARCHITECTURE);
+        let class = architecture.and_then(|config| config.get("architectures")?.get(0)?.as_str());
+        class.is_none_or(|class| class.ends_with("ForSequenceClassification"))
+    }
+
+    fn add_one(&mut self, position: usize, canonical: &str, name: String) -> Result<()> {
+        let source = &self.reader.tensors()[position];
+        let mut info = source.clone();
+        let origin = match self.model.gguf_layout(canonical)? {
+            GgufLayout::Same => Origin::Base(position),
+            GgufLayout::Swap(order) => Origin::Changed(Change::rows(source, position, order)?),
+            GgufLayout::Add(constant) => Origin::Changed(Change::sum(&mut info, position, constant)?),
+            GgufLayout::Transposed => Origin::Changed(Change::transposed(&mut info, position)?),
+            GgufLayout::SkipRows(skipped) => {
+                let (rows, first) = rows_after(source, skipped)?;
+                Origin::Changed(Change::some_rows(&mut info, position, first, rows)?)
+            }
+            _ => return Err(Error::format("its layout is not known to this version").for_tensor(&source.name)),
+        };
+        info.name = name;
+        self.add(info, origin);
+        Ok(())
+    }
+
+    /// Parts of the tensors that GGUF stacks, by their place.
+    fn stacks(&self) -> BTreeMap<String, BTreeMap<u64, usize>> {
+        let mut stacks: BTreeMap<String, BTreeMap<u64, usize>> = BTreeMap::new();
+        for position in 0..self.reader.tensors().len() {
+            let stack = self.model.canonical(position).and_then(|canonical| self.model.family().stack(canonical));
+            if let Some((stack, place)) = stack {
+                stacks.entry(stack).or_default().insert(place, position);
+            }
+        }
+        stacks
+    }
+
+    fn add_stack(&mut self, stack: &str, parts: &BTreeMap<u64, usize>) -> Result<()> {
+        let tensors = self.reader.tensors();
+        let count = self.model.dimension("experts").unwrap_or(parts.len() as u64);
+        let positions: Vec<usize> = parts.values().copied().collect();
+        let is_whole = count == parts.len() as u64 && parts.keys().copied().eq(0..count);
+        if let (false, Some(&first)) = (is_whole, positions.first()) {
+            let has = counted(parts.len() as u64, "expert");
+            let why = format!("its layer has {has}, but llama.cpp needs all {count} in one tensor");
+            return Err(Error::format(why).for_tensor(&tensors[first].name));
+        }
+        let naming = Naming::new(GGUF, "");
+        let name = self.model.family().source_name(stack, &naming).unwrap_or_else(|| stack.to_owned());
+        let (info, change) = Change::stack(tensors, &positions, &name)?;
+        self.add(info, Origin::Changed(change));
+        Ok(())
+    }
+
+    /// llama.cpp wants as many rows as there are tokens. Rows without a token are padding.
+    fn cut_to_vocabulary(&mut self, tokenizer: &[KeyValue]) -> Result<()> {
+        let tokens = tokenizer.iter().find(|pair| pair.key == "tokenizer.ggml.tokens");
+        let Some(Typed::Array(Array::String(tokens))) = tokens.map(|pair| &pair.value) else { return Ok(()) };
+        let tokens = tokens.len() as u64;
+        for (info, origin) in &mut self.tensors {
+            let is_by_token = [TOKENS, "output.weight", "output.bias"].contains(&info.name.as_str());
+            let rows = info.shape.dims().first().copied().unwrap_or_default();
+            let (true, Origin::Base(position)) = (is_by_token && rows != tokens, &*origin) else { continue };
+            let position = *position;
+            let [has, takes] = [counted(tokens, "token"), counted(rows, "row")];
+            if rows < tokens {
+                let why = format!("the tokenizer has {has}, but it has {takes}: llama.cpp needs a row for each");
+                return Err(Error::format(why).for_tensor(&self.reader.tensors()[position].name));
+            }
+            *origin = Origin::Changed(Change::some_rows(info, position, 0, tokens)?);
+            self.losses.push(Loss {
+                name: self.reader.tensors()[position].name.clone(),
+                what: format!("the last {} left out", counted(rows - tokens, "row")),
+                why: format!("the tokenizer has {has}, and llama.cpp takes a row for each"),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// How many rows there are after those that are skipped, and the first of them.
+fn rows_after(info: &TensorInfo, skipped: u64) -> Result<(u64, i64)> {
+    let rows = info.shape.dims().first().and_then(|rows| rows.checked_sub(skipped));
+    rows.zip(i64::try_from(skipped).ok()).ok_or_else(|| {
+        let has = format!("its shape is {}, but llama.cpp leaves out its first {skipped} rows", info.shape);
+        Error::format(has).for_tensor(&info.name)
+    })
+}
+
+fn is_of_layer(canonical: &str) -> bool {
+    canonical.split('.').any(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// The dtype that llama.cpp needs a tensor in: single precision for vectors, norms, routers and tables of positions.
+/// Doubles and 8-bit floats, which it does not know, become what holds them best.
+fn required_dtype(info: &TensorInfo) -> Option<DType> {
+    let name = info.name.as_str();
+    let is_listed =
+        [".ffn_gate_inp.weight", ".ffn_gate_inp_shexp.weight", "_norm.weight"].iter().any(|end| name.ends_with(end))
+            || ["position_embd.weight", "token_types.weight"].contains(&name)
+            || !name.ends_with(".weight");
+    let dtype = match info.dtype {
+        from if from.is_quantized() => return None,
+        _ if info.shape.dims().len() <= 1 || is_listed => DType::F32,
+        DType::F64 => DType::F32,
+        DType::F8_E4M3 | DType::F8_E5M2 | DType::F8_E4M3FNUZ | DType::F8_E5M2FNUZ => DType::BF16,
+        from => from,
+    };
+    (dtype != info.dtype).then_some(dtype)
+}
+
+/// llama.cpp's number of a file whose matrices are mostly of one dtype, `general.file_type`: that of most elements.
+#[must_use]
+pub fn file_type<'t>(tensors: impl Iterator<Item = (&'t TensorInfo, DType)>) -> u32 {
+    let mut elements: BTreeMap<DType, u64> = BTreeMap::new();
+    for (info, dtype) in tensors.filter(|(info, _)| info.shape.dims().len() > 1) {
+        let count = elements.entry(dtype).or_default();
+        *count = count.saturating_add(info.shape.elements().unwrap_or_default());
+    }
+    // Single precision is what stays beside every other dtype.
+    let most = elements.iter().filter(|(dtype, _)| **dtype != DType::F32).max_by_key(|(_, count)| **count);
+    match most.map_or(DType::F32, |(dtype, _)| *dtype) {
+        DType::F16 => 1,
+        DType::Q4_0 => 2,
+        DType::Q4_1 => 3,
+        DType::Q8_0 => 7,
+        DType::Q5_0 => 8,
+        DType::Q5_1 => 9,
+        DType::Q2_K => 10,
+        DType::Q3_K => 12,
+        DType::Q4_K => 15,
+        DType::Q5_K => 17,
+        DType::Q6_K => 18,
+        DType::IQ2_XXS => 19,
+        DType::IQ2_XS => 20,
+        DType::IQ3_XXS => 23,
+        DType::IQ1_S => 24,
+        DType::IQ4_NL => 25,
+        DType::IQ3_S => 26,
+        DType::IQ2_S => 28,
+        DType::IQ4_XS => 30,
+        DType::IQ1_M => 31,
+        DType::BF16 => 32,
+        DType::TQ1_0 => 36,
+        DType::TQ2_0 => 37,
+        DType::MXFP4 => 38,
+        DType::NVFP4 => 39,
+        DType::Q1_0 => 40,
+        DType::Q2_0 => 41,
+        _ => 0,
+    }
+}

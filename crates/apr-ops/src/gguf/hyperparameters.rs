@@ -1,0 +1,392 @@
+//! What a checkpoint's configuration, model card and sentence-transformers modules say, under the keys of a GGUF file.
+
+use std::borrow::Cow;
+
+use apr::{CheckpointReader, Metadata, Result, keys};
+use apr_arch::{FamilyModel, GgufValue};
+use apr_gguf::{KeyValue, Value as Typed};
+use serde_json::{Map, Value, json};
+
+use super::rope;
+use crate::import::learn_from;
+
+/// llama.cpp's number of the quantization formats in use.
+const QUANTIZATION_VERSION: u32 = 2;
+
+/// Most classes that names are made up for.
+const MAX_CLASSES: u64 = 1 << 16;
+
+/// What is known of a checkpoint beside its tensors.
+pub(super) struct Facts {
+    /// Entries of `config.json`, with those of `text_config` on top and rotary settings under one name each.
+    pub(super) config: Map<String, Value>,
+    generation: Map<String, Value>,
+    card: Map<String, Value>,
+    license: Option<String>,
+    /// What whoever opened the checkpoint calls it.
+    name: Option<String>,
+    /// llama.cpp's number of the way token vectors become one.
+    pooling: Option<u32>,
+}
+
+/// What is known of the tensors that will be written.
+#[derive(Default)]
+pub(super) struct Written {
+    pub(super) file_type: u32,
+    pub(super) size_label: String,
+    /// Rows of a classifier's last matrix.
+    pub(super) classes: Option<u64>,
+}
+
+impl Facts {
+    /// # Errors
+    /// E007 and E008 when a companion can't be read.
+    pub(super) fn of(reader: &dyn CheckpointReader) -> Result<Self> {
+        let learnt = learn_from(reader)?;
+        let learnt = |key: &str| learnt.metadata.iter().find(|(known, _)| known == key).map(|(_, value)| value.clone());
+        let found = |key: &str| reader.metadata().get(key).cloned().or_else(|| learnt(key));
+        let object = |name: &str| Ok(object(companion(reader, name)?));
+        let mut config = reader.metadata().object(keys::ARCHITECTURE).cloned().unwrap_or_default();
+        config.extend(object("config.json")?.unwrap_or_default());
+        Ok(Self {
+            config: normalised(config),
+            generation: object("generation_config.json")?.unwrap_or_default(),
+            card: found("model_card").and_then(|card| card.as_object().cloned()).unwrap_or_default(),
+            license: found("license").and_then(|license| license.as_str().map(str::to_owned)),
+            name: found("model_name").and_then(|name| name.as_str().map(str::to_owned)),
+            pooling: pooling(reader)?,
+        })
+    }
+
+    /// The value that a table names by a dotted path.
+    fn entry(&self, path: &str, written: &Written) -> Option<Value> {
+        match path {
+            "file_type" => return Some(written.file_type.into()),
+            "pooling_type" => return self.pooling.map(Value::from),
+            "output_labels" => return self.labels(written.classes).map(|labels| json!(labels)),
+            "rope_attention_factor" => return rope::attention_factor(&self.config).map(Value::from),
+            _ => {}
+        }
+        let mut parts = path.split('.');
+        let mut value = self.config.get(parts.next()?)?;
+        for part in parts {
+            value = value.get(part)?;
+        }
+        (!value.is_null()).then(|| value.clone())
+    }
+
+    /// Labels by their number. llama.cpp needs one for each class of a classifier; where there is none, the two that
+    /// `transformers` makes up for every model say nothing.
+    fn labels(&self, classes: Option<u64>) -> Option<Vec<String>> {
+        let told = self.told_labels().filter(|labels| classes.is_none_or(|classes| classes == labels.len() as u64));
+        match (told, classes) {
+            (Some(labels), Some(_)) => Some(labels),
+            (None, Some(classes)) if classes <= MAX_CLASSES => {
+                Some((0..classes).map(|class| format!("LABEL_{class}")).collect())
+            }
+            (Some(labels), None) => {
+                let made_up = labels.len() == 2 && labels[0] == "LABEL_0";
+                (!labels.is_empty() && !made_up).then_some(labels)
+            }
+            _ => None,
+        }
+    }
+
+    fn told_labels(&self) -> Option<Vec<String>> {
+        let mut labels: Vec<(u64, &str)> = Vec::new();
+        for (number, label) in self.config.get("id2label")?.as_object()? {
+            labels.push((number.parse().ok()?, label.as_str()?));
+        }
+        labels.sort_unstable();
+        Some(labels.into_iter().map(|(_, label)| label.to_owned()).collect())
+    }
+
+    /// All keys but the tokenizer's, in llama.cpp's order.
+    ///
+    /// # Errors
+    /// E001 when a hyperparameter that llama.cpp needs is not there.
+    pub(super) fn keys(&self, model: &FamilyModel<'_>, written: &Written) -> Result<Vec<KeyValue>> {
+        let architecture = model.gguf_architecture().unwrap_or_default();
+        let mut all = vec![KeyValue::new("general.architecture", architecture), KeyValue::new("general.type", "model")];
+        all.extend(self.sampling());
+        all.extend(self.general(model.family().title(), &written.size_label));
+        let hyperparameters = model.gguf_keys(&|path| self.entry(path, written))?;
+        all.extend(hyperparameters.into_iter().map(|(key, value)| KeyValue::new(key, typed(value))));
+        all.push(KeyValue::new("general.quantization_version", QUANTIZATION_VERSION));
+        Ok(all)
+    }
+
+    fn sampling(&self) -> Vec<KeyValue> {
+        let number = |keys: &[&str]| keys.iter().find_map(|key| self.generation.get(*key)?.as_f64());
+        let real =
+            |key: &str, names: &[&str]| Some(KeyValue::new(format!("general.sampling.{key}"), single(number(names)?)));
+        let top_k = self.generation.get("top_k").and_then(Value::as_i64).and_then(|k| i32::try_from(k).ok());
+        let top_k = top_k.map(|k| KeyValue::new("general.sampling.top_k", k));
+        top_k
+            .into_iter()
+            .chain(real("top_p", &["top_p"]))
+            .chain(real("min_p", &["min_p"]))
+            .chain(real("temp", &["temperature"]))
+            .chain(real("penalty_repeat", &["penalty_repeat", "repetition_penalty"]))
+            .collect()
+    }
+
+    /// What the model card says, and a name in any case.
+    fn general(&self, title: &str, size_label: &str) -> Vec<KeyValue> {
+        let text = |key: &str| self.card.get(key).and_then(Value::as_str).map(str::to_owned);
+        let told = self.config.get("_name_or_path").and_then(Value::as_str);
+        // Whoever trained it last may have loaded it from a folder of their own.
+        let told = told.filter(|name| !name.is_empty() && name.matches('/').count() <= 1 && !name.starts_with('.'));
+        let told = told.map(|name| in_title_case(name.rsplit('/').next().unwrap_or(name)));
+        let name = text("name").or_else(|| text("model_name")).or(told);
+        let called = self.name.as_deref().map(in_title_case);
+        let name = name.or(called).unwrap_or_else(|| title.to_owned());
+        let license = listed(&self.card, "license").map(|licenses| licenses.join(",")).or_else(|| self.license.clone());
+        let several = |keys: [&str; 2]| -> Option<Vec<String>> {
+            let all: Vec<String> = keys.iter().filter_map(|key| listed(&self.card, key)).flatten().collect();
+            (!all.is_empty()).then_some(all)
+        };
+        let mut all = vec![KeyValue::new("general.name", name), KeyValue::new("general.size_label", size_label)];
+        all.extend(license.map(|license| KeyValue::new("general.license", license)));
+        all.extend(text("license_name").map(|name| KeyValue::new("general.license.name", name)));
+        all.extend(text("license_link").map(|link| KeyValue::new("general.license.link", link)));
+        all.extend(several(["tags", "pipeline_tag"]).map(|tags| KeyValue::new("general.tags", tags)));
+        all.extend(several(["languages", "language"]).map(|languages| KeyValue::new("general.languages", languages)));
+        all
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "GGUF has single precision here")]
+fn single(number: f64) -> f32 {
+    number as f32
+}
+
+fn typed(value: GgufValue) -> Typed {
+    match value {
+        GgufValue::U32(number) => number.into(),
+        GgufValue::F32(number) => number.into(),
+        GgufValue::Bool(truth) => truth.into(),
+        GgufValue::String(text) => text.into(),
+        GgufValue::Strings(texts) => texts.into(),
+        _ => unreachable!("all types are known to this version"),
+    }
+}
+
+/// One text or several.
+fn listed(card: &Map<String, Value>, key: &str) -> Option<Vec<String>> {
+    match card.get(key)? {
+        Value::String(one) => Some(vec![one.clone()]),
+        Value::Array(several) => Some(several.iter().filter_map(|text| text.as_str().map(str::to_owned)).collect()),
+        _ => None,
+    }
+}
+
+fn companion(reader: &dyn CheckpointReader, name: &str) -> Result<Option<Vec<u8>>> {
+    let position = reader.companions().iter().position(|companion| companion.name == name);
+    position.map(|position| reader.read_companion(position)).transpose()
+}
+
+fn object(bytes: Option<Vec<u8>>) -> Option<Map<String, Value>> {
+    let bytes = bytes?;
+    match serde_json::from_slice(bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes)) {
+        Ok(Value::Object(object)) => Some(object),
+        _ => None,
+    }
+}
+
+/// How a sentence encoder makes one vector of many (modules.json of sentence-transformers).
+fn pooling(reader: &dyn CheckpointReader) -> Result<Option<u32>> {
+    const MEAN: u32 = 1;
+    const CLS: u32 = 2;
+    const LAST: u32 = 3;
+    let modules = companion(reader, "modules.json")?.and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
+    let of_pooling = |module: &Value| {
+        let is_pooling = module.get("type")?.as_str()?.ends_with("Pooling");
+        is_pooling.then(|| module.get("path")?.as_str().map(str::to_owned))?
+    };
+    let path = modules.as_ref().and_then(|modules| modules.as_array()?.iter().find_map(of_pooling));
+    let Some(path) = path else { return Ok(None) };
+    let config = object(companion(reader, &format!("{path}/config.json"))?).unwrap_or_default();
+    let is = |key: &str| config.get(key).and_then(Value::as_bool).unwrap_or(false);
+    Ok(match config.get("pooling_mode").and_then(Value::as_str) {
+        _ if is("pooling_mode_mean_tokens") => Some(MEAN),
+        _ if is("pooling_mode_cls_token") => Some(CLS),
+        _ if is("pooling_mode_lasttoken") => Some(LAST),
+        Some("mean") => Some(MEAN),
+        Some("cls") => Some(CLS),
+        Some("lasttoken") => Some(LAST),
+        _ => None,
+    })
+}
+
+/// A configuration with the language model's entries at the top, and each rotary setting under one name, whatever the
+/// version of `transformers` that wrote it: `rope_theta`, `rope_local_base_freq`, `partial_rotary_factor`, and
+/// `rope_scaling` with `rope_type`.
+fn normalised(mut config: Map<String, Value>) -> Map<String, Value> {
+    if let Some(Value::Object(text)) = config.remove("text_config") {
+        config.extend(text);
+    }
+    config.retain(|_, value| !value.is_null());
+    let object = |key: &str| config.get(key).and_then(Value::as_object).cloned().filter(|object| !object.is_empty());
+    let mut rope = object("rope_parameters").or_else(|| object("rope_scaling")).unwrap_or_default();
+    let local = rope.get("sliding_attention").and_then(|local| local.get("rope_theta")).cloned();
+    if let Some(Value::Object(global)) = rope.remove("full_attention") {
+        rope = global;
+    }
+    let first = |keys: &[&str]| keys.iter().find_map(|key| config.get(*key)).cloned();
+    let theta = rope.get("rope_theta").cloned().or_else(|| {
+        first(&["global_rope_theta", "rope_global_theta", "rope_theta_global", "rope_theta", "rotary_emb_base"])
+    });
+    let local =
+        local.or_else(|| first(&["local_rope_theta", "rope_local_theta", "swa_rope_theta", "rope_local_base_freq"]));
+    let partial = rope.get("partial_rotary_factor").cloned().or_else(|| first(&["partial_rotary_factor"]));
+    let original = first(&["original_max_position_embeddings"]);
+    if let (None, Some(kind)) = (rope.get("rope_type"), rope.get("type").cloned()) {
+        rope.insert("rope_type".to_owned(), kind);
+    }
+    if let (None, Some(original)) = (rope.get("original_max_position_embeddings"), original) {
+        rope.insert("original_max_position_embeddings".to_owned(), original);
+    }
+    rope.retain(|_, value| !value.is_null());
+    let settings = [("rope_theta", theta), ("rope_local_base_freq", local), ("partial_rotary_factor", partial)];
+    for (key, value) in settings {
+        config.extend(value.map(|value| (key.to_owned(), value)));
+    }
+    config.insert("rope_scaling".to_owned(), rope.into());
+    config
+}
+
+/// `tiny-llama` as people write it: `Tiny Llama`. Words with capitals and versions stay.
+fn in_title_case(name: &str) -> String {
+    let is_version = |word: &str| {
+        let rest = word.strip_prefix('v').unwrap_or(word);
+        word.starts_with(|first: char| first.is_ascii_digit())
+            || (rest.len() < word.len()
+                && rest.split('.').all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit())))
+    };
+    let title = |word: &str| {
+        let is_lower = word.chars().any(char::is_lowercase) && !word.chars().any(char::is_uppercase);
+        if !is_lower || is_version(word) {
+            return word.to_owned();
+        }
+        let mut after_letter = false;
+        let mut titled = String::with_capacity(word.len());
+        for character in word.chars() {
+            if after_letter {
+                titled.push(character);
+            } else {
+                titled.extend(character.to_uppercase());
+            }
+            after_letter = character.is_alphabetic();
+        }
+        titled
+    };
+    name.replace('-', " ").split_whitespace().map(title).collect::<Vec<_>>().join(" ")
+}
+
+/// The number of parameters in two digits: `7.2B`, `8x7.0B` where there are experts.
+pub(super) fn size_label<'t>(tensors: impl Iterator<Item = (&'t str, &'t [u64])>) -> String {
+    let (mut shared, mut expert, mut experts, mut stacks) = (0_u64, 0_u64, 0_u64, 0_u64);
+    for (name, dims) in tensors {
+        let size = dims.iter().fold(1_u64, |product, &dim| product.saturating_mul(dim));
+        match dims {
+            [count, _, _, ..] if name.contains("_exps.") && *count > 0 => {
+                expert = expert.saturating_add(size / count);
+                experts += count;
+                stacks += 1;
+            }
+            _ => shared = shared.saturating_add(size),
+        }
+    }
+    let size = rounded(shared.saturating_add(expert));
+    match experts.checked_div(stacks) {
+        Some(count) if count > 0 => format!("{count}x{size}"),
+        _ => size,
+    }
+}
+
+fn rounded(parameters: u64) -> String {
+    let parameters = parameters as f64;
+    let (scaled, unit) = match parameters {
+        p if p > 1e12 => (p * 1e-12, 'T'),
+        p if p > 1e9 => (p * 1e-9, 'B'),
+        p if p > 1e6 => (p * 1e-6, 'M'),
+        p => (p * 1e-3, 'K'),
+    };
+    let whole = scaled.round_ties_even();
+    let digits = if whole < 1.0 { 0 } else { format!("{whole}").len() };
+    format!("{scaled:.*}{unit}", 2_usize.saturating_sub(digits))
+}
+
+/// Typed keys as the metadata have them under `gguf`.
+pub(super) fn json_of(keys: &[KeyValue]) -> Value {
+    Value::Array(keys.iter().map(KeyValue::to_json).collect())
+}
+
+/// The shortest decimal that is this single: 0.00001, not 0.000009999999747378752.
+fn shortest(number: f32) -> Value {
+    number.to_string().parse::<f64>().map_or(Value::Null, |number| json!(number))
+}
+
+/// Keys and values that the metadata of a GGUF file's reader, or of what was imported from one, have under `gguf`. Singles
+/// are the shortest decimals that lead back to them, as configurations have them.
+pub(super) fn keys_of(metadata: &Metadata) -> impl Iterator<Item = (&str, Cow<'_, Value>)> {
+    let pairs = metadata.object(keys::GGUF).and_then(|gguf| gguf.get("kv")?.as_array());
+    pairs.into_iter().flatten().filter_map(|pair| {
+        let value = pair.get("value")?;
+        let is_single = pair.get("type").and_then(Value::as_str) == Some("f32");
+        let single = value.as_f64().filter(|_| is_single).map(|number| Cow::Owned(shortest(single(number))));
+        Some((pair.get("key")?.as_str()?, single.unwrap_or(Cow::Borrowed(value))))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Values from `gguf.size_label` and `gguf.Metadata.id_to_title`.
+    #[test]
+    fn sizes_and_names_read_as_llama_cpp_writes_them() {
+        let label = |parameters: u64| size_label([("token_embd.weight", &[parameters][..])].into_iter());
+        let cases = [(25_123, "25K"), (8_030_261_248, "8.0B"), (494_032_768, "494M"), (999, "1.0K"), (400, "0.40K")];
+        for (parameters, expected) in cases {
+            assert_eq!(label(parameters), expected);
+        }
+        let experts = [("blk.0.ffn_up_exps.weight", &[8, 100, 70][..]), ("output.weight", &[1000][..])];
+        assert_eq!(size_label(experts.into_iter()), "8x8.0K");
+        for (name, title) in
+            [("tiny-llama", "Tiny Llama"), ("Llama-2-7b-hf", "Llama 2 7b Hf"), ("a_b-v1.5", "A_B v1.5")]
+        {
+            assert_eq!(in_title_case(name), title);
+        }
+    }
+
+    #[test]
+    fn rotary_settings_have_one_name_each() {
+        let old = json!({"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}, "x": null});
+        let new = json!({"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5}});
+        for config in [old, new] {
+            let config = normalised(config.as_object().cloned().unwrap_or_default());
+            assert_eq!(config["rope_theta"], json!(5e5));
+            assert_eq!(config["rope_scaling"]["rope_type"], "linear");
+            assert!(!config.contains_key("x"));
+        }
+        let seeing = json!({"text_config": {"hidden_size": 3}, "hidden_size": 1});
+        assert_eq!(normalised(seeing.as_object().cloned().unwrap_or_default())["hidden_size"], 3);
+    }
+
+    #[test]
+    fn keys_become_json_and_come_back() {
+        let keys = [
+            KeyValue::new("a.eps", 1e-5_f32),
+            KeyValue::new("a.tokens", vec!["x".to_owned(), "y".to_owned()]),
+            KeyValue::new("a.causal", false),
+        ];
+        let json = json_of(&keys);
+        let mut metadata = Metadata::new();
+        metadata.set(keys::GGUF, json!({"version": 3, "kv": json}));
+        let back: Vec<(&str, Value)> = keys_of(&metadata).map(|(key, value)| (key, value.into_owned())).collect();
+        // As configurations have it, not the double next to the single.
+        assert_eq!(back, [("a.eps", json!(1e-5)), ("a.tokens", json!(["x", "y"])), ("a.causal", json!(false))]);
+    }
+}

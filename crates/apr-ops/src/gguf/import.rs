@@ -1,0 +1,302 @@
+//! The way back: what a GGUF file says about its model, and its tensors under Hugging Face's names and in its layout.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use apr::{CheckpointReader, DType, Error, Loss, Metadata, Result, TensorInfo, keys};
+use apr_arch::{Families, Family, FamilyModel, GGUF, GgufLayout, HUGGING_FACE, Kind, Naming};
+use serde_json::{Map, Value};
+
+use super::hyperparameters::keys_of;
+use super::rope;
+use super::transform::Change;
+use crate::import::Architecture;
+use crate::naming::NAMES;
+use crate::view::{Origin, View};
+
+/// A checkpoint in Hugging Face's layout.
+pub struct Restored<'a> {
+    /// The tensors.
+    pub view: View<'a>,
+    /// The text of `config.json`.
+    pub config: Vec<u8>,
+    /// What Hugging Face's models have no place for.
+    pub losses: Vec<Loss>,
+}
+
+/// The keys of a GGUF file, and the names of its tensors.
+struct Described<'m> {
+    keys: HashMap<&'m str, Cow<'m, Value>>,
+    architecture: &'m str,
+    tensors: HashMap<String, &'m TensorInfo>,
+}
+
+impl<'m> Described<'m> {
+    /// None where the metadata are not those of a GGUF file.
+    fn of(metadata: &'m Metadata, tensors: &'m [TensorInfo], families: &Families) -> Option<Self> {
+        let keys: HashMap<&str, Cow<'m, Value>> = keys_of(metadata).collect();
+        let Some(Cow::Borrowed(Value::String(architecture))) = keys.get("general.architecture") else { return None };
+        let architecture = architecture.as_str();
+        let recorded = metadata.object(NAMES).and_then(|names| families.find(names.get("family")?.as_str()?));
+        let naming = Naming::new(GGUF, "");
+        let name = |info: &TensorInfo| {
+            let name = recorded.and_then(|family| family.source_name(&info.name, &naming));
+            name.unwrap_or_else(|| info.name.clone())
+        };
+        let tensors = tensors.iter().map(|info| (name(info), info)).collect();
+        Some(Self { keys, architecture, tensors })
+    }
+
+    /// The value of a key with or without the architecture in front, `has.TENSOR`, `rows.TENSOR`, or `rope.fraction`:
+    /// the share of a head's dimensions that is rotated.
+    fn entry(&self, name: &str) -> Option<Value> {
+        if let Some(tensor) = name.strip_prefix("has.") {
+            return Some(self.tensors.contains_key(tensor).into());
+        }
+        if let Some(tensor) = name.strip_prefix("rows.") {
+            return self.tensors.get(tensor)?.shape.dims().first().map(|&rows| rows.into());
+        }
+        if name == "rope.fraction" {
+            let number = |name: &str| self.entry(name)?.as_f64();
+            let head = number("embedding_length")? / number("attention.head_count")?;
+            return Some((number("rope.dimension_count")? / head).into());
+        }
+        let own = format!("{}.{name}", self.architecture);
+        self.keys.get(own.as_str()).or_else(|| self.keys.get(name)).map(|value| value.clone().into_owned())
+    }
+
+    fn family<'f>(&self, families: &'f Families, architecture: &Architecture) -> Option<&'f Family> {
+        match architecture {
+            Architecture::Named(name) => families.find(name),
+            _ => families.of_gguf(self.architecture, &|name| self.entry(name)),
+        }
+    }
+
+    /// The configuration that the keys lead to, with `model_type`.
+    fn config(&self, family: &Family) -> Map<String, Value> {
+        let mut config = family.config_from_gguf(&|name| self.entry(name));
+        config.entry("model_type").or_insert_with(|| family.name().into());
+        if let Some(class) = config.get_mut("architectures") {
+            *class = Value::Array(vec![class.take()]);
+        }
+        config
+    }
+}
+
+/// The metadata of a GGUF file with what its keys tell about family and hyperparameters, as `config.json` would have it.
+/// None for other checkpoints, for those that have a family by name, and where no family is of that architecture.
+#[must_use]
+pub fn described(reader: &dyn CheckpointReader, families: &Families, architecture: &Architecture) -> Option<Metadata> {
+    let metadata = reader.metadata();
+    if metadata.text(keys::MODEL_TYPE).is_some_and(|told| families.find(told).is_some()) {
+        return None;
+    }
+    let described = Described::of(metadata, reader.tensors(), families)?;
+    let family = described.family(families, architecture)?;
+    let mut config = described.config(family);
+    let model_type = config.remove("model_type").unwrap_or_default();
+    let mut metadata = metadata.clone();
+    metadata.set(keys::MODEL_TYPE, model_type);
+    metadata.set(keys::ARCHITECTURE, config);
+    Some(metadata)
+}
+
+/// A checkpoint in GGUF's layout (a GGUF file, or what was imported from one) as Hugging Face's models have it, with
+/// the `config.json` that `transformers` needs.
+///
+/// Quantized tensors stay quantized where whole rows are moved.
+///
+/// # Errors
+/// E001 when the checkpoint is not in GGUF's layout, when its family is not known, or when a tensor is quantized whose
+/// values would have to be changed one by one. E002 and E007 when a tensor can't be read that becomes part of the
+/// configuration.
+pub fn restore<'a>(
+    reader: &'a dyn CheckpointReader,
+    families: &Families,
+    architecture: &Architecture,
+) -> Result<Restored<'a>> {
+    let original = reader.metadata();
+    let described = Described::of(original, reader.tensors(), families);
+    let described = described.ok_or_else(|| Error::format("it has no keys of a GGUF file to make a config.json of"))?;
+    let family = described.family(families, architecture).ok_or_else(|| {
+        Error::format(format!("'{}' is no architecture of GGUF that apr knows", described.architecture))
+    })?;
+    let mut config = described.config(family);
+    let mut metadata = original.clone();
+    metadata.set(keys::MODEL_TYPE, family.name());
+    metadata.set(keys::ARCHITECTURE, config.clone());
+    let model = families.apply(family.name(), reader.tensors(), &metadata)?;
+    if !model.is_in_gguf_layout() {
+        return Err(Error::format("its tensors are not in GGUF's layout"));
+    }
+    let naming = naming_for(family, &config);
+    let mut plan = Plan { reader, model: &model, naming, tensors: Vec::new(), losses: Vec::new() };
+    plan.add_all()?;
+    let Plan { tensors, mut losses, .. } = plan;
+    add_rope(reader, &model, &mut config, &mut losses)?;
+    config.insert("torch_dtype".to_owned(), torch_dtype(reader.tensors()).into());
+
+    let mut view = View::of(reader, tensors);
+    let target = view.metadata_mut();
+    target.remove(NAMES);
+    target.remove(keys::GGUF);
+    target.set(keys::MODEL_TYPE, config.get("model_type").cloned().unwrap_or_default());
+    let mut described = config.clone();
+    described.remove("model_type");
+    target.set(keys::ARCHITECTURE, described);
+    let config = serde_json::to_vec_pretty(&config).unwrap_or_default();
+    Ok(Restored { view, config, losses })
+}
+
+/// How the class that the configuration names calls its tensors. Classifiers have the base model's under a prefix.
+fn naming_for(family: &Family, config: &Map<String, Value>) -> Naming {
+    let class = config.get("architectures").and_then(|classes| classes.get(0)?.as_str()).unwrap_or_default();
+    let is_classifier = class.ends_with("ForSequenceClassification");
+    let mut namings = family.namings().filter(|naming| naming.convention == HUGGING_FACE);
+    let prefixed = namings.find(|naming| is_classifier && !naming.prefix.is_empty());
+    prefixed.or_else(|| family.default_naming(HUGGING_FACE)).unwrap_or_else(|| Naming::new(HUGGING_FACE, ""))
+}
+
+struct Plan<'p, 'a> {
+    reader: &'a dyn CheckpointReader,
+    model: &'p FamilyModel<'p>,
+    naming: Naming,
+    tensors: Vec<(TensorInfo, Origin)>,
+    losses: Vec<Loss>,
+}
+
+impl Plan<'_, '_> {
+    fn add_all(&mut self) -> Result<()> {
+        for (position, info) in self.reader.tensors().iter().enumerate() {
+            let Some(canonical) = self.model.canonical(position) else {
+                let why = format!("{} has no such tensor", self.model.family().title());
+                self.losses.push(Loss { name: info.name.clone(), what: "left out".to_owned(), why });
+                continue;
+            };
+            // What can be computed is, or is part of the configuration.
+            if self.model.family().kind(canonical) == Some(Kind::Buffer) {
+                continue;
+            }
+            if self.model.family().part(canonical, 0).is_some() {
+                self.add_parts(position, canonical)?;
+            } else {
+                self.add_one(position, canonical)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn name(&self, canonical: &str) -> String {
+        let name = self.model.family().source_name(canonical, &self.naming);
+        name.unwrap_or_else(|| canonical.to_owned())
+    }
+
+    fn add_parts(&mut self, position: usize, stack: &str) -> Result<()> {
+        let info = &self.reader.tensors()[position];
+        let count = info.shape.dims().first().copied().unwrap_or_default();
+        if info.byte_len()? == 0 {
+            return Err(Error::format("it should hold experts, and is empty").for_tensor(&info.name));
+        }
+        if self.model.dimension("experts").is_some_and(|experts| experts != count) {
+            let why = format!("its shape is {}, but the model's keys tell another number of experts", info.shape);
+            return Err(Error::format(why).for_tensor(&info.name));
+        }
+        for place in 0..count {
+            let canonical = self.model.family().part(stack, place).unwrap_or_default();
+            let (part, change) = Change::part(info, position, place, &self.name(&canonical))?;
+            self.tensors.push((part, Origin::Changed(change)));
+        }
+        Ok(())
+    }
+
+    fn add_one(&mut self, position: usize, canonical: &str) -> Result<()> {
+        let source = &self.reader.tensors()[position];
+        let mut info = source.clone();
+        let origin = match self.model.gguf_layout(canonical)? {
+            GgufLayout::Same => Origin::Base(position),
+            GgufLayout::Swap([outer, a, b, inner]) => {
+                Origin::Changed(Change::rows(source, position, [outer, b, a, inner])?)
+            }
+            GgufLayout::Add(constant) => Origin::Changed(Change::sum(&mut info, position, -constant)?),
+            GgufLayout::Transposed => Origin::Changed(Change::transposed(&mut info, position)?),
+            GgufLayout::SkipRows(skipped) => {
+                let rows = source.shape.dims().first().and_then(|rows| rows.checked_add(skipped));
+                let (Some(rows), Ok(skipped)) = (rows, i64::try_from(skipped)) else {
+                    return Err(Error::format("it has too many rows").for_tensor(&source.name));
+                };
+                Origin::Changed(Change::some_rows(&mut info, position, -skipped, rows)?)
+            }
+            _ => return Err(Error::format("its layout is not known to this version").for_tensor(&source.name)),
+        };
+        info.name = self.name(canonical);
+        self.tensors.push((info, origin));
+        Ok(())
+    }
+}
+
+/// Puts factors of rotary positions into the configuration, where Hugging Face's models have them.
+fn add_rope(
+    reader: &dyn CheckpointReader,
+    model: &FamilyModel<'_>,
+    config: &mut Map<String, Value>,
+    losses: &mut Vec<Loss>,
+) -> Result<()> {
+    let factors = |name: &str| -> Result<Option<Vec<f32>>> {
+        let is_it = |position: &usize| model.canonical(*position) == Some(name);
+        let Some(position) = (0..reader.tensors().len()).find(is_it) else { return Ok(None) };
+        read_factors(reader, position).map(Some)
+    };
+    if let Some(factors) = factors("rope_freqs.weight")? {
+        let theta = config.get("rope_theta").and_then(Value::as_f64).unwrap_or(10_000.0);
+        match rope::llama3_settings(&factors, theta) {
+            Some(settings) => drop(config.insert("rope_scaling".to_owned(), settings)),
+            None => losses.push(Loss {
+                name: "rope_freqs.weight".to_owned(),
+                what: "left out".to_owned(),
+                why: "its factors are not LLaMA 3's, and config.json has no place for others".to_owned(),
+            }),
+        }
+    }
+    let both = (factors("rope_factors_long.weight")?, factors("rope_factors_short.weight")?);
+    if let (Some(long), Some(short)) = both {
+        let settings =
+            serde_json::json!({"type": "longrope", "long_factor": shortest(&long), "short_factor": shortest(&short)});
+        config.insert("rope_scaling".to_owned(), settings);
+    }
+    Ok(())
+}
+
+/// Singles as the shortest decimals that lead back to them.
+fn shortest(factors: &[f32]) -> Vec<f64> {
+    factors.iter().map(|factor| factor.to_string().parse().unwrap_or_else(|_| f64::from(*factor))).collect()
+}
+
+/// Reads a vector of single precision.
+fn read_factors(reader: &dyn CheckpointReader, position: usize) -> Result<Vec<f32>> {
+    /// Longer ones belong to no head.
+    const LONGEST: u64 = 1 << 16;
+    let info = &reader.tensors()[position];
+    let len = usize::try_from(info.byte_len()?).ok().filter(|&len| len as u64 <= 4 * LONGEST);
+    let (DType::F32, Some(len)) = (info.dtype, len) else {
+        return Err(Error::format("it should hold a factor for each rotary frequency").for_tensor(&info.name));
+    };
+    let mut bytes = vec![0; len];
+    reader.read_tensor(position, 0, &mut bytes)?;
+    Ok(bytes.as_chunks::<4>().0.iter().map(|factor| f32::from_le_bytes(*factor)).collect())
+}
+
+/// The dtype of most matrices' elements; of those that are quantized, what they are computed in.
+fn torch_dtype(tensors: &[TensorInfo]) -> &'static str {
+    let elements = |wanted: fn(DType) -> bool| -> u64 {
+        let matrices = tensors.iter().filter(|info| info.shape.dims().len() > 1 && wanted(info.dtype));
+        matrices.fold(0, |sum, info| sum.saturating_add(info.shape.elements().unwrap_or_default()))
+    };
+    let single = elements(|dtype| dtype == DType::F32);
+    let brain = elements(|dtype| dtype == DType::BF16);
+    let half = elements(|dtype| !matches!(dtype, DType::F32 | DType::BF16));
+    match single.max(brain).max(half) {
+        most if most == single => "float32",
+        most if most == brain => "bfloat16",
+        _ => "float16",
+    }
+}

@@ -1,0 +1,165 @@
+//! A quantization as asked for, turned into what each tensor of a checkpoint becomes.
+
+use std::sync::Arc;
+
+use apr::{CheckpointReader, DType, Error, FormatId, Result, keys};
+use apr_arch::{FamilyModel, GGUF};
+use globset::GlobMatcher;
+
+use super::{Candidate, Choices, ColumnStatistics, Decision, Imatrix, ModelFacts, Reason, assign};
+use crate::convert::TensorTarget;
+use crate::tensors::named;
+
+/// What weighs the columns of a tensor.
+#[derive(Debug, Clone)]
+pub enum Weighting {
+    /// What llama.cpp measured while the model ran.
+    Matrix {
+        /// The measurements.
+        matrix: Imatrix,
+        /// Name of the file that they came from.
+        file: String,
+    },
+    /// Mean squares of samples, for tensors whose rows are as long as a sample.
+    Columns(ColumnStatistics),
+}
+
+/// What to quantize to, and with what weights.
+#[derive(Debug, Clone)]
+pub struct Quantization {
+    /// Types.
+    pub choices: Choices,
+    /// Weights.
+    pub weighting: Option<Weighting>,
+}
+
+/// What every tensor becomes, and what the user should know.
+#[derive(Debug, Clone, Default)]
+pub struct QuantizationPlan {
+    /// By position.
+    pub targets: Vec<Option<TensorTarget>>,
+    /// What is odd.
+    pub warnings: Vec<String>,
+}
+
+/// Decides about every tensor of a checkpoint, as a member of a family where that is known.
+///
+/// # Errors
+/// Those of [`assign`], and E001 for importance weights of another length than the tensor's rows.
+pub fn plan(
+    reader: &dyn CheckpointReader,
+    model: Option<&FamilyModel<'_>>,
+    quantization: &Quantization,
+) -> Result<QuantizationPlan> {
+    let names = gguf_names(reader, model);
+    let facts = facts(reader, model)?;
+    let Quantization { choices, weighting } = quantization;
+    let auxiliary = reader.metadata().auxiliary_tensor();
+    let chosen: Vec<usize> =
+        (0..names.len()).filter(|&i| auxiliary != Some(reader.tensors()[i].name.as_str())).collect();
+    let candidates: Vec<Candidate> = chosen
+        .iter()
+        .map(|&i| {
+            let info = &reader.tensors()[i];
+            Candidate { name: names[i].clone(), dtype: info.dtype, shape: info.shape.clone() }
+        })
+        .collect();
+    let overrides = overrides(reader, &names, &choices.overrides)?;
+    let choices = Choices { overrides, has_importance: weighting.is_some(), ..choices.clone() };
+    let decisions = assign(&candidates, &facts, &choices)?;
+
+    let mut plan = QuantizationPlan { targets: vec![None; names.len()], warnings: Vec::new() };
+    let mut unweighted = Vec::new();
+    for ((&i, candidate), decision) in chosen.iter().zip(&candidates).zip(decisions) {
+        let weights = weights(reader, i, candidate, &decision, weighting.as_ref())?;
+        let lacks = weighting.is_some() && weights.is_none() && decision.dtype.is_quantized();
+        if lacks && decision.needs_importance {
+            let message =
+                format!("{} has so few bits that it needs importance weights for this tensor", decision.dtype);
+            return Err(Error::format(message).for_tensor(&reader.tensors()[i].name));
+        }
+        if lacks {
+            unweighted.push(reader.tensors()[i].name.as_str());
+        }
+        plan.targets[i] =
+            Some(TensorTarget { dtype: decision.dtype, importance: weights, why: note(&decision, candidate.dtype) });
+    }
+    plan.warnings.extend(note_of_unweighted(&unweighted));
+    Ok(plan)
+}
+
+/// Names that llama.cpp's rules know.
+fn gguf_names(reader: &dyn CheckpointReader, model: Option<&FamilyModel<'_>>) -> Vec<String> {
+    let gguf = model.and_then(|model| Some((model, model.family().default_naming(GGUF)?)));
+    let infos = reader.tensors().iter().enumerate();
+    infos
+        .map(|(position, info)| {
+            let canonical = gguf.as_ref().and_then(|(model, _)| model.canonical(position));
+            let name =
+                canonical.zip(gguf.as_ref()).and_then(|(name, (model, gguf))| model.family().source_name(name, gguf));
+            name.unwrap_or_else(|| info.name.clone())
+        })
+        .collect()
+}
+
+fn facts(reader: &dyn CheckpointReader, model: Option<&FamilyModel<'_>>) -> Result<ModelFacts> {
+    let is_gguf = reader.format() == FormatId::Gguf || reader.metadata().get(keys::GGUF).is_some();
+    if let Some(pairs) = apr_gguf::key_values(reader.metadata())?.filter(|_| is_gguf) {
+        return Ok(ModelFacts::from_gguf(&pairs));
+    }
+    let Some(model) = model else { return Ok(ModelFacts::default()) };
+    let architecture = model.gguf_architecture().unwrap_or(model.family().name());
+    Ok(ModelFacts::from_dimensions(architecture, |name| model.dimension(name)))
+}
+
+/// Patterns count for GGUF's names and for the tensors' own.
+fn overrides(
+    reader: &dyn CheckpointReader,
+    names: &[String],
+    rules: &[(GlobMatcher, DType)],
+) -> Result<Vec<(GlobMatcher, DType)>> {
+    let mut result = Vec::new();
+    for (pattern, dtype) in rules {
+        let own = reader.tensors().iter().zip(names);
+        for (_, name) in own.filter(|(info, name)| pattern.is_match(&info.name) && !pattern.is_match(name)) {
+            result.push((named(name)?, *dtype));
+        }
+        result.push((pattern.clone(), *dtype));
+    }
+    Ok(result)
+}
+
+fn weights(
+    reader: &dyn CheckpointReader,
+    tensor: usize,
+    candidate: &Candidate,
+    decision: &Decision,
+    weighting: Option<&Weighting>,
+) -> Result<Option<Arc<[f32]>>> {
+    let changes = decision.dtype.is_quantized() && decision.dtype != candidate.dtype;
+    match weighting.filter(|_| changes) {
+        None => Ok(None),
+        Some(Weighting::Matrix { matrix, .. }) => {
+            let weights = matrix.for_tensor(&candidate.name, &candidate.shape);
+            let weights = weights.map_err(|error| error.for_tensor(&reader.tensors()[tensor].name))?;
+            Ok(weights.map(|weights| weights.matrices().flatten().copied().collect()))
+        }
+        Some(Weighting::Columns(columns)) => Ok(columns.importance(candidate.shape.row_len()).map(Arc::from)),
+    }
+}
+
+/// The reason, where a user would wonder.
+fn note(decision: &Decision, from: DType) -> Option<String> {
+    match &decision.reason {
+        Reason::AsAsked => None,
+        Reason::Kept(_) if !from.is_float() => None,
+        reason => Some(reason.to_string()),
+    }
+}
+
+fn note_of_unweighted(names: &[&str]) -> Option<String> {
+    const SHOWN: usize = 4;
+    let first = names.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");
+    let more = if names.len() > SHOWN { format!(" and {} more", names.len() - SHOWN) } else { String::new() };
+    (!names.is_empty()).then(|| format!("no importance weights for {first}{more}: quantized without"))
+}

@@ -1,0 +1,547 @@
+//! Exports to GGUF against what llama.cpp's converter writes (`fixtures/gguf`), and the way back.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use apr::{CheckpointReader, DType, FolderCheckpoint, Metadata, Serial, open_folder};
+use apr_arch::Families;
+use apr_gguf::KeyValue;
+use apr_ops::gguf::{GgufExport, Restored, export, restore};
+use apr_ops::import::{Architecture, ImportOptions, Prepared};
+use apr_ops::sha256;
+use apr_tensor::cast::cast_float;
+use apr_testkit::FolderInMemory;
+use apr_testkit::locate::fixture;
+use serde_json::{Map, Value, json};
+
+struct Case {
+    name: String,
+    json: Value,
+    reader: FolderCheckpoint,
+}
+
+fn cases() -> Vec<Case> {
+    let mut paths: Vec<_> = std::fs::read_dir(fixture("gguf"))
+        .expect("the fixtures are there")
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "json"))
+        .collect();
+    paths.sort();
+    assert!(paths.len() > 30, "{} cases", paths.len());
+    paths.iter().map(|path| case(path)).collect()
+}
+
+fn named(name: &str) -> Case {
+    case(&fixture("gguf").join(format!("{name}.json")))
+}
+
+fn case(path: &Path) -> Case {
+    let json: Value = serde_json::from_slice(&std::fs::read(path).expect("it can be read")).expect("it is JSON");
+    let reader = open(&json);
+    Case { name: path.file_stem().expect("a name").to_string_lossy().into_owned(), json, reader }
+}
+
+fn open(json: &Value) -> FolderCheckpoint {
+    let mut folder = FolderInMemory::default();
+    folder.0.insert("model.safetensors".to_owned(), safetensors(json));
+    folder.0.insert("config.json".to_owned(), json["config"].to_string().into_bytes());
+    folder.0.insert("README.md".to_owned(), json["card"].as_str().expect("a card").into());
+    for (name, content) in json["beside"].as_object().expect("files") {
+        folder.0.insert(name.clone(), content.to_string().into_bytes());
+    }
+    open_folder(&folder, &apr::Limits::default()).expect("a model")
+}
+
+/// The numbers of `fixtures/gguf/make.py`.
+fn values(name: &str, count: u64) -> impl Iterator<Item = f32> + use<> {
+    let seed: u64 = name.bytes().map(u64::from).sum();
+    (0..count).map(move |at| ((at * 37 + seed) % 251) as f32 - 125.0).map(|value| value / 64.0)
+}
+
+fn bytes_of(name: &str, count: u64, dtype: &str) -> Vec<u8> {
+    let single: Vec<u8> = values(name, count).flat_map(f32::to_le_bytes).collect();
+    let mut out = Vec::new();
+    let to = match dtype {
+        "float32" => return single,
+        "float16" => DType::F16,
+        _ => DType::BF16,
+    };
+    assert_eq!(cast_float(DType::F32, to, &single, &mut out).inexact, 0);
+    out
+}
+
+fn safetensors(json: &Value) -> Vec<u8> {
+    let dtype = json["dtype"].as_str().expect("a dtype");
+    let (mut header, mut data) = (Map::new(), Vec::new());
+    let tensors: BTreeMap<&String, &Value> = json["tensors"].as_object().expect("tensors").iter().collect();
+    for (name, shape) in tensors {
+        let count = shape.as_array().expect("a shape").iter().filter_map(Value::as_u64).product();
+        let start = data.len();
+        data.extend(bytes_of(name, count, dtype));
+        let code = match dtype {
+            "float32" => "F32",
+            "float16" => "F16",
+            _ => "BF16",
+        };
+        header.insert(name.clone(), json!({"dtype": code, "shape": shape, "data_offsets": [start, data.len()]}));
+    }
+    let header = Value::from(header).to_string();
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header.into_bytes());
+    file.extend(data);
+    file
+}
+
+fn exported<'a>(reader: &'a FolderCheckpoint, name: &str) -> GgufExport<'a> {
+    export(reader, &Families::builtin(), &Architecture::Auto, Vec::new())
+        .unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// With the keys of a tokenizer that tell one family of encoders from another.
+fn exported_with_tokens<'a>(case: &'a Case) -> GgufExport<'a> {
+    let model = match case.json["config"]["model_type"].as_str().expect("a family") {
+        "bert" | "distilbert" => "bert",
+        "roberta" => "gpt2",
+        _ => "llama",
+    };
+    let mut tokenizer = vec![KeyValue::new("tokenizer.ggml.model", model)];
+    let pad = case.json["config"]["pad_token_id"].as_u64().and_then(|pad| u32::try_from(pad).ok());
+    tokenizer.extend(pad.map(|pad| KeyValue::new("tokenizer.ggml.padding_token_id", pad)));
+    let export = export(&case.reader, &Families::builtin(), &Architecture::Auto, tokenizer);
+    export.unwrap_or_else(|error| panic!("{}: {error}", case.name))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let digest = sha256(bytes, &Serial, &()).expect("bytes in memory");
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn read(reader: &dyn CheckpointReader, tensor: usize) -> Vec<u8> {
+    let mut bytes = vec![0; usize::try_from(reader.tensors()[tensor].byte_len().expect("a length")).expect("it fits")];
+    reader.read_tensor(tensor, 0, &mut bytes).expect("bytes");
+    bytes
+}
+
+/// Keys that apr writes and the converter does not: those of its vocabulary step, which the fixtures do without, and the
+/// file type, which it forgets for one family.
+const MORE: [&str; 2] = ["tokenizer.ggml.token_type_count", "general.file_type"];
+
+/// Where the converter takes for granted what the configuration states otherwise: that the feed-forward network is four
+/// times as wide, and that there are as many keys as queries.
+const STATED: [(&str, &str); 2] = [("phi", "phi2.feed_forward_length"), ("phi", "phi2.attention.head_count_kv")];
+
+#[test]
+fn keys_are_the_converters() {
+    for Case { name, json, reader } in cases() {
+        let export = exported(&reader, &name);
+        let written = export.view.metadata().object("gguf").expect("keys")["kv"].as_array().expect("a list").clone();
+        let written: BTreeMap<String, (String, Value)> = written
+            .iter()
+            .map(|pair| {
+                let kind = match pair.get("items") {
+                    Some(items) => format!("array/{}", items.as_str().expect("a type")),
+                    None => pair["type"].as_str().expect("a type").to_owned(),
+                };
+                (pair["key"].as_str().expect("a key").to_owned(), (kind, pair["value"].clone()))
+            })
+            .collect();
+        let mut expected: BTreeMap<String, (String, Value)> = BTreeMap::new();
+        for key in json["keys"].as_array().expect("keys") {
+            let text = |at: usize| key[at].as_str().expect("text").to_owned();
+            let kind = text(1).replace("uint32", "u32").replace("int32", "i32").replace("float32", "f32");
+            expected.insert(text(0), (kind, key[2].clone()));
+        }
+        for (key, (kind, value)) in &expected {
+            if STATED.contains(&(name.as_str(), key.as_str())) {
+                continue;
+            }
+            let (found_kind, found) = written.get(key).unwrap_or_else(|| panic!("{name}: {key} is missing"));
+            assert_eq!(found_kind, kind, "{name}: {key}");
+            match (kind.as_str(), value.as_f64(), found.as_f64()) {
+                ("f32", Some(value), Some(found)) => {
+                    assert!((value - found).abs() <= f64::from(f32::EPSILON) * value.abs(), "{name}: {key} is {found}");
+                }
+                _ => assert_eq!(found, value, "{name}: {key}"),
+            }
+        }
+        for key in written.keys().filter(|key| !expected.contains_key(*key)) {
+            assert!(MORE.contains(&key.as_str()), "{name}: {key} is one too many");
+        }
+    }
+}
+
+#[test]
+fn tensors_are_the_converters_bit_for_bit() {
+    for Case { name, json, reader } in cases() {
+        let GgufExport { view, dtypes, losses, .. } = exported(&reader, &name);
+        let mut expected = json["written"].as_object().expect("tensors").clone();
+        assert_eq!(dtypes.len(), view.tensors().len(), "{name}");
+        for (position, info) in view.tensors().iter().enumerate() {
+            let golden = expected.remove(&info.name).unwrap_or_else(|| panic!("{name}: {} is one too many", info.name));
+            assert_eq!(json!(info.shape), golden[1], "{name}: {}", info.name);
+            let mut bytes = read(&view, position);
+            let dtype = dtypes[position].unwrap_or(info.dtype);
+            if dtype != info.dtype {
+                let mut cast = Vec::new();
+                cast_float(info.dtype, dtype, &bytes, &mut cast);
+                bytes = cast;
+            }
+            assert_eq!(dtype.name(), golden[0], "{name}: {}", info.name);
+            assert_eq!(hex(&bytes), golden[2], "{name}: {} differs from the converter's", info.name);
+        }
+        assert!(expected.is_empty(), "{name}: {:?} are missing", expected.keys().collect::<Vec<_>>());
+        assert!(losses.iter().all(|loss| is_head(&loss.name)), "{name}: {losses:?}");
+    }
+}
+
+/// Heads of pretraining and poolers, which the converter leaves out, too.
+fn is_head(name: &str) -> bool {
+    ["pooler.", "cls.", "vocab_"].iter().any(|part| name.contains(part))
+}
+
+#[test]
+fn any_range_reads_as_part_of_the_whole() {
+    for name in ["llama_bias", "mixtral", "gpt2", "gpt2_f16", "gemma_bf16", "gpt_neox", "roberta"] {
+        let case = named(name);
+        let view = exported(&case.reader, name).view;
+        for (position, info) in view.tensors().iter().enumerate() {
+            let whole = read(&view, position);
+            let len = whole.len();
+            for (offset, take) in [(0, len), (1, len - 1), (3, 5), (len / 3, len / 2), (len - 1, 1), (len, 0), (7, 257)]
+            {
+                let take = take.min(len - offset.min(len));
+                let mut part = vec![0; take];
+                view.read_tensor(position, offset as u64, &mut part).expect("bytes");
+                assert!(part == whole[offset..offset + take], "{name}: {} from {offset}, {take} bytes", info.name);
+            }
+            assert!(view.read_tensor(position, len as u64, &mut [0]).is_err(), "{name}: {}", info.name);
+            assert!(view.read_tensor(position, u64::MAX, &mut [0]).is_err(), "{name}: {}", info.name);
+        }
+    }
+}
+
+#[test]
+fn what_was_exported_comes_back() {
+    for case in cases() {
+        let export = exported_with_tokens(&case);
+        let Case { name, json, reader } = &case;
+        let restored = restore(&export.view, &Families::builtin(), &Architecture::Auto);
+        let Restored { view, config, losses } = restored.unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(losses, [], "{name}");
+        let config: Value = serde_json::from_slice(&config).expect("JSON");
+        let mut original = json["config"].clone();
+        if name == "mistral" {
+            // Without a sliding window, llama.cpp's files do not tell it from a LLaMA.
+            original["model_type"] = "llama".into();
+            original["architectures"] = json!(["LlamaForCausalLM"]);
+        }
+        check_config(name, &config, &original);
+        let sources: BTreeMap<&str, usize> =
+            reader.tensors().iter().enumerate().map(|(at, info)| (info.name.as_str(), at)).collect();
+        for (position, info) in view.tensors().iter().enumerate() {
+            let bare = info.name.strip_prefix("model.").or_else(|| info.name.strip_prefix("gpt_neox."));
+            let prefixed = format!("transformer.{}", info.name);
+            let bert = format!("bert.{}", info.name);
+            let encoder = bare_encoder(&info.name);
+            let names = [Some(info.name.as_str()), bare, Some(&prefixed), Some(&bert), encoder];
+            let source = names.iter().flatten().find_map(|name| sources.get(name));
+            let source = *source.unwrap_or_else(|| panic!("{name}: {} is new", info.name));
+            let original = &reader.tensors()[source];
+            assert_eq!(info.shape, original.shape, "{name}: {}", info.name);
+            let mut expected = read(reader, source);
+            if info.dtype != original.dtype {
+                let mut wide = Vec::new();
+                cast_float(original.dtype, info.dtype, &expected, &mut wide);
+                expected = wide;
+            }
+            if name.starts_with("roberta") && info.name.ends_with("position_embeddings.weight") {
+                // The row of padding is not in the file, and not used.
+                expected[..32 * 4].fill(0);
+            }
+            assert!(read(&view, position) == expected, "{name}: {} has other values", info.name);
+        }
+        let gone = reader.tensors().len() - view.tensors().len();
+        let heads = reader.tensors().iter().filter(|info| is_head(&info.name)).count();
+        assert_eq!(gone, heads, "{name}: tensors are missing");
+    }
+}
+
+fn bare_encoder(name: &str) -> Option<&str> {
+    name.strip_prefix("roberta.").or_else(|| name.strip_prefix("distilbert."))
+}
+
+/// Entries that shapes and computation depend on.
+fn check_config(name: &str, config: &Value, original: &Value) {
+    const KEYS: [&str; 45] = [
+        "model_type",
+        "vocab_size",
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "max_position_embeddings",
+        "rms_norm_eps",
+        "layer_norm_eps",
+        "layer_norm_epsilon",
+        "rope_theta",
+        "sliding_window",
+        "num_local_experts",
+        "num_experts",
+        "num_experts_per_tok",
+        "head_dim",
+        "moe_intermediate_size",
+        "shared_expert_intermediate_size",
+        "n_embd",
+        "n_layer",
+        "n_head",
+        "n_positions",
+        "rotary_pct",
+        "partial_rotary_factor",
+        "attn_logit_softcapping",
+        "final_logit_softcapping",
+        "hidden_act",
+        "tie_word_embeddings",
+        "type_vocab_size",
+        "d_model",
+        "d_kv",
+        "d_ff",
+        "num_layers",
+        "num_decoder_layers",
+        "num_heads",
+        "relative_attention_num_buckets",
+        "attention_bias",
+        "mlp_bias",
+        "use_parallel_residual",
+        "rope_local_base_freq",
+        "original_max_position_embeddings",
+        "is_encoder_decoder",
+        "feed_forward_proj",
+        "torch_dtype",
+    ];
+    for key in KEYS {
+        let (Some(found), Some(expected)) = (config.get(key), original.get(key).filter(|value| !value.is_null()))
+        else {
+            continue;
+        };
+        // Files of models without a head look like those of tied ones.
+        if key == "tie_word_embeddings" && original["architectures"][0].as_str().is_some_and(|c| c.ends_with("Model")) {
+            continue;
+        }
+        let alike = match (found.as_f64(), expected.as_f64()) {
+            (Some(found), Some(expected)) => (found - expected).abs() <= 1e-6 * expected.abs(),
+            _ => found == expected,
+        };
+        assert!(alike, "{name}: {key} is {found}, was {expected}");
+    }
+    let classes = [&config["architectures"][0], &original["architectures"][0]];
+    let class = |value: &Value| value.as_str().expect("a class").replace("ForMaskedLM", "Model");
+    let [found, expected] = classes.map(class);
+    // Files of models without a head do not tell.
+    assert!(found == expected || expected.ends_with("Model"), "{name}: {found} was {expected}");
+}
+
+#[test]
+fn settings_of_stretched_positions_come_back() {
+    for name in ["llama3", "llama_linear", "qwen2_yarn", "phi3_long"] {
+        let case = named(name);
+        let export = exported(&case.reader, name);
+        let restored = restore(&export.view, &Families::builtin(), &Architecture::Auto).expect("it comes back");
+        let config: Value = serde_json::from_slice(&restored.config).expect("JSON");
+        for (key, value) in case.json["config"]["rope_scaling"].as_object().expect("settings") {
+            let found = if key == "type" { config["rope_scaling"].get("rope_type") } else { None };
+            let found = found.unwrap_or(&config["rope_scaling"][key]);
+            assert_eq!(json!(found), *value, "{name}: {key}");
+        }
+    }
+}
+
+fn refused(name: &str, change: impl FnOnce(&mut Value)) -> String {
+    let mut json = named(name).json;
+    change(&mut json);
+    let reader = open(&json);
+    let result = export(&reader, &Families::builtin(), &Architecture::Auto, Vec::new());
+    result.err().map(|error| error.to_string()).unwrap_or_default()
+}
+
+#[test]
+fn what_the_configuration_lacks_is_named() {
+    let without =
+        |key: &'static str| move |json: &mut Value| drop(json["config"].as_object_mut().map(|c| c.remove(key)));
+    let message = refused("mistral", without("num_attention_heads"));
+    assert_eq!(
+        message,
+        "E001: config.json has no 'num_attention_heads', which llama.cpp needs as llama.attention.head_count"
+    );
+    let message = refused("qwen2", without("num_attention_heads"));
+    assert_eq!(
+        message,
+        "E001: config.json has no 'num_attention_heads', which llama.cpp needs as qwen2.attention.head_count"
+    );
+}
+
+#[test]
+fn a_family_that_llama_cpp_does_not_have_is_refused() {
+    let vit: Value =
+        serde_json::from_slice(&std::fs::read(fixture("families/vit.json")).expect("it can be read")).expect("JSON");
+    let json = json!({
+        "config": vit["config"], "tensors": vit["tensors"], "dtype": "float32", "beside": {}, "card": "",
+    });
+    let reader = open(&json);
+    let error = export(&reader, &Families::builtin(), &Architecture::Auto, Vec::new()).err().expect("no such models");
+    assert!(error.to_string().starts_with("E001: llama.cpp has no models of the family"), "{error}");
+}
+
+#[test]
+fn an_unknown_family_is_refused() {
+    let message = refused("llama", |json| {
+        json["config"] = json!({"model_type": "strange"});
+        json["tensors"] = json!({"a.weight": [3, 4]});
+    });
+    assert_eq!(message, "E001: llama.cpp needs to know the family, and 'strange' is none that apr knows");
+}
+
+#[test]
+fn layers_without_a_place_are_refused() {
+    let dense: Value =
+        serde_json::from_slice(&std::fs::read(fixture("families/qwen3_moe_dense.json")).expect("there")).expect("JSON");
+    let message = refused("qwen3_moe", |json| {
+        json["config"] = dense["config"].clone();
+        json["tensors"] = dense["tensors"].clone();
+    });
+    assert!(message.contains("llama.cpp's qwen3moe has no place for it"), "{message}");
+}
+
+#[test]
+fn a_missing_expert_is_noticed() {
+    let message = refused("mixtral", |json| {
+        let tensors = json["tensors"].as_object_mut().expect("tensors");
+        tensors.remove("model.layers.1.block_sparse_moe.experts.1.w2.weight").expect("it is there");
+    });
+    assert!(message.contains("has 2 experts, but llama.cpp needs all 3"), "{message}");
+}
+
+#[test]
+fn rows_without_a_token_are_cut() {
+    let case = named("gemma");
+    let tokens: Vec<String> = (0..90).map(|token| format!("t{token}")).collect();
+    let tokenizer = vec![KeyValue::new("tokenizer.ggml.tokens", tokens)];
+    let families = Families::builtin();
+    let GgufExport { view, losses, .. } =
+        export(&case.reader, &families, &Architecture::Auto, tokenizer).expect("it can be cut");
+    let position = view.tensors().iter().position(|info| info.name == "token_embd.weight").expect("embeddings");
+    assert_eq!(view.tensors()[position].shape.dims(), [90, 32]);
+    let source = case.reader.tensors().iter().position(|info| info.name == "model.embed_tokens.weight").expect("there");
+    assert!(read(&view, position) == read(&case.reader, source)[..90 * 32 * 4]);
+    assert_eq!(losses.len(), 1, "{losses:?}");
+
+    let tokens: Vec<String> = (0..110).map(|token| format!("t{token}")).collect();
+    let tokenizer = vec![KeyValue::new("tokenizer.ggml.tokens", tokens)];
+    let error = export(&case.reader, &families, &Architecture::Auto, tokenizer).err().expect("too few rows");
+    assert!(error.to_string().contains("the tokenizer has 110 tokens, but it has 101 rows"), "{error}");
+}
+
+#[test]
+fn nothing_is_misfit_in_what_was_exported() {
+    let families = Families::builtin();
+    for case in cases() {
+        let (name, export) = (&case.name, exported_with_tokens(&case));
+        let metadata = apr_ops::gguf::described(&Gguf::new(&export.view), &families, &Architecture::Auto);
+        let metadata = metadata.unwrap_or_else(|| panic!("{name} is not described"));
+        let model = families.identify(export.view.tensors(), &metadata);
+        let model = model.unwrap_or_else(|| panic!("{name} is not identified"));
+        assert!(model.is_in_gguf_layout(), "{name}");
+        assert_eq!(model.mismatches(export.view.tensors()), [], "{name} as {}", model.family().name());
+
+        // Names alone may leave open what it is, but must not make anything look wrong.
+        let nothing = Metadata::new();
+        let guessed = families.identify(export.view.tensors(), &nothing);
+        let guessed = guessed.unwrap_or_else(|| panic!("{name} is not known by its names"));
+        assert_eq!(guessed.mismatches(export.view.tensors()), [], "{name} as {}", guessed.family().name());
+    }
+}
+
+/// From a GGUF file to an `.apr`, which keeps its bytes, and from there back to a GGUF file, and to Hugging Face.
+#[test]
+fn imports_keep_the_layout_and_lead_back() {
+    let families = Families::builtin();
+    for case in cases() {
+        let (name, export) = (&case.name, exported_with_tokens(&case));
+        let file = Gguf::new(&export.view);
+        let prepared = apr_ops::import::prepare(&file, &families, &ImportOptions::default());
+        let Prepared { view: imported, misfits, family, .. } =
+            prepared.unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(misfits.is_empty(), "{name}: {misfits:?}");
+        assert!(family.is_some_and(|family| !family.guessed && family.convention == "gguf"), "{name}");
+        assert!(imported.metadata().object("architecture").is_some_and(|config| !config.is_empty()), "{name}");
+        assert_eq!(imported.tensors().iter().filter(|info| info.name.starts_with("blk.")).count(), 0, "{name}");
+
+        let again = apr_ops::gguf::export(&imported, &families, &Architecture::Auto, Vec::new());
+        let again = again.unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(again.view.tensors(), export.view.tensors(), "{name}");
+        assert_eq!(again.view.metadata().get("gguf"), export.view.metadata().get("gguf"), "{name}");
+
+        let [direct, detour] = [&file as &dyn CheckpointReader, &imported].map(|reader| {
+            restore(reader, &families, &Architecture::Auto).unwrap_or_else(|error| panic!("{name}: {error}"))
+        });
+        assert_eq!(direct.view.tensors(), detour.view.tensors(), "{name}");
+        assert_eq!(direct.config, detour.config, "{name}");
+        for position in 0..direct.view.tensors().len() {
+            assert!(read(&direct.view, position) == read(&detour.view, position), "{name}: {position}");
+        }
+    }
+}
+
+/// An `.apr` made of Hugging Face's checkpoint has canonical names, and leads to the same file.
+#[test]
+fn imports_from_hugging_face_are_exported_alike() {
+    let families = Families::builtin();
+    for Case { name, reader, .. } in cases() {
+        let direct = exported(&reader, &name);
+        let imported = apr_ops::import::prepare(&reader, &families, &ImportOptions::default()).expect("a model").view;
+        let detour = apr_ops::gguf::export(&imported, &families, &Architecture::Auto, Vec::new());
+        let detour = detour.unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(detour.view.tensors(), direct.view.tensors(), "{name}");
+        assert_eq!(detour.view.metadata().get("gguf"), direct.view.metadata().get("gguf"), "{name}");
+    }
+}
+
+/// A checkpoint as a reader of GGUF shows it: without family and configuration.
+struct Gguf<'a> {
+    base: &'a dyn CheckpointReader,
+    metadata: Metadata,
+}
+
+impl<'a> Gguf<'a> {
+    fn new(base: &'a dyn CheckpointReader) -> Self {
+        let mut metadata = Metadata::new();
+        metadata.set("gguf", base.metadata().get("gguf").expect("keys").clone());
+        Self { base, metadata }
+    }
+}
+
+impl CheckpointReader for Gguf<'_> {
+    fn format(&self) -> apr::FormatId {
+        self.base.format()
+    }
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn tensors(&self) -> &[apr::TensorInfo] {
+        self.base.tensors()
+    }
+
+    fn stored(&self, tensor: usize) -> apr_core::StoredRange {
+        self.base.stored(tensor)
+    }
+
+    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> apr::Result<()> {
+        self.base.read_tensor(tensor, offset, buf)
+    }
+
+    fn files(&self) -> &[apr::FileInfo] {
+        self.base.files()
+    }
+}
