@@ -8,7 +8,6 @@ all as the operating system accounts for the finished process.
 import argparse
 import json
 import os
-import statistics
 import struct
 import subprocess
 import sys
@@ -16,26 +15,9 @@ import time
 import zlib
 from pathlib import Path
 
-GB = 1_000_000_000
-
-
-class Run:
-    """Wall seconds, CPU seconds and peak memory in MiB of a process."""
-
-    def __init__(self, wall, cpu, peak):
-        self.wall, self.cpu, self.peak = wall, cpu, peak
-
-
-def run(*command, expect=0):
-    start = time.perf_counter()
-    process = subprocess.Popen([str(word) for word in command], stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    wall = time.perf_counter() - start
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode != expect:
-        raise SystemExit(f"{' '.join(map(str, command))} ended with {process.returncode}")
-    return Run(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
-
+import harness
+import quantize
+from harness import GB, Run, alternate, median, ratio, run
 
 def copy(source, target):
     """`cp` to a new file, then what makes it as durable as apr's output is; the file is gone afterwards."""
@@ -53,26 +35,6 @@ def convert(apr, source, target):
     result = run(apr, "convert", source, "-o", target, "-q")
     target.unlink()
     return result
-
-
-def median(runs, field):
-    return statistics.median(getattr(run, field) for run in runs)
-
-
-def alternate(count, *sides):
-    """Runs the sides in turn, `count` times after a warm-up; each side is a function that returns a Run."""
-    for side in sides:
-        side()
-    results = [[] for _ in sides]
-    for _ in range(count):
-        for side, result in zip(sides, results):
-            result.append(side())
-    return results
-
-
-def ratio(peer, ours):
-    """How many times faster ours is, pair by pair."""
-    return statistics.median(a.wall / b.wall for a, b in zip(peer, ours))
 
 
 def make_model(path, size):
@@ -320,9 +282,23 @@ def main():
     parser.add_argument("--dir", required=True, type=Path, help="an empty folder with room for three times the largest size")
     parser.add_argument("--gb", type=float, nargs="*", default=[1, 4])
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--block-speed", required=True, type=Path)
+    parser.add_argument("--only", choices=["all", "quantize"], default="all")
     args = parser.parse_args()
 
     rows = []
+    if args.only == "all":
+        bench_files(args, rows)
+    quantize.bench_kernels(args.block_speed, args.python, args.runs, rows)
+    quantize.bench_files(harness, args.apr, args.python, args.dir, int(max(args.gb) * GB), args.runs, rows)
+
+    print("| job | result | detail |\n|---|---|---|")
+    for row in rows:
+        print("| " + " | ".join(row) + " |")
+
+
+def bench_files(args, rows):
+    """Everything but quantization."""
     for number, size in enumerate(args.gb):
         source = bench_convert(args.apr, args.dir, int(size * GB), args.runs, rows)
         if number == 0:
@@ -336,10 +312,6 @@ def main():
     else:
         bench_pytorch(args.apr, args.dir, python, int(max(args.gb) / 2 * GB), args.runs, rows)
         bench_scan(args.apr, args.dir, python, int(max(args.gb) / 4 * GB), args.runs, rows)
-
-    print("| job | result | detail |\n|---|---|---|")
-    for row in rows:
-        print("| " + " | ".join(row) + " |")
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ use crate::steps::{Steps, Stop};
 /// Runs `bench/bench.py`; `arguments` are passed on to it.
 pub(crate) fn run(steps: &mut Steps, arguments: &[&str]) {
     steps.run("the Python reference environment", reference::set_up_python);
+    steps.run("llama.cpp, to compare with", reference::set_up_llama_cpp);
     steps.run("release build", || {
-        let what = ["--release", "-p", "apr-cli", "-p", "apr-io", "--bins", "--examples"];
+        let what = ["--release", "-p", "apr-cli", "-p", "apr-io", "-p", "apr-tensor", "--bins", "--examples"];
         run_program(&mut cargo("build", what))
     });
     steps.run("figures", || {
@@ -22,6 +23,7 @@ pub(crate) fn run(steps: &mut Steps, arguments: &[&str]) {
         command.arg(workspace().join("xtask/bench/bench.py"));
         command.arg("--apr").arg(release.join("apr"));
         command.arg("--read-all").arg(release.join("examples/read_all"));
+        command.arg("--block-speed").arg(release.join("examples/block_speed"));
         command.arg("--python").arg(reference::python());
         command.arg("--dir").arg(&folder).args(arguments);
         let result = run_program(&mut command);

