@@ -50,6 +50,7 @@ static READ: [OnceLock<Arc<Family>>; BUILTIN.len()] = [const { OnceLock::new() }
 
 /// A family that the metadata name and the tensors belie.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "what", rename = "family")]
 pub struct Contradiction {
     /// Title of the family that is named.
     pub told: String,

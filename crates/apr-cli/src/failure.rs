@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
-use apr::{Code, Error, Escaped, IoCause};
+use apr::{Code, DType, Error, Escaped, IoCause};
 use apr_ops::convert::QuantizationReport;
 use apr_ops::inline::ValidationError;
 use serde_json::json;
@@ -55,6 +55,8 @@ pub(crate) enum Failure {
         file: String,
         /// What is wrong.
         error: Box<ValidationError>,
+        /// The dtype asked for, where it can't hold such a value.
+        unfit: Option<DType>,
     },
 }
 
@@ -114,7 +116,10 @@ impl Failure {
             Self::General(message) | Self::Usage(message) => message.clone(),
             Self::Validation => "validation failed".to_owned(),
             Self::Misfit { file, family, misfits } => misfit_message(file, family.as_deref(), misfits),
-            Self::Unhealthy { file, error } => format!("{}: {error}", Escaped(file)),
+            Self::Unhealthy { file, error, unfit: None } => format!("{}: {error}", Escaped(file)),
+            Self::Unhealthy { file, error, unfit: Some(dtype) } => {
+                format!("{}: {error}, which {dtype} can't hold", Escaped(file))
+            }
             Self::Gate { failures, .. } => {
                 let lines: String = failures.iter().map(|failure| format!("\n  - {}", Escaped(failure))).collect();
                 format!("quality gate failed{lines}")
@@ -130,12 +135,14 @@ impl Failure {
                 );
             }
             Self::Gate { .. } => return Some("nothing was written; --force ignores the gate".into()),
-            Self::Unhealthy { file, error } => {
+            Self::Unhealthy { file, error, unfit } => {
                 let name = Escaped::short(&error.tensor);
-                return Some(format!(
-                    "nothing was written; `apr tensors '{}' --hist '{name}'` shows its values, --relaxed takes it as it is",
-                    Escaped(file)
-                ));
+                let shown =
+                    format!("nothing was written; `apr tensors '{}' --hist '{name}'` shows its values", Escaped(file));
+                return Some(match unfit {
+                    None => format!("{shown}, --relaxed takes it as it is"),
+                    Some(_) => shown,
+                });
             }
             _ => {}
         }
@@ -145,6 +152,9 @@ impl Failure {
             (_, Some(IoCause::NotFound | IoCause::Interrupted)) => None,
             (Code::Format, _) if error.message().ends_with("nothing of it was run") => {
                 Some("`apr validate` lists everything that loading it would run".to_owned())
+            }
+            (Code::Format, _) if error.message().starts_with("llama.cpp needs to know the family") => {
+                Some("--arch NAME tells it".to_owned())
             }
             (Code::Memory, _) if error.file().is_none() => Some("raise --max-memory or APR_RAM_LIMIT".to_owned()),
             (code, _) => Some(format!("`apr explain {code}` tells more")),
@@ -166,7 +176,7 @@ impl Failure {
             Self::Gate { failures, report } => json!({ "error": {
                 "code": null, "message": "quality gate failed", "failures": failures, "quantization": report,
             }}),
-            Self::Unhealthy { file, error } => json!({ "error": {
+            Self::Unhealthy { file, error, .. } => json!({ "error": {
                 "code": null, "message": error.message, "file": file, "tensor": error.tensor, "violation": error,
             }}),
             _ => json!({ "error": { "code": null, "message": self.message() } }),

@@ -33,7 +33,7 @@ use serde_json::{Map, Value};
 use crate::companions::{Learnt, NO_LICENSE, learn, license_warning};
 use crate::convert::ConvertError;
 use crate::gguf::{self, GgufExport, Restored};
-use crate::inline::{InlineValidator, Reason, ValidationConfig, ValidationError};
+use crate::inline::{Claim, InlineValidator, Reason, ValidationConfig, ValidationError};
 use crate::naming::{NAMES, canonical, original};
 use crate::physics::Level;
 use crate::view::View;
@@ -193,7 +193,7 @@ impl From<ConvertError> for ImportError {
     fn from(error: ConvertError) -> Self {
         match error {
             ConvertError::Model(error) => Self::Model(error),
-            ConvertError::Invalid(error) => error.into(),
+            ConvertError::Invalid(error) | ConvertError::Unfit { error, .. } => error.into(),
             ConvertError::Gate { failures, .. } => Self::QualityGate { failures },
         }
     }
@@ -282,7 +282,7 @@ fn unknown_architecture(reader: &dyn CheckpointReader) -> Option<ValidationError
         message: format!(
             "the file says '{name}', which is no architecture that apr knows: names and shapes can't be checked"
         ),
-        reason: Box::new(Reason::Architecture { name }),
+        reason: Box::new(Reason::Claim(Claim::Architecture { name })),
     })
 }
 
@@ -509,7 +509,7 @@ pub(crate) fn vocabulary_misfit<'m>(rows: u64, get: impl Fn(&str) -> Option<&'m 
         tensor: "token_embedding".to_owned(),
         level: Level::Error,
         message: format!("the tokenizer has {has}, the embedding {takes}: the last ids have none"),
-        reason: Box::new(Reason::Vocabulary { tokens, rows }),
+        reason: Box::new(Reason::Claim(Claim::Vocabulary { tokens, rows })),
     })
 }
 

@@ -67,6 +67,15 @@ pub enum Reason {
     Structure(Mismatch),
     /// The configuration names a family whose tensors these are not.
     Family(Contradiction),
+    /// What the metadata say does not go with it.
+    Claim(Claim),
+}
+
+/// What metadata say of a model, and can't be taken as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Claim {
     /// The file names an architecture that is not known.
     Architecture {
         /// As the file names it.
@@ -107,6 +116,11 @@ impl ValidationError {
     pub(crate) fn of_values(tensor: &str, violation: Violation) -> Self {
         let (level, message) = (violation.level(), violation.to_string());
         Self { tensor: tensor.to_owned(), level, message, reason: Box::new(Reason::Values(violation)) }
+    }
+
+    /// Whether it is about NaN or infinity.
+    pub(crate) fn is_of_no_finite_value(&self) -> bool {
+        matches!(*self.reason, Reason::Values(Violation::Nan { .. } | Violation::Infinite { .. }))
     }
 
     pub(crate) fn of_structure(mismatch: Mismatch) -> Self {
@@ -222,6 +236,23 @@ impl InlineValidator {
         }
         let name = self.tensors.get(position).map_or(name, |(name, _)| name).to_owned();
         self.record(ValidationError::of_values(&name, Violation::Checksum { stated, found }))
+    }
+
+    /// Judges the tensor at this position by how many of its quants lie outside of the range of its dtype.
+    ///
+    /// # Errors
+    /// The violation, if errors end the job.
+    pub(crate) fn validate_quants(
+        &mut self,
+        position: usize,
+        name: &str,
+        (count, dtype): (u64, DType),
+    ) -> Result<(), ValidationError> {
+        if count == 0 {
+            return Ok(());
+        }
+        let name = self.tensors.get(position).map_or(name, |(name, _)| name).to_owned();
+        self.record(ValidationError::of_values(&name, Violation::Quants { count, dtype }))
     }
 
     fn judge(&mut self, name: &str, stats: &Stats, expected: Option<TensorExpectation>) -> Result<(), ValidationError> {

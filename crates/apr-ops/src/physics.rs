@@ -106,7 +106,7 @@ impl std::fmt::Display for Violation {
                 write!(f, "the CRC-32 of its bytes is {found:#010x}, the file says {stated:#010x}")
             }
             Self::Quants { count, dtype } => {
-                write!(f, "{} are -128; quants of {dtype} lie in [-127, 127]", crate::counted(*count, "quant"))
+                write!(f, "{} of -128; quants of {dtype} lie in [-127, 127]", crate::counted(*count, "quant"))
             }
             Self::Zero => f.write_str("every value is zero"),
             Self::Mean { mean, expected, kind, .. } => {

@@ -68,7 +68,7 @@ pub(crate) struct RequantizeArgs {
     #[arg(long, value_name = "TYPE", value_parser = parse_scheme)]
     pub(crate) quantize: Option<Scheme>,
     /// Turn quantized tensors back into floats
-    #[arg(long, value_enum, value_name = "DTYPE", conflicts_with = "keep_quantization")]
+    #[arg(long, value_enum, value_name = "DTYPE", conflicts_with_all = ["quantize", "keep_quantization"])]
     pub(crate) dequantize: Option<Dequantized>,
     /// Leave quantized tensors as they are; this is the default
     #[arg(long)]

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
-use apr::{CheckpointReader, DType, Error, TargetFormat};
+use apr::{CheckpointReader, Code, DType, Error, Escaped, TargetFormat};
 use apr_io::io_error;
 use apr_ops::convert::{ConvertOptions, QualityGate, TensorTarget};
 use apr_ops::quantize::{
-    Casts, Choices, Imatrix, Quantization, Scheme, Weighting, importance_from_csv, plan, record, record_dequantized,
+    Casts, Choices, Imatrix, Quantization, Scheme, Weighting, importance_from_csv, plan, record, record_cast,
+    record_dequantized,
 };
 use apr_ops::tensors::parse_filter;
 use apr_ops::view::View;
@@ -14,6 +15,7 @@ use apr_ops::view::View;
 use super::convert::{self, Request};
 use crate::args::{QuantizeArgs, QuantizeOptions};
 use crate::context::Context;
+use crate::failure::Failure;
 use crate::{Outcome, model};
 
 /// What is asked for about the types of tensors.
@@ -59,7 +61,8 @@ impl Wanted<'_> {
         let mut targets: Vec<Option<TensorTarget>> = dtypes.into_iter().map(|dtype| dtype.map(Into::into)).collect();
         if let Some(scheme) = self.scheme {
             let quantization = self.quantization(scheme, format, context)?;
-            let planned = plan(view, context.family_of(view)?.as_ref(), &quantization)?;
+            let family = context.family_of(view)?;
+            let planned = plan(view, family.as_ref(), &quantization).map_err(unsuited)?;
             planned.warnings.iter().for_each(|warning| context.printer.warn(warning));
             targets.resize(planned.targets.len(), None);
             for (target, (info, planned)) in targets.iter_mut().zip(view.tensors().iter().zip(planned.targets)) {
@@ -73,6 +76,10 @@ impl Wanted<'_> {
             self.dequantize.filter(|_| view.tensors().iter().any(|info| info.dtype.is_quantized()))
         {
             record_dequantized(view, dtype)?;
+        } else if let Some(dtype) =
+            self.precision.filter(|_| view.tensors().iter().all(|info| !info.dtype.is_quantized()))
+        {
+            record_cast(view, dtype)?;
         }
         let QuantizeOptions { quality_check, max_drift, .. } = *self.options;
         let gate = max_drift.map(QualityGate::with_max_drift).or(quality_check.then(QualityGate::default));
@@ -104,6 +111,14 @@ impl Wanted<'_> {
             (None, None) => None,
         };
         Ok(Quantization { choices, weighting })
+    }
+}
+
+/// What is asked for does not go with the model: nothing is wrong with the file.
+fn unsuited(error: Error) -> Failure {
+    match error.tensor().filter(|_| error.code() == Code::Format && error.file().is_none()) {
+        Some(tensor) => Failure::Usage(format!("tensor '{}': {}", Escaped::short(tensor), Escaped(error.message()))),
+        None => error.into(),
     }
 }
 

@@ -12,11 +12,13 @@ pub(super) struct Judge {
     pub(super) validator: InlineValidator,
     crc: Crc32,
     moments: Moments,
+    /// Quants outside of the range of their dtype.
+    beyond: u64,
 }
 
 impl Judge {
     pub(super) fn new(validator: InlineValidator) -> Self {
-        Self { validator, crc: Crc32::new(), moments: Moments::default() }
+        Self { validator, crc: Crc32::new(), moments: Moments::default(), beyond: 0 }
     }
 
     pub(super) fn see(&mut self, reader: &dyn CheckpointReader, job: Job, slot: &Slot) -> Result<(), ValidationError> {
@@ -34,7 +36,10 @@ impl Judge {
         }
         if let Some(part) = &slot.moments {
             self.moments.merge(part);
+            self.beyond += slot.beyond;
             if chunk.last {
+                let beyond = std::mem::take(&mut self.beyond);
+                self.validator.validate_quants(tensor, name, (beyond, reader.tensors()[tensor].dtype))?;
                 let stats = std::mem::take(&mut self.moments).finish();
                 self.validator.validate_stats(tensor, name, &stats)?;
             }

@@ -51,6 +51,13 @@ pub enum ConvertError {
     Model(Error),
     /// A tensor is not what a healthy model has, and errors end the job.
     Invalid(ValidationError),
+    /// A tensor has values that the dtype it should get can't hold: no quantized one holds NaN or infinity.
+    Unfit {
+        /// What is wrong with the tensor.
+        error: ValidationError,
+        /// The dtype.
+        dtype: DType,
+    },
     /// Quantization moved values further than the gate allows.
     Gate {
         /// What exceeds it.
@@ -77,6 +84,7 @@ impl std::fmt::Display for ConvertError {
         match self {
             Self::Model(error) => error.fmt(f),
             Self::Invalid(error) => error.fmt(f),
+            Self::Unfit { error, dtype } => write!(f, "{error}, which {dtype} can't hold"),
             Self::Gate { failures, .. } => write!(f, "quality gate failed: {}", failures.join(", ")),
         }
     }
@@ -247,6 +255,8 @@ struct Slot {
     output: Vec<u8>,
     input_sums: Option<ChunkSums>,
     output_sums: Option<ChunkSums>,
+    /// Quants outside of the range of their dtype.
+    beyond: u64,
     found: Found,
     buffers: recode::Buffers,
     summary: values::Buffers,
@@ -312,11 +322,11 @@ impl Conversion {
             let info = &reader.tensors()[tensor];
             let input = &slot.input[..chunk.len];
             check_digest(reader, tensor, chunk, input, slot.input_sums, &mut digest)?;
+            let recipe = &recipes[tensor];
             if let Err(error) = judge.see(reader, jobs[at], slot) {
-                violation = Some(error);
+                violation = Some((error, recipe));
                 return Err(stopped(&info.name));
             }
-            let recipe = &recipes[tensor];
             tensor_so_far.merge(&slot.found);
             if slot.found.is_finite() {
                 let bytes = if matches!(recipe, Recipe::Keep) { input } else { &slot.output };
@@ -328,7 +338,7 @@ impl Conversion {
             }
             let found = std::mem::take(&mut tensor_so_far);
             if let Some(found) = found.violation(info) {
-                violation = Some(ValidationError::of_values(&info.name, found));
+                violation = Some((ValidationError::of_values(&info.name, found), recipe));
                 return Err(stopped(&info.name));
             }
             report.rounding.add(found.counts);
@@ -344,8 +354,13 @@ impl Conversion {
             }
             Ok(())
         });
-        if let Some(violation) = violation {
-            return Err(violation.into());
+        if let Some((error, recipe)) = violation {
+            return Err(match recipe {
+                Recipe::Recode(Recode { to, .. }) if to.is_quantized() && error.is_of_no_finite_value() => {
+                    ConvertError::Unfit { error, dtype: *to }
+                }
+                _ => error.into(),
+            });
         }
         outcome?;
         report.quantization = quality.finish();
@@ -399,6 +414,8 @@ fn produce(reader: &dyn CheckpointReader, job: Job, recipe: &Recipe, wanted: Wan
         (check || (wanted.sums && kept && chunk.summable)).then(|| ChunkSums::of(input, chunk.offset, len));
     slot.moments =
         wanted.moments.then(|| values::moments(reader, tensor, chunk, input, &mut slot.summary)).transpose()?;
+    let info = &reader.tensors()[tensor];
+    slot.beyond = if wanted.moments { values::quants_beyond_range(info, chunk.offset, input) } else { 0 };
     slot.found = Found::default();
     slot.output_sums = None;
     match recipe {

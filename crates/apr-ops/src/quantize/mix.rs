@@ -160,7 +160,9 @@ pub fn assign(candidates: &[Candidate], facts: &ModelFacts, choices: &Choices) -
             return Err(Error::format(message).for_tensor(&candidate.name));
         }
         if changes && dtype.is_quantized() && candidate.dtype.is_quantized() && !choices.requantize {
-            let message = format!("it is quantized already, as {}; {dtype} would add to its error", candidate.dtype);
+            let own = candidate.dtype;
+            let message =
+                format!("it is quantized already, as {own}; {dtype} adds to its error, and needs --requantize");
             return Err(Error::format(message).for_tensor(&candidate.name));
         }
         decisions[i] = Some(Decision { dtype, reason, needs_importance });

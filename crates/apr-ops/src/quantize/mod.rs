@@ -26,6 +26,6 @@ pub use facts::ModelFacts;
 pub use imatrix::{Imatrix, Importance};
 pub use mix::{Candidate, Casts, Choices, Decision, Reason, assign};
 pub use plan::{Quantization, QuantizationPlan, Weighting, plan};
-pub use record::{QUANTIZATION, file_type_name, place, record, record_dequantized};
+pub use record::{QUANTIZATION, file_type_name, place, record, record_cast, record_dequantized};
 pub use scheme::{Scheme, SchemeKind, UnknownType, parse_dtype};
 pub use unpacked::Unpacked;

@@ -65,10 +65,11 @@ pub fn plan(
         })
         .collect();
     let overrides = overrides(reader, &names, &choices.overrides)?;
+    let warnings = idle(&overrides, &names);
     let choices = Choices { overrides, has_importance: weighting.is_some(), ..choices.clone() };
     let decisions = assign(&candidates, &facts, &choices)?;
 
-    let mut plan = QuantizationPlan { targets: vec![None; names.len()], warnings: Vec::new() };
+    let mut plan = QuantizationPlan { targets: vec![None; names.len()], warnings };
     let mut unweighted = Vec::new();
     for ((&i, candidate), decision) in chosen.iter().zip(&candidates).zip(decisions) {
         let weights = weights(reader, i, candidate, &decision, weighting.as_ref())?;
@@ -127,6 +128,17 @@ fn overrides(
         result.push((pattern.clone(), *dtype));
     }
     Ok(result)
+}
+
+/// Patterns that no name matches, which are misspelt more often than not.
+fn idle(overrides: &[(GlobMatcher, DType)], names: &[String]) -> Vec<String> {
+    let mut idle: Vec<&GlobMatcher> = Vec::new();
+    for (pattern, _) in overrides {
+        if !names.iter().any(|name| pattern.is_match(name)) {
+            idle.push(pattern);
+        }
+    }
+    idle.iter().map(|pattern| format!("no tensor's name matches {}", pattern.glob())).collect()
 }
 
 fn weights(

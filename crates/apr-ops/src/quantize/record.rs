@@ -10,6 +10,9 @@ use crate::view::View;
 /// The metadata key of containers other than GGUF.
 pub const QUANTIZATION: &str = "quantization";
 
+/// GGUF's key for what most of the tensors are.
+const FILE_TYPE: &str = "general.file_type";
+
 /// ggml's version of the block layouts.
 const QUANTIZATION_VERSION: u32 = 2;
 
@@ -26,7 +29,7 @@ pub fn record(view: &mut View<'_>, quantization: &Quantization, target: TargetFo
         entry.insert("original_dtype".to_owned(), json!(original));
     }
     let mut pairs = vec![KeyValue::new("general.quantization_version", QUANTIZATION_VERSION)];
-    pairs.extend(scheme.file_type().map(|number| KeyValue::new("general.file_type", number)));
+    pairs.extend(scheme.file_type().map(|number| KeyValue::new(FILE_TYPE, number)));
     match &quantization.weighting {
         None => {}
         Some(Weighting::Matrix { matrix, file }) => {
@@ -51,12 +54,27 @@ pub fn record(view: &mut View<'_>, quantization: &Quantization, target: TargetFo
 /// E001 when the metadata hold malformed pairs.
 pub fn record_dequantized(view: &mut View<'_>, dtype: DType) -> Result<()> {
     view.metadata_mut().remove(QUANTIZATION);
-    let file_type: u32 = match dtype {
+    set_pairs(view, vec![KeyValue::new(FILE_TYPE, file_type(dtype))])
+}
+
+/// Writes down in the pairs of a GGUF file, where they state a type already, that its matrices are cast to another float.
+///
+/// # Errors
+/// E001 when the metadata hold malformed pairs.
+pub fn record_cast(view: &mut View<'_>, dtype: DType) -> Result<()> {
+    let Some(mut pairs) = key_values(view.metadata())? else { return Ok(()) };
+    pairs.iter_mut().filter(|pair| pair.key == FILE_TYPE).for_each(|pair| pair.value = Value::U32(file_type(dtype)));
+    store(view, &pairs);
+    Ok(())
+}
+
+/// llama.cpp's number of a file of floats.
+fn file_type(dtype: DType) -> u32 {
+    match dtype {
         DType::F32 => 0,
         DType::BF16 => 32,
         _ => 1,
-    };
-    set_pairs(view, vec![KeyValue::new("general.file_type", file_type)])
+    }
 }
 
 /// The dtype that most of the elements have.
@@ -74,11 +92,15 @@ fn set_pairs(view: &mut View<'_>, new: Vec<KeyValue>) -> Result<()> {
     let Some(mut pairs) = key_values(view.metadata())? else { return Ok(()) };
     pairs.retain(|pair| new.iter().all(|other| other.key != pair.key));
     pairs.extend(new);
+    store(view, &pairs);
+    Ok(())
+}
+
+fn store(view: &mut View<'_>, pairs: &[KeyValue]) {
     let json: Vec<serde_json::Value> = pairs.iter().map(KeyValue::to_json).collect();
     let mut gguf = view.metadata().object(keys::GGUF).cloned().unwrap_or_default();
     gguf.insert("kv".to_owned(), json.into());
     view.metadata_mut().set(keys::GGUF, gguf);
-    Ok(())
 }
 
 /// The place of a tensor in the files that llama-quantize writes: by layer, then by name.
@@ -90,7 +112,7 @@ pub fn place(name: &str) -> (Option<u32>, String) {
 /// llama.cpp's name of the file type that a GGUF file states.
 #[must_use]
 pub fn file_type_name(pairs: &[KeyValue]) -> Option<&'static str> {
-    let pair = pairs.iter().find(|pair| pair.key == "general.file_type")?;
+    let pair = pairs.iter().find(|pair| pair.key == FILE_TYPE)?;
     let Value::U32(number) = pair.value else { return None };
     super::Scheme::ALL.iter().find(|scheme| scheme.file_type() == Some(number)).map(|scheme| scheme.name())
 }

@@ -86,7 +86,8 @@ impl Fields {
             DType::Q4_1 => (2, 4, DType::F16, true),
             DType::I8_ROW => (1, 4, DType::F32, false),
             dtype => {
-                let message = format!("integers and scales do not say what {dtype} does; dequantize it");
+                let message =
+                    format!("integers and scales do not say what {dtype} does; --dequantize f16 makes it floats");
                 return Err(Error::format(message).for_tensor(&info.name));
             }
         };

@@ -28,6 +28,9 @@ use crate::{Outcome, model, signals};
 /// Losses shown before the rest is only counted.
 const SHOWN: usize = 20;
 
+/// The key of what people call the model.
+const NAME: &str = "model_name";
+
 /// Packs a model and its companions into an `.apr` file.
 pub(super) fn import(args: &ImportArgs, context: &Context) -> Outcome {
     let model = model::open_with_companions(&args.source, context)?;
@@ -143,11 +146,15 @@ fn write_foreign(
 ) -> Outcome {
     let Goal { write: args, target, wanted } = *goal;
     let (families, architecture) = (context.families()?, context.architecture()?);
-    if let (TargetFormat::Gguf, Some(called)) = (target.format, called(path)) {
-        reader.metadata_mut().set_default("model_name", called);
-    }
+    let called = called(path).filter(|_| target.format == TargetFormat::Gguf && reader.metadata().get(NAME).is_none());
+    let is_lent = called.is_some();
+    called.into_iter().for_each(|called| reader.metadata_mut().set(NAME, called));
     let Foreign { mut prepared, dtypes, losses } =
         restore(&reader, families, &architecture, target.format, validation)?;
+    if is_lent {
+        // The model itself has no name that could get lost.
+        prepared.view.metadata_mut().remove(NAME);
+    }
     if target.format == TargetFormat::Gguf && reader.format() == FormatId::Gguf && wanted.scheme.is_some() {
         // The file is then the one that llama-quantize writes.
         prepared.view.sort_by_key(place);

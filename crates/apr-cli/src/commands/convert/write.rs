@@ -61,7 +61,12 @@ pub(crate) fn write(job: Job<'_>, context: &Context) -> Outcome {
     let report = conversion.run(&view, output.sink(), &context.pipeline()?, &bar);
     let report = report.map_err(|error| match error {
         ConvertError::Model(error) => error.into(),
-        ConvertError::Invalid(error) => Failure::Unhealthy { file: name.to_owned(), error: Box::new(error) },
+        ConvertError::Invalid(error) => {
+            Failure::Unhealthy { file: name.to_owned(), error: Box::new(error), unfit: None }
+        }
+        ConvertError::Unfit { error, dtype } => {
+            Failure::Unhealthy { file: name.to_owned(), error: Box::new(error), unfit: Some(dtype) }
+        }
         ConvertError::Gate { failures, report } => Failure::Gate { failures, report },
     })?;
     if let (Some(gate), Some(quantization)) = (gate, &report.quantization) {
