@@ -6,7 +6,8 @@ use std::path::Path;
 use crate::process::{find_program, output, program, run as run_program, workspace};
 use crate::steps::{Outcome, Steps, Stop};
 
-const TARGETS: [&str; 8] = [
+const TARGETS: [&str; 9] = [
+    "dequantize_any",
     "read_apr2",
     "read_ggml",
     "read_gguf",

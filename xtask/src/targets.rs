@@ -8,8 +8,17 @@ use crate::steps::{Outcome, Steps, Stop};
 use crate::system::install_packages;
 
 /// Layers 0 to 2, which build for wasm32 and use no files, threads, clocks or processes.
-pub(crate) const PORTABLE: [&str; 8] =
-    ["apr-core", "apr-tensor", "apr-format", "apr-pytorch", "apr-safetensors", "apr", "apr-arch", "apr-ops"];
+pub(crate) const PORTABLE: [&str; 9] = [
+    "apr-core",
+    "apr-tensor",
+    "apr-format",
+    "apr-gguf",
+    "apr-pytorch",
+    "apr-safetensors",
+    "apr",
+    "apr-arch",
+    "apr-ops",
+];
 
 /// The part of them that needs no standard library.
 pub(crate) const NO_STD: [&str; 3] = ["apr-core", "apr-tensor", "apr-format"];

@@ -5,12 +5,13 @@
 
 mod generated;
 
-use apr::{CheckpointReader, FormatId, Limits, PlanOptions, Serial, TargetFormat, apr2};
+use apr::{CheckpointReader, DType, FormatId, Limits, PlanOptions, Serial, Shape, TargetFormat, apr2};
 use apr_arch::Families;
 use apr_ops::convert::{ConvertOptions, plan};
 use apr_ops::import::{Architecture, ImportOptions, prepare, restore};
 use apr_ops::inline::ValidationConfig;
 use apr_ops::validate::{ValidateOptions, validate};
+use apr_tensor::block::{can_dequantize, can_quantize, dequantize, quantize};
 
 pub use generated::{roundtrip_apr2, roundtrip_gguf};
 
@@ -52,6 +53,26 @@ pub fn read_pytorch(data: &[u8]) {
 pub fn read_gguf(data: &[u8]) {
     if let Ok(reader) = apr::gguf::open(data.to_vec(), NAME, &limits()) {
         use_reader(&reader);
+    }
+}
+
+/// Takes the input for blocks: the first byte chooses a dtype, the second how many blocks a row has. What comes out is
+/// quantized again where that is possible.
+pub fn dequantize_any(data: &[u8]) {
+    let [choice, columns, bytes @ ..] = data else { return };
+    let dtypes: Vec<DType> = DType::ALL.iter().copied().filter(|&dtype| can_dequantize(dtype)).collect();
+    let dtype = dtypes[usize::from(*choice) % dtypes.len()];
+    let row_len = (usize::from(*columns) % 8 + 1) * usize::try_from(dtype.block_len()).expect("blocks are small");
+    let row = Shape::from([row_len as u64]);
+    let row_bytes = usize::try_from(dtype.stored_len(&row).expect("a row of whole blocks")).expect("rows are small");
+    let rows = bytes.len() / row_bytes;
+    let mut values = Vec::new();
+    dequantize(dtype, &bytes[..rows * row_bytes], row_len, &mut values);
+    assert_eq!(values.len(), rows * row_len, "{dtype}");
+    if can_quantize(dtype) && values.iter().all(|value| value.is_finite()) {
+        let mut blocks = Vec::new();
+        quantize(dtype, &values, row_len, None, &mut blocks);
+        assert_eq!(blocks.len(), rows * row_bytes, "{dtype}");
     }
 }
 

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use apr_fuzz_bodies::{
-    probe_any, read_apr2, read_ggml, read_gguf, read_pytorch, read_safetensors, roundtrip_apr2, roundtrip_gguf,
+    dequantize_any, probe_any, read_apr2, read_ggml, read_gguf, read_pytorch, read_safetensors, roundtrip_apr2,
+    roundtrip_gguf,
 };
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
 use apr_testkit::ggml::{GgmlBuilder, GgmlTensor};
@@ -12,7 +13,8 @@ use apr_testkit::{corrupt, locate};
 
 type Body = fn(&[u8]);
 
-const BODIES: [(&str, Body); 8] = [
+const BODIES: [(&str, Body); 9] = [
+    ("dequantize_any", dequantize_any),
     ("read_apr2", read_apr2),
     ("read_ggml", read_ggml),
     ("read_gguf", read_gguf),
@@ -57,6 +59,23 @@ fn broken_copies_of_a_safetensors_file_convert_or_fail() {
     read_safetensors(&good);
     corrupt::truncations(&good).for_each(|broken| probe_any(&broken));
     corrupt::bit_flips(&good, 0..good.len()).for_each(|broken| read_safetensors(&broken));
+}
+
+#[test]
+fn any_bytes_are_blocks() {
+    let mut state = 1_u64;
+    let mut random = |_| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56).to_le_bytes()[0]
+    };
+    for choice in 0..=255 {
+        let mut bytes: Vec<u8> = (0..4000).map(&mut random).collect();
+        bytes[0] = choice;
+        dequantize_any(&bytes);
+        // Small scales, so that values are finite.
+        bytes.iter_mut().skip(2).for_each(|byte| *byte &= 0x37);
+        dequantize_any(&bytes);
+    }
 }
 
 #[test]

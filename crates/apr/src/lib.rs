@@ -25,7 +25,7 @@ mod plan;
 pub use apr_core::{
     ByteSource, CheckpointReader, CheckpointWriter, Code, DType, DTypeKind, Error, Escaped, FileInfo, FormatId,
     HEAD_LEN, IoCause, Layout, Limits, Loss, MemoryFolder, Metadata, Notes, Pipeline, Result, Serial, Shape, Sink,
-    SourceSet, TensorInfo, digest, keys, recognise,
+    SourceSet, TensorInfo, digest, keys, read_vec, recognise,
 };
 pub use apr_format::apr2;
 pub use apr_gguf as gguf;

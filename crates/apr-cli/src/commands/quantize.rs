@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use apr::{CheckpointReader, Code, DType, Error, Escaped, TargetFormat};
-use apr_io::io_error;
+use apr::{ByteSource, CheckpointReader, Code, DType, Error, Escaped, TargetFormat, read_vec};
+use apr_io::{FileSource, io_error};
 use apr_ops::convert::{ConvertOptions, QualityGate, TensorTarget};
 use apr_ops::quantize::{
-    Casts, Choices, Imatrix, Quantization, Scheme, Weighting, importance_from_csv, plan, record, record_cast,
-    record_dequantized,
+    Casts, Choices, Imatrix, Quantization, Scheme, SchemeKind, Weighting, importance_from_csv, plan, record,
+    record_cast, record_dequantized,
 };
 use apr_ops::tensors::parse_filter;
 use apr_ops::view::View;
@@ -58,6 +58,7 @@ impl Wanted<'_> {
         format: TargetFormat,
         context: &Context,
     ) -> Outcome<ConvertOptions> {
+        self.check()?;
         let mut targets: Vec<Option<TensorTarget>> = dtypes.into_iter().map(|dtype| dtype.map(Into::into)).collect();
         if let Some(scheme) = self.scheme {
             let quantization = self.quantization(scheme, format, context)?;
@@ -66,8 +67,11 @@ impl Wanted<'_> {
             planned.warnings.iter().for_each(|warning| context.printer.warn(warning));
             targets.resize(planned.targets.len(), None);
             for (target, (info, planned)) in targets.iter_mut().zip(view.tensors().iter().zip(planned.targets)) {
-                // What the scheme leaves alone still gets the type that the format wants.
-                if let Some(planned) = planned.filter(|planned| planned.dtype != info.dtype || target.is_none()) {
+                // What the scheme leaves alone still gets the type that the format wants, and is dequantized where asked.
+                let changes = |planned: &TensorTarget| planned.dtype != info.dtype;
+                if let Some(planned) = planned.filter(|planned| {
+                    changes(planned) || (target.is_none() && !(self.dequantize.is_some() && info.dtype.is_quantized()))
+                }) {
                     *target = Some(planned);
                 }
             }
@@ -86,6 +90,41 @@ impl Wanted<'_> {
         Ok(ConvertOptions { precision: self.precision, dequantize: self.dequantize, targets, gate })
     }
 
+    /// Options that would do nothing, or say two things at once.
+    fn check(&self) -> Outcome {
+        let QuantizeOptions {
+            embedding_type, output_type, tensor_type, pure, requantize, imatrix, calibration, ..
+        } = self.options;
+        let QuantizeOptions { quality_check, max_drift, .. } = self.options;
+        let given = [
+            ("--embedding-type", embedding_type.is_some()),
+            ("--output-type", output_type.is_some()),
+            ("--tensor-type", !tensor_type.is_empty()),
+            ("--pure", *pure),
+            ("--requantize", *requantize),
+            ("--imatrix", imatrix.is_some()),
+            ("--calibration", calibration.is_some()),
+            ("--quality-check", *quality_check),
+            ("--max-drift", max_drift.is_some()),
+        ];
+        let refuse = |message: String| Err(Failure::Usage(message));
+        let Some(scheme) = self.scheme else {
+            return match given.iter().find(|(_, given)| *given) {
+                Some((option, _)) => refuse(format!("{option} is about quantizing; --quantize TYPE asks for that")),
+                None => Ok(()),
+            };
+        };
+        if self.precision.is_some() {
+            return refuse(format!("--precision and {scheme} are two types for the same tensors"));
+        }
+        let weighs = scheme.kind() == SchemeKind::Blocks;
+        match given.iter().find(|(option, given)| *given && ["--imatrix", "--calibration"].contains(option) && !weighs)
+        {
+            Some((option, _)) => refuse(format!("{option} weighs errors in blocks; {scheme} has none")),
+            None => Ok(()),
+        }
+    }
+
     fn quantization(&self, scheme: Scheme, format: TargetFormat, context: &Context) -> Outcome<Quantization> {
         let options = self.options;
         let overrides = options.tensor_type.iter();
@@ -95,7 +134,7 @@ impl Wanted<'_> {
             output_type: options.output_type,
             overrides: overrides.collect::<Result<_, Error>>()?,
             pure: options.pure,
-            requantize: options.requantize,
+            requantize: options.requantize || self.dequantize.is_some(),
             casts: if format == TargetFormat::Gguf { Casts::Weights } else { Casts::Everything },
             ..Choices::new(scheme)
         };
@@ -125,10 +164,12 @@ fn unsuited(error: Error) -> Failure {
 /// An importance matrix in either of its forms.
 fn read_imatrix(path: &Path, context: &Context) -> Outcome<Imatrix> {
     let in_file = |error: Error| error.in_file(path.display());
-    let bytes = std::fs::read(path).map_err(|error| io_error(&error, path))?;
-    if bytes.starts_with(b"GGUF") {
+    let file = FileSource::open(path)?;
+    let head = read_vec(&file, 0, file.len().min(4)).map_err(in_file)?;
+    if head == *b"GGUF" {
         let model = model::open(path, context)?;
         return Ok(Imatrix::from_checkpoint(&*model.reader).map_err(in_file)?);
     }
+    let bytes = read_vec(&file, 0, file.len()).map_err(in_file)?;
     Ok(Imatrix::from_legacy(&bytes).map_err(in_file)?)
 }
