@@ -36,6 +36,7 @@ use crate::gguf::{self, GgufExport, Restored};
 use crate::inline::{Claim, InlineValidator, Reason, ValidationConfig, ValidationError};
 use crate::naming::{NAMES, canonical, original};
 use crate::physics::Level;
+use crate::quantize::DESCRIPTION;
 use crate::view::View;
 use crate::{counted, nearest};
 
@@ -199,7 +200,8 @@ impl From<ConvertError> for ImportError {
     }
 }
 
-/// Finds the family of a checkpoint, unless one is given.
+/// Finds the family of a checkpoint, unless one is given. Integers and scales that a quantized model was exported as have
+/// none: their names are a family's, their shapes and values are not.
 ///
 /// # Errors
 /// E001 when the family asked for is not known.
@@ -208,7 +210,15 @@ pub fn family_of<'a>(
     families: &'a Families,
     architecture: &Architecture,
 ) -> Result<Option<FamilyModel<'a>>> {
+    if is_unpacked(reader, architecture) {
+        return Ok(None);
+    }
     family_in(reader.tensors(), reader.metadata(), families, architecture)
+}
+
+fn is_unpacked(reader: &dyn CheckpointReader, architecture: &Architecture) -> bool {
+    let is_described = reader.companions().iter().any(|companion| companion.name == DESCRIPTION);
+    is_described && matches!(architecture, Architecture::Auto)
 }
 
 fn family_in<'a>(
@@ -236,7 +246,11 @@ pub fn prepare<'a>(
     // GGUF files tell family and hyperparameters under keys of their own.
     let described = gguf::described(reader, families, &options.architecture);
     let metadata = described.as_ref().unwrap_or_else(|| reader.metadata());
-    let model = family_in(reader.tensors(), metadata, families, &options.architecture)?;
+    let is_unpacked = is_unpacked(reader, &options.architecture);
+    let model = match is_unpacked {
+        true => None,
+        false => family_in(reader.tensors(), metadata, families, &options.architecture)?,
+    };
     let mut prepared = match (&model, &options.architecture) {
         (Some(model), _) => of_family(reader, model, options),
         (None, Architecture::Custom(mapper)) => by_mapper(reader, &**mapper, options.validation),
@@ -252,7 +266,7 @@ pub fn prepare<'a>(
         }
     }
     learn_from_companions(reader, &mut prepared, options)?;
-    if model.is_none() {
+    if model.is_none() && !is_unpacked {
         prepared.contradict(families, &options.architecture);
     }
     if model.is_none() && options.validation.structure && matches!(options.architecture, Architecture::Auto) {

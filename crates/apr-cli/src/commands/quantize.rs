@@ -61,6 +61,7 @@ impl Wanted<'_> {
         self.check()?;
         let mut targets: Vec<Option<TensorTarget>> = dtypes.into_iter().map(|dtype| dtype.map(Into::into)).collect();
         if let Some(scheme) = self.scheme {
+            is_held(scheme, format)?;
             let quantization = self.quantization(scheme, format, context)?;
             let family = context.family_of(view)?;
             let planned = plan(view, family.as_ref(), &quantization).map_err(unsuited)?;
@@ -151,6 +152,23 @@ impl Wanted<'_> {
         };
         Ok(Quantization { choices, weighting })
     }
+}
+
+/// Refuses a scheme whose types the target format does not have.
+fn is_held(scheme: Scheme, format: TargetFormat) -> Outcome {
+    let advice = match (format, scheme.kind()) {
+        (TargetFormat::Gguf, _) if scheme.file_type().is_none() => {
+            format!("GGUF has no type like {scheme}: q8_0 and q4_0 are near int8 and int4, fp16 and bf16 are floats")
+        }
+        (TargetFormat::Safetensors, SchemeKind::Rows | SchemeKind::Blocks) => format!(
+            "safetensors has no type like {scheme}: write an .apr or .gguf file; `apr export` makes integers and scales of it"
+        ),
+        (TargetFormat::Pytorch, SchemeKind::Rows | SchemeKind::Blocks) => {
+            format!("a state dict has no type like {scheme}: write an .apr or .gguf file")
+        }
+        _ => return Ok(()),
+    };
+    Err(Failure::Usage(advice))
 }
 
 /// What is asked for does not go with the model: nothing is wrong with the file.

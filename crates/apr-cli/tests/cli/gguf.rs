@@ -181,7 +181,10 @@ fn qa_61_an_export_is_what_the_specification_of_gguf_says() {
 #[test]
 fn a_model_is_the_same_after_a_trip_to_gguf() {
     let sandbox = trained();
-    sandbox.apr("export llama -o m.gguf").ok();
+    let report = sandbox.apr("export llama -o m.gguf --json").ok().json();
+    // The folder's name is the model's, for want of a better one, and no loss.
+    assert!(report["losses"].as_array().expect("a list").iter().all(|loss| loss["name"] != "model_name"), "{report}");
+    assert_eq!(Parsed::new(&sandbox.read("m.gguf"), 32).text("general.name"), "Llama");
     sandbox.apr("export m.gguf -o back --precision bf16").ok();
     // Values, names, their order, and the file's header.
     assert!(sandbox.read("back/model.safetensors") == sandbox.read("llama/model.safetensors"));

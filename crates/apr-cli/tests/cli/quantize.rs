@@ -73,6 +73,15 @@ fn qa_34_a_quant_of_minus_128_is_an_error_that_names_its_tensor() {
             sandbox.apr(line).fails(5, &["tensor 'w': 1 quant of -128", "quants of q8_0 lie in [-127, 127]"]);
         }
     }
+    // Nothing is written of such a model either, unless that is what is wanted.
+    fs::remove_file(sandbox.path("m")).expect("it is there");
+    sandbox.write("m.apr", apr(&wrong));
+    for line in ["import m.apr -o i.apr", "convert m.apr -o i.apr"] {
+        sandbox.apr(line).fails(5, &["tensor 'w': 1 quant of -128", "nothing was written"]);
+        assert_eq!(sandbox.files(), ["m.apr"]);
+        sandbox.apr(&format!("{line} --relaxed")).ok().says(&["bad: tensor 'w': 1 quant of -128"]);
+        fs::remove_file(sandbox.path("i.apr")).expect("it is there");
+    }
     // The same byte in a scale, and in blocks whose quants do take it, is none.
     let mut negative = q8_0_blocks();
     negative[34] = 0x80;
@@ -441,6 +450,43 @@ fn a_failure_leaves_what_was_there() {
     sandbox.apr("quantize m.safetensors --type q8_0 -o q.gguf --force").says(&["--arch NAME"]);
     let run = sandbox.apr("quantize m.safetensors --type q4_0 --tensor-type a.*=iq1_s -o q.apr --force");
     run.says(&["tensor 'a.weight'", "iq1_s has so few bits that it needs an importance matrix"]);
+}
+
+#[test]
+fn integers_and_scales_are_valid_and_come_back() {
+    let sandbox = TinyModel::new("llama").sandbox();
+    for scheme in ["q8_0", "q4_1"] {
+        sandbox.apr(&format!("quantize m --type {scheme} --pure -o q.apr -f")).ok();
+        sandbox.apr("export q.apr -o out -f").ok();
+        // Neither shapes nor values are those of the family that the names tell of.
+        sandbox.apr("validate out").ok().says(&["skip  Names and shapes", "\nVALID"]);
+        sandbox.apr("import out -o i.apr -f").ok();
+        sandbox.apr("validate i.apr").ok();
+        sandbox.apr("export i.apr -o again -f").ok();
+        let weights = sandbox.read("out/weights.safetensors");
+        assert!(sandbox.read("again/model.safetensors") == weights, "{scheme}");
+        assert!(sandbox.read("again/scales.json") == sandbox.read("out/scales.json"), "{scheme}");
+    }
+}
+
+#[test]
+fn a_scheme_that_the_format_has_no_type_for_is_refused() {
+    let sandbox = TinyModel::new("llama").sandbox();
+    let files = sandbox.files();
+    for (scheme, output, what) in [
+        ("int8", "q.gguf", "GGUF has no type like int8: q8_0"),
+        ("f8_e4m3", "q.gguf", "GGUF has no type like f8_e4m3"),
+        ("q8_0", "q.safetensors", "safetensors has no type like q8_0: write an .apr or .gguf file"),
+        ("int4", "q.pt", "a state dict has no type like int4"),
+    ] {
+        for line in ["quantize m --type", "convert m --quantize", "export m --quantize"] {
+            sandbox.apr(&format!("{line} {scheme} -o {output}")).fails(2, &[what]);
+            assert_eq!(sandbox.files(), files);
+        }
+    }
+    for (scheme, output) in [("fp16", "f.gguf"), ("f8_e4m3", "f.safetensors"), ("bf16", "f.pt")] {
+        sandbox.apr(&format!("quantize m --type {scheme} -o {output}")).ok();
+    }
 }
 
 #[test]

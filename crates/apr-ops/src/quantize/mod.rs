@@ -28,4 +28,5 @@ pub use mix::{Candidate, Casts, Choices, Decision, Reason, assign};
 pub use plan::{Quantization, QuantizationPlan, Weighting, plan};
 pub use record::{QUANTIZATION, file_type_name, place, record, record_cast, record_dequantized};
 pub use scheme::{Scheme, SchemeKind, UnknownType, parse_dtype};
+pub(crate) use unpacked::DESCRIPTION;
 pub use unpacked::Unpacked;

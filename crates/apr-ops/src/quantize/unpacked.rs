@@ -9,7 +9,7 @@ use apr_core::{Companion, StoredRange};
 use serde_json::{Map, Value, json};
 
 /// Name of the file that describes the quantized tensors.
-const DESCRIPTION: &str = "scales.json";
+pub(crate) const DESCRIPTION: &str = "scales.json";
 
 /// Elements of a block of all types here that have blocks.
 const BLOCK: u64 = 32;
