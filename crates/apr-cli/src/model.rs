@@ -9,8 +9,9 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use apr::{CheckpointReader, Error, IoCause};
+use apr::{CheckpointReader, Error, FormatId, IoCause};
 use apr_io::{FileSource, io_error, is_index, open_model, open_model_with_companions};
+use apr_ops::gguf::describe;
 use tempfile::NamedTempFile;
 
 use crate::Outcome;
@@ -47,9 +48,10 @@ pub(crate) fn open(path: &Path, context: &Context) -> Outcome<Model> {
     let options = &context.options;
     if name == STDIN {
         let (source, spool) = open_stdin(context)?;
-        return Ok(Model { reader: apr::open(source, "standard input", options)?, name, spool });
+        let reader = apr::open(source, "standard input", options)?;
+        return Ok(Model { reader: described(reader, context)?, name, spool });
     }
-    Ok(Model { reader: open_model(path, options)?, name, spool: None })
+    Ok(Model { reader: described(open_model(path, options)?, context)?, name, spool: None })
 }
 
 /// Opens a model together with the configuration and tokenizer files beside it.
@@ -58,7 +60,17 @@ pub(crate) fn open_with_companions(path: &Path, context: &Context) -> Outcome<Mo
         return open(path, context);
     }
     let reader = open_model_with_companions(path, &context.options)?;
-    Ok(Model { reader, name: path.display().to_string(), spool: None })
+    Ok(Model { reader: described(reader, context)?, name: path.display().to_string(), spool: None })
+}
+
+/// With the keys of a GGUF file understood.
+fn described(reader: Box<dyn CheckpointReader>, context: &Context) -> Outcome<Box<dyn CheckpointReader>> {
+    if reader.format() != FormatId::Gguf {
+        return Ok(reader);
+    }
+    // A name that is none is told where a family is needed.
+    let architecture = context.architecture().unwrap_or_default();
+    Ok(describe(reader, context.families()?, &architecture))
 }
 
 /// Whether the path stands for several files, so that its bytes alone say nothing.

@@ -58,7 +58,8 @@ pub(crate) fn read_quantized(
     let end = elements.end.div_ceil(block_len) * block_bytes;
     let bytes = take(bytes, in_memory(end - offset)?);
     reader.read_tensor(tensor, offset, bytes)?;
-    block::dequantize(info.dtype, bytes, in_memory(info.shape.row_len())?, out);
+    // Blocks know nothing of rows, and a range may cut one.
+    block::dequantize(info.dtype, bytes, in_memory(elements.end - elements.start)?, out);
     Ok(())
 }
 

@@ -42,9 +42,10 @@ pub const fn can_cast(from: DType, to: DType) -> bool {
 /// Replaces the contents of `out` by the elements in `bytes`, each rounded once, to nearest, ties to even.
 ///
 /// Values too large become infinite, values too small become zero (IEEE 754-2019, section 4.3.1). The 8-bit floats
-/// saturate instead (the saturating conversion of OFP8 1.0): finite values too large become ±448 or ±57344, which users of weights expect
-/// rather than the NaN that `f8_e4m3` would have for them, and are counted as overflowed. An infinity stays one in
-/// `f8_e5m2` and becomes NaN in `f8_e4m3`, so that damage stays visible. Input and output are little-endian; bytes after the last whole element are ignored. Equal dtypes are copied.
+/// saturate instead (the saturating conversion of OFP8 1.0): finite values too large become ±448 or ±57344, which users
+/// of weights expect rather than the NaN that `f8_e4m3` would have for them, and are counted as overflowed. An infinity
+/// stays one in `f8_e5m2` and becomes NaN in `f8_e4m3`, so that damage stays visible. Input and output are
+/// little-endian; bytes after the last whole element are ignored. Equal dtypes are copied.
 ///
 /// # Panics
 ///
@@ -87,6 +88,8 @@ pub fn cast_values(values: &[f32], to: DType, out: &mut Vec<u8>) -> CastCounts {
     match to {
         DType::F32 => cast::<wire::NativeF32, ToF32, 4>(values, out),
         DType::F16 => cast::<wire::NativeF32, ToF16, 2>(values, out),
+        DType::F8_E4M3 => cast::<wire::NativeF32, ToF8E4m3, 1>(values, out),
+        DType::F8_E5M2 => cast::<wire::NativeF32, ToF8E5m2, 1>(values, out),
         _ => cast::<wire::NativeF32, ToBf16, 2>(values, out),
     }
 }

@@ -71,7 +71,7 @@ pub(crate) struct RequantizeArgs {
     #[arg(long, value_enum, value_name = "DTYPE", conflicts_with_all = ["quantize", "keep_quantization"])]
     pub(crate) dequantize: Option<Dequantized>,
     /// Leave quantized tensors as they are; this is the default
-    #[arg(long)]
+    #[arg(long, conflicts_with = "quantize")]
     pub(crate) keep_quantization: bool,
     #[command(flatten)]
     pub(crate) options: QuantizeOptions,

@@ -59,6 +59,28 @@ impl Wanted<'_> {
         context: &Context,
     ) -> Outcome<ConvertOptions> {
         self.check()?;
+        let this = self.for_format(format);
+        this.apply_checked(view, dtypes, format, context)
+    }
+
+    /// Readers of GGUF files count on their norms in single precision: a cast is then one of the weights, as a scheme is.
+    fn for_format(&self, format: TargetFormat) -> Self {
+        let scheme = match self.precision.filter(|_| format == TargetFormat::Gguf && self.scheme.is_none()) {
+            Some(DType::F32) => Some(Scheme::Fp32),
+            Some(DType::F16) => Some(Scheme::Fp16),
+            Some(DType::BF16) => Some(Scheme::Bf16),
+            _ => return *self,
+        };
+        Self { scheme, precision: None, ..*self }
+    }
+
+    fn apply_checked(
+        &self,
+        view: &mut View<'_>,
+        dtypes: Vec<Option<DType>>,
+        format: TargetFormat,
+        context: &Context,
+    ) -> Outcome<ConvertOptions> {
         let mut targets: Vec<Option<TensorTarget>> = dtypes.into_iter().map(|dtype| dtype.map(Into::into)).collect();
         if let Some(scheme) = self.scheme {
             is_held(scheme, format)?;
@@ -68,11 +90,8 @@ impl Wanted<'_> {
             planned.warnings.iter().for_each(|warning| context.printer.warn(warning));
             targets.resize(planned.targets.len(), None);
             for (target, (info, planned)) in targets.iter_mut().zip(view.tensors().iter().zip(planned.targets)) {
-                // What the scheme leaves alone still gets the type that the format wants, and is dequantized where asked.
-                let changes = |planned: &TensorTarget| planned.dtype != info.dtype;
-                if let Some(planned) = planned.filter(|planned| {
-                    changes(planned) || (target.is_none() && !(self.dequantize.is_some() && info.dtype.is_quantized()))
-                }) {
+                // What the scheme leaves alone still gets the type that the format wants.
+                if let Some(planned) = planned.filter(|planned| planned.dtype != info.dtype || target.is_none()) {
                     *target = Some(planned);
                 }
             }
@@ -129,13 +148,14 @@ impl Wanted<'_> {
     fn quantization(&self, scheme: Scheme, format: TargetFormat, context: &Context) -> Outcome<Quantization> {
         let options = self.options;
         let overrides = options.tensor_type.iter();
-        let overrides = overrides.map(|(pattern, dtype)| Ok((parse_filter(pattern)?, *dtype)));
+        let usage = |error: Error| Failure::Usage(error.message().to_owned());
+        let overrides = overrides.map(|(pattern, dtype)| Ok((parse_filter(pattern).map_err(usage)?, *dtype)));
         let choices = Choices {
             embedding_type: options.embedding_type,
             output_type: options.output_type,
-            overrides: overrides.collect::<Result<_, Error>>()?,
+            overrides: overrides.collect::<Outcome<_>>()?,
             pure: options.pure,
-            requantize: options.requantize || self.dequantize.is_some(),
+            requantize: options.requantize,
             casts: if format == TargetFormat::Gguf { Casts::Weights } else { Casts::Everything },
             ..Choices::new(scheme)
         };

@@ -26,8 +26,8 @@ mod report;
 use apr::apr2::CompanionFile;
 use apr::digest::{ChunkSums, TensorDigest};
 use apr::{
-    CheckpointReader, CheckpointWriter, DType, Error, Loss, Metadata, Notes, Pipeline, PlanOptions, Result, Sink,
-    TargetFormat, TensorInfo, keys,
+    CheckpointReader, CheckpointWriter, DType, DTypeKind, Error, Loss, Metadata, Notes, Pipeline, PlanOptions, Result,
+    Sink, TargetFormat, TensorInfo, keys,
 };
 use apr_tensor::cast::{CastCounts, can_cast, cast_float};
 use apr_tensor::stats::Moments;
@@ -144,7 +144,8 @@ pub struct Conversion {
 pub fn plan(reader: &dyn CheckpointReader, options: &ConvertOptions, target: &PlanOptions) -> Result<Conversion> {
     let infos = reader.tensors().iter().enumerate();
     let targets: Vec<TensorTarget> = infos.map(|(tensor, info)| options.target(tensor, info.dtype)).collect();
-    let recipes = targets.iter().enumerate().map(|(tensor, target)| recipe(reader, tensor, target));
+    let recipes =
+        targets.iter().enumerate().map(|(tensor, target)| recipe(reader, tensor, target, options.gate.is_some()));
     let recipes = recipes.collect::<Result<Vec<_>>>()?;
     let target_infos: Vec<TensorInfo> = reader
         .tensors()
@@ -180,12 +181,12 @@ pub fn plan(reader: &dyn CheckpointReader, options: &ConvertOptions, target: &Pl
     Ok(Conversion { writer, recipes, validator, gate: options.gate, report })
 }
 
-fn recipe(reader: &dyn CheckpointReader, tensor: usize, target: &TensorTarget) -> Result<Recipe> {
+fn recipe(reader: &dyn CheckpointReader, tensor: usize, target: &TensorTarget, gated: bool) -> Result<Recipe> {
     let info = &reader.tensors()[tensor];
     if info.dtype == target.dtype {
         return Ok(Recipe::Keep);
     }
-    if let Some(recode) = recode::needed(reader, tensor, target)? {
+    if let Some(recode) = recode::needed(reader, tensor, target, gated)? {
         return Ok(Recipe::Recode(recode));
     }
     if can_cast(info.dtype, target.dtype) {
@@ -343,9 +344,10 @@ impl Conversion {
             }
             report.rounding.add(found.counts);
             match recipe {
-                Recipe::Recode(recode) if recode.to.is_quantized() => {
+                Recipe::Recode(recode) if recode.measured => {
                     let info = TensorInfo { dtype: recode.to, ..info.clone() };
                     quality.add(&info.name, recode.to, info.byte_len()?, &found.drift);
+                    losses.extend(overflow_loss(&info.name, recode.to, found.counts));
                 }
                 Recipe::Cast(to) | Recipe::Recode(Recode { to, .. }) => {
                     losses.extend(overflow_loss(&info.name, *to, found.counts));
@@ -457,7 +459,10 @@ fn check_digest(
 fn overflow_loss(name: &str, to: DType, counts: CastCounts) -> Option<Loss> {
     (counts.overflowed > 0).then(|| Loss {
         name: name.to_owned(),
-        what: format!("{} became infinite", counted(counts.overflowed, "value")),
+        what: match to.kind() {
+            DTypeKind::MiniFloat => format!("{} became the largest that there is", counted(counts.overflowed, "value")),
+            _ => format!("{} became infinite", counted(counts.overflowed, "value")),
+        },
         why: format!("they exceed the range of {to}"),
     })
 }

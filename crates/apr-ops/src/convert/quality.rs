@@ -26,7 +26,8 @@ impl From<&Drift> for Quality {
             rmse: drift.rmse().unwrap_or_default(),
             relative_error: drift.relative_error().unwrap_or_default(),
             max_error: drift.max_error(),
-            cosine: drift.cosine().unwrap_or(1.0),
+            // Zeros are turned by nothing but what is no zero any more, or was none before.
+            cosine: drift.cosine().unwrap_or(if drift.max_error() == 0.0 { 1.0 } else { 0.0 }),
         }
     }
 }
@@ -185,6 +186,8 @@ mod tests {
         assert_eq!(report.worst[0].name, "moved");
         assert_eq!(report.by_type[0].bits_per_weight, 8.5);
         assert!((report.total.rmse - (0.25_f64 * 0.25 / 2.0).sqrt()).abs() < 1e-12);
+        let gone = Quality::from(&Drift::of(&[1.0; 32], &[0.0; 32]));
+        assert_eq!((gone.cosine, gone.relative_error), (0.0, 1.0));
         assert!((report.total.relative_error - 0.25 / 2.0_f64.sqrt()).abs() < 1e-12);
     }
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use apr::{CheckpointReader, DType, Error, Result, TensorInfo};
+use apr::{CheckpointReader, DType, DTypeKind, Error, Result, TensorInfo};
 use apr_tensor::block;
-use apr_tensor::cast::{CastCounts, cast_values};
+use apr_tensor::cast::{CastCounts, can_cast, cast_values};
 use apr_tensor::drift::Drift;
 
 use crate::chunks::Chunk;
@@ -47,6 +47,8 @@ pub(super) struct Recode {
     rows: u64,
     /// Bytes of a row of input.
     row_bytes: u64,
+    /// Whether to compare the values before and after.
+    pub(super) measured: bool,
 }
 
 /// Buffers that are used again.
@@ -96,7 +98,7 @@ impl Recode {
     /// # Errors
     /// E001 when the target can't hold the tensor's shape or the importance is of another length, E008 when rows that
     /// must be in memory as a whole are too long for that.
-    pub(super) fn plan(info: &TensorInfo, target: &TensorTarget) -> Result<Self> {
+    pub(super) fn plan(info: &TensorInfo, target: &TensorTarget, measured: bool) -> Result<Self> {
         let wrong = |message: String| Error::format(message).for_tensor(&info.name);
         let row = [info.shape.row_len()].into();
         let row_bytes = info.dtype.stored_len(&row).zip(target.dtype.stored_len(&row)).map(|(from, _)| from);
@@ -117,6 +119,7 @@ impl Recode {
             row_len,
             rows: info.shape.rows().unwrap_or_default(),
             row_bytes,
+            measured: measured || target.dtype.is_quantized(),
         };
         if recode.needs_rows() && info.shape.row_len() > LONGEST_ROW {
             let message = format!("a row of {row_len} elements is too long for {}", target.dtype);
@@ -215,6 +218,10 @@ impl Recode {
         if !self.to.is_quantized() {
             found.counts.merge(cast_values(values, self.to, encoded));
             out.extend_from_slice(encoded);
+            if self.measured {
+                decode(self.to, encoded, row_len, back);
+                found.drift.merge(&Drift::of(values, back));
+            }
             return;
         }
         let start = out.len();
@@ -242,14 +249,24 @@ fn non_finite(values: &[f32]) -> (u64, u64) {
     (nan, values.iter().filter(|value| value.is_infinite()).count() as u64)
 }
 
-/// The tensor's way to its target, if its elements need one: none where it is copied, or cast from float to float.
-pub(super) fn needed(reader: &dyn CheckpointReader, tensor: usize, target: &TensorTarget) -> Result<Option<Recode>> {
+/// The tensor's way to its target, if its elements need one: none where it is copied, or cast from float to float without
+/// a look at what that costs.
+pub(super) fn needed(
+    reader: &dyn CheckpointReader,
+    tensor: usize,
+    target: &TensorTarget,
+    gated: bool,
+) -> Result<Option<Recode>> {
     let info = &reader.tensors()[tensor];
-    let is_block = |dtype: DType| dtype.is_quantized();
-    if info.dtype == target.dtype || !(is_block(info.dtype) || is_block(target.dtype)) {
+    if info.dtype == target.dtype {
         return Ok(None);
     }
-    Recode::plan(info, target).map(Some)
+    let is_block = |dtype: DType| dtype.is_quantized();
+    let measured = (gated || target.dtype.kind() == DTypeKind::MiniFloat) && can_cast(info.dtype, target.dtype);
+    if !(measured || is_block(info.dtype) || is_block(target.dtype)) {
+        return Ok(None);
+    }
+    Recode::plan(info, target, measured).map(Some)
 }
 
 #[cfg(test)]
@@ -275,7 +292,7 @@ mod tests {
 
     /// All pieces, one after the other.
     fn run(info: &TensorInfo, target: &TensorTarget, input: &[u8]) -> (Vec<u8>, Found) {
-        let recode = Recode::plan(info, target).expect("the shape suits");
+        let recode = Recode::plan(info, target, true).expect("the shape suits");
         let (mut all, mut found, mut out) = (Vec::new(), Found::default(), Vec::new());
         let mut covered = 0;
         for piece in recode.pieces() {
@@ -333,10 +350,10 @@ mod tests {
 
     #[test]
     fn shapes_and_weights_that_do_not_fit_are_refused() {
-        assert!(Recode::plan(&info(DType::F32, &[2, 33]), &DType::Q8_0.into()).is_err());
+        assert!(Recode::plan(&info(DType::F32, &[2, 33]), &DType::Q8_0.into(), false).is_err());
         let weights = TensorTarget { dtype: DType::Q8_0, importance: Some(vec![1.0; 31].into()), why: None };
-        assert!(Recode::plan(&info(DType::F32, &[2, 32]), &weights).is_err());
-        assert!(Recode::plan(&info(DType::F32, &[1, LONGEST_ROW + 32]), &DType::I8_ROW.into()).is_err());
-        assert!(Recode::plan(&info(DType::F32, &[1, LONGEST_ROW + 256]), &DType::Q4_K.into()).is_ok());
+        assert!(Recode::plan(&info(DType::F32, &[2, 32]), &weights, false).is_err());
+        assert!(Recode::plan(&info(DType::F32, &[1, LONGEST_ROW + 32]), &DType::I8_ROW.into(), false).is_err());
+        assert!(Recode::plan(&info(DType::F32, &[1, LONGEST_ROW + 256]), &DType::Q4_K.into(), false).is_ok());
     }
 }

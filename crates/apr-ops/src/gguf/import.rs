@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use apr::{CheckpointReader, DType, Error, Loss, Metadata, Result, TensorInfo, keys};
+use apr::{CheckpointReader, DType, Error, FormatId, Loss, Metadata, Result, TensorInfo, keys};
 use apr_arch::{Families, Family, FamilyModel, GGUF, GgufLayout, HUGGING_FACE, Kind, Naming};
 use serde_json::{Map, Value};
 
@@ -88,7 +88,10 @@ impl<'m> Described<'m> {
 #[must_use]
 pub fn described(reader: &dyn CheckpointReader, families: &Families, architecture: &Architecture) -> Option<Metadata> {
     let metadata = reader.metadata();
-    if metadata.text(keys::MODEL_TYPE).is_some_and(|told| families.find(told).is_some()) {
+    // Whatever was imported was described then; of a GGUF file, the architecture alone does not tell: a mixture of experts
+    // may be called `llama` too.
+    let is_known = metadata.text(keys::MODEL_TYPE).is_some_and(|told| families.find(told).is_some());
+    if is_known && reader.format() != FormatId::Gguf {
         return None;
     }
     let described = Described::of(metadata, reader.tensors(), families)?;

@@ -4,6 +4,7 @@
 //! format keeps in files beside the weights what the other keeps in key-value pairs.
 
 mod companions;
+mod described;
 pub mod export;
 mod hyperparameters;
 pub mod import;
@@ -12,5 +13,6 @@ pub mod tokenizer;
 pub(crate) mod transform;
 
 pub use companions::{from_gguf, is_in_gguf_layout, to_gguf};
+pub use described::describe;
 pub use export::{GgufExport, export, file_type};
 pub use import::{Restored, described, restore};

@@ -35,14 +35,14 @@ impl ColumnStatistics {
         if row_len != self.columns as u64 {
             return None;
         }
-        let sum: f64 = self.mean_squares.iter().map(|&square| f64::from(square)).sum();
-        #[expect(clippy::cast_possible_truncation, reason = "a mean of f32 is one, but for its last bits")]
-        let mean = (sum / self.columns as f64) as f32;
-        if mean > 0.0 && mean.is_finite() {
-            Some(self.mean_squares.iter().map(|square| square.max(mean * LEAST_SHARE)).collect())
-        } else {
-            Some(vec![1.0; self.columns])
+        // Only proportions matter; the quantizers' sums of squares must not leave single precision.
+        let most = self.mean_squares.iter().fold(0.0_f32, |most, &square| most.max(square));
+        if most == 0.0 || !most.is_finite() {
+            return Some(vec![1.0; self.columns]);
         }
+        let shares: Vec<f32> = self.mean_squares.iter().map(|square| square / most).collect();
+        let mean = shares.iter().sum::<f32>() / self.columns as f32;
+        Some(shares.iter().map(|share| share.max(mean * LEAST_SHARE)).collect())
     }
 }
 

@@ -24,6 +24,9 @@ use super::category::{Category, matrices};
 const SUMS: &str = ".in_sum2";
 const COUNTS: &str = ".counts";
 
+/// Largest importance: sums of weighted squares over a row must not leave single precision.
+const MOST: f32 = 1e12;
+
 /// Bytes read at once, so that no more memory is taken than the file has bytes.
 const PIECE: usize = 1 << 20;
 
@@ -161,8 +164,15 @@ impl Imatrix {
     }
 
     fn add(&mut self, name: &str, values: Vec<f32>) -> Result<()> {
+        let wrong = |what: String| Err(Error::format(format!("the importance matrix {what}")).for_tensor(name));
         if values.iter().any(|value| !value.is_finite()) {
-            return Err(Error::format("the importance matrix has values that are not finite").for_tensor(name));
+            return wrong("has values that are not finite".to_owned());
+        }
+        if values.iter().any(|&value| !(0.0..=MOST).contains(&value)) {
+            return wrong(format!("has values that are no mean squares: negative, or over {MOST:e}"));
+        }
+        if !values.is_empty() && values.iter().all(|&value| value == 0.0) {
+            return wrong("has nothing but zeros, by which no error would count".to_owned());
         }
         self.entries.insert(name.to_owned(), values);
         Ok(())

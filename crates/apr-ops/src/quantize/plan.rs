@@ -6,7 +6,7 @@ use apr::{CheckpointReader, DType, Error, FormatId, Result, keys};
 use apr_arch::{FamilyModel, GGUF};
 use globset::GlobMatcher;
 
-use super::{Candidate, Choices, ColumnStatistics, Decision, Imatrix, ModelFacts, Reason, assign};
+use super::{Candidate, Choices, ColumnStatistics, Decision, Imatrix, Kept, ModelFacts, Reason, assign};
 use crate::convert::TensorTarget;
 use crate::tensors::named;
 
@@ -40,6 +40,12 @@ pub struct QuantizationPlan {
     pub targets: Vec<Option<TensorTarget>>,
     /// What is odd.
     pub warnings: Vec<String>,
+}
+
+impl QuantizationPlan {
+    fn is_unweighted(&self) -> bool {
+        self.targets.iter().flatten().all(|target| target.importance.is_none())
+    }
 }
 
 /// Decides about every tensor of a checkpoint, as a member of a family where that is known.
@@ -84,6 +90,10 @@ pub fn plan(
         }
         plan.targets[i] =
             Some(TensorTarget { dtype: decision.dtype, importance: weights, why: note(&decision, candidate.dtype) });
+    }
+    if let Some(Weighting::Columns(columns)) = weighting.as_ref().filter(|_| plan.is_unweighted()) {
+        let message = format!("no tensor to quantize has rows of {} elements, as the samples have", columns.columns);
+        return Err(Error::format(message));
     }
     plan.warnings.extend(note_of_unweighted(&unweighted));
     Ok(plan)
@@ -163,7 +173,8 @@ fn weights(
 /// The reason, where a user would wonder.
 fn note(decision: &Decision, from: DType) -> Option<String> {
     match &decision.reason {
-        Reason::AsAsked => None,
+        // As everywhere: nobody wonders about vectors and norms.
+        Reason::AsAsked | Reason::Kept(Kept::Vector | Kept::NotWeight | Kept::Norm) => None,
         Reason::Kept(_) if !from.is_float() => None,
         reason => Some(reason.to_string()),
     }

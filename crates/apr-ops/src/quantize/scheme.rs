@@ -4,6 +4,8 @@ use std::fmt;
 
 use apr_core::{DType, DTypeKind};
 
+use apr_tensor::block::can_quantize;
+
 use crate::closest;
 
 /// How a scheme chooses the type of each tensor.
@@ -189,12 +191,12 @@ impl fmt::Display for Scheme {
     }
 }
 
-/// Whether weights can be stored as this type: floats, and blocks that are not just for intermediate results.
+/// Whether weights can be made this type: floats, and blocks that there is a quantizer for.
 const fn is_target(dtype: DType) -> bool {
     match dtype {
-        DType::Q8_1 | DType::Q8_K | DType::F64 => false,
+        DType::F64 => false,
         DType::F8_E4M3 | DType::F8_E5M2 => true,
-        _ => matches!(dtype.kind(), DTypeKind::Float | DTypeKind::Quantized),
+        _ => matches!(dtype.kind(), DTypeKind::Float) || can_quantize(dtype),
     }
 }
 
@@ -237,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_type_that_no_weight_is_stored_in_is_unknown() {
-        for name in ["q8_k", "q8_1", "f64", "i8", "bool", "q4_k_m", ""] {
+        for name in ["q8_k", "q8_1", "iq2_xxs", "iq3_s", "iq1_m", "f64", "i8", "bool", "q4_k_m", ""] {
             assert!(parse_dtype(name).is_err(), "{name}");
         }
         assert_eq!(parse_dtype("int8"), Ok(DType::I8_ROW));

@@ -91,7 +91,12 @@ pub(super) fn convert(args: &ConvertArgs, context: &Context) -> Outcome {
 
 /// Converts as requested.
 pub(super) fn run(request: &Request<'_>, context: &Context) -> Outcome {
-    let format = target_format(request.format, request.write.output.as_deref())?;
+    let asked = match (request.format, &request.write.output) {
+        // Nothing is written: what is asked is what would become of the model, in its own format where that is one to write.
+        (None, None) => Some(format_of(request.model).unwrap_or(ModelFormat::Apr)),
+        (asked, _) => asked,
+    };
+    let format = target_format(asked, request.write.output.as_deref())?;
     let target = Output::plan_options(format, request.write.output.as_deref());
     let target = layout(target, request.align, request.shard_size)?;
     // A GGUF file has the tokenizer inside, be it that the weights alone were named.
@@ -146,6 +151,10 @@ fn write_foreign(
 ) -> Outcome {
     let Goal { write: args, target, wanted } = *goal;
     let (families, architecture) = (context.families()?, context.architecture()?);
+    if target.format == TargetFormat::Gguf && reader.format() == FormatId::Gguf && wanted.scheme.is_some() {
+        // The file is then the one that llama-quantize writes.
+        reader.sort_by_key(place);
+    }
     let called = called(path).filter(|_| target.format == TargetFormat::Gguf && reader.metadata().get(NAME).is_none());
     let is_lent = called.is_some();
     called.into_iter().for_each(|called| reader.metadata_mut().set(NAME, called));
@@ -155,10 +164,6 @@ fn write_foreign(
         // The model itself has no name that could get lost.
         prepared.view.metadata_mut().remove(NAME);
     }
-    if target.format == TargetFormat::Gguf && reader.format() == FormatId::Gguf && wanted.scheme.is_some() {
-        // The file is then the one that llama-quantize writes.
-        prepared.view.sort_by_key(place);
-    }
     let options = wanted.apply(&mut prepared.view, dtypes, target.format, context)?;
     let job = |prepared, losses, options| Job { prepared, name, args, target, losses, options };
     let stays_quantized = options.dequantize.is_none() && wanted.scheme.is_none();
@@ -167,9 +172,17 @@ fn write_foreign(
         let unpacked = Unpacked::new(&view)?;
         let validator = InlineValidator::new(ValidationConfig::off());
         let prepared = Prepared { view: View::new(&unpacked), validator, family, misfits, warnings };
+        if !target.folder {
+            let message = "safetensors has no quantized types: the integers and scales that stand for them are described in \
+                           a scales.json, which needs a folder; --dequantize f16 writes floats";
+            return Err(Failure::Usage(message.to_owned()));
+        }
+        context.printer.warn(
+            "quantized tensors are written as integers with scales, which scales.json describes; \
+             --dequantize f16 writes floats that libraries use as they are",
+        );
         // Not the name under which libraries look for weights that they can use as they are.
-        let file_name = if target.folder { "weights.safetensors".to_owned() } else { target.file_name.clone() };
-        let target = &PlanOptions { file_name, ..target.clone() };
+        let target = &PlanOptions { file_name: "weights.safetensors".to_owned(), ..target.clone() };
         return write(Job { prepared, name, args, target, losses, options }, context);
     }
     write(job(prepared, losses, options), context)
@@ -285,6 +298,10 @@ fn by_extension(extension: &str) -> Option<ModelFormat> {
         "pt" | "pth" | "bin" => Some(ModelFormat::Pytorch),
         _ => None,
     }
+}
+
+fn format_of(path: &Path) -> Option<ModelFormat> {
+    by_extension(path.extension()?.to_str()?)
 }
 
 /// The format asked for, or the one that the output's extension stands for.
