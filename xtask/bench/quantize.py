@@ -38,7 +38,8 @@ print(json.dumps(result))
 LLAMA_QUANTIZE = """
 import ctypes, sys
 import llama_cpp
-llama_cpp.llama_log_set(llama_cpp.llama_log_callback(lambda *_: None), None)
+quiet = llama_cpp.llama_log_callback(lambda *_: None)
+llama_cpp.llama_log_set(quiet, None)
 parameters = llama_cpp.llama_model_quantize_default_params()
 parameters.nthread = int(sys.argv[4])
 parameters.ftype = int(sys.argv[3])

@@ -205,7 +205,6 @@ fn drift_anywhere(original: &[f32], new: &[f32]) -> Drift {
         sum_squared_error: total(lanes.squared_error),
         sum_squares: total(lanes.squares),
         sum_squares_new: total(lanes.squares_new),
-        dot: total(lanes.dot),
         max_error: lanes.max_error.into_iter().fold(0.0, f64::max),
     }
 }
@@ -216,7 +215,6 @@ struct DriftLanes {
     squared_error: [f64; LANES],
     squares: [f64; LANES],
     squares_new: [f64; LANES],
-    dot: [f64; LANES],
     max_error: [f64; LANES],
 }
 
@@ -231,14 +229,25 @@ impl DriftLanes {
             b[lane] = if finite { new[lane] } else { 0.0 };
             self.non_finite[lane] += u32::from(!finite);
         }
+        // Loops of one sum each: the compiler finds no vector instructions for a common one.
+        let (mut x, mut error) = ([0.0_f64; LANES], [0.0_f64; LANES]);
         for lane in 0..LANES {
-            let (a, b) = (f64::from(a[lane]), f64::from(b[lane]));
-            let error = a - b;
-            self.squared_error[lane] += error * error;
-            self.squares[lane] += a * a;
-            self.squares_new[lane] += b * b;
-            self.dot[lane] += a * b;
-            self.max_error[lane] = if error.abs() > self.max_error[lane] { error.abs() } else { self.max_error[lane] };
+            x[lane] = f64::from(a[lane]);
+            error[lane] = x[lane] - f64::from(b[lane]);
+        }
+        for lane in 0..LANES {
+            self.squares[lane] += x[lane] * x[lane];
+        }
+        for lane in 0..LANES {
+            self.squared_error[lane] += error[lane] * error[lane];
+        }
+        for lane in 0..LANES {
+            let y = f64::from(b[lane]);
+            self.squares_new[lane] += y * y;
+        }
+        for lane in 0..LANES {
+            let distance = error[lane].abs();
+            self.max_error[lane] = if distance > self.max_error[lane] { distance } else { self.max_error[lane] };
         }
     }
 }

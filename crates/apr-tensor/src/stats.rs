@@ -125,6 +125,18 @@ impl Moments {
         moments
     }
 
+    /// Elements that are NaN.
+    #[must_use]
+    pub const fn nan(&self) -> u64 {
+        self.nan
+    }
+
+    /// Elements that are infinite.
+    #[must_use]
+    pub const fn inf(&self) -> u64 {
+        self.inf
+    }
+
     fn add<W: Wire>(&mut self, stored: &[W::Stored], buffer: &mut Vec<f64>) {
         for stored in stored.chunks(BLOCK) {
             let block = kernel::block::<W>(stored);

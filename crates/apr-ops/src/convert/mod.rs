@@ -414,10 +414,10 @@ fn produce(reader: &dyn CheckpointReader, job: Job, recipe: &Recipe, wanted: Wan
     let kept = matches!(recipe, Recipe::Keep);
     slot.input_sums =
         (check || (wanted.sums && kept && chunk.summable)).then(|| ChunkSums::of(input, chunk.offset, len));
-    slot.moments =
-        wanted.moments.then(|| values::moments(reader, tensor, chunk, input, &mut slot.summary)).transpose()?;
-    let info = &reader.tensors()[tensor];
-    slot.beyond = if wanted.moments { values::quants_beyond_range(info, chunk.offset, input) } else { 0 };
+    slot.moments = None;
+    if wanted.moments && !matches!(recipe, Recipe::Recode(_)) {
+        slot.moments = Some(values::moments(reader, tensor, chunk, input, &mut slot.summary)?);
+    }
     slot.found = Found::default();
     slot.output_sums = None;
     match recipe {
@@ -428,7 +428,10 @@ fn produce(reader: &dyn CheckpointReader, job: Job, recipe: &Recipe, wanted: Wan
             let scaled = |bytes: u64| bytes / from.block_bytes() * to.block_bytes();
             slot.output_sums = wanted.sums.then(|| ChunkSums::of(&slot.output, scaled(chunk.offset), scaled(len)));
         }
-        Recipe::Recode(recode) => slot.found = recode.run(chunk.offset, input, &mut slot.buffers, &mut slot.output),
+        Recipe::Recode(recode) => {
+            slot.found = recode.run(chunk.offset, input, wanted.moments, &mut slot.buffers, &mut slot.output);
+            slot.moments = slot.found.moments.take();
+        }
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ use apr::{CheckpointReader, DType, DTypeKind, Error, Result, TensorInfo};
 use apr_tensor::block;
 use apr_tensor::cast::{CastCounts, can_cast, cast_values};
 use apr_tensor::drift::Drift;
+use apr_tensor::stats::{Moments, Scratch};
 
 use crate::chunks::Chunk;
 use crate::physics::Violation;
@@ -57,6 +58,7 @@ pub(super) struct Buffers {
     values: Vec<f32>,
     back: Vec<f32>,
     encoded: Vec<u8>,
+    scratch: Scratch,
 }
 
 /// What was found on the way.
@@ -66,6 +68,8 @@ pub(super) struct Found {
     pub(super) drift: Drift,
     pub(super) nan: u64,
     pub(super) infinite: u64,
+    /// Of the values before, where they were wanted.
+    pub(super) moments: Option<Moments>,
 }
 
 impl Found {
@@ -89,6 +93,7 @@ impl Found {
         self.drift.merge(&other.drift);
         self.nan += other.nan;
         self.infinite += other.infinite;
+        // The moments of a tensor are put together by whoever judges it.
     }
 }
 
@@ -162,9 +167,16 @@ impl Recode {
     }
 
     /// Recodes a piece that starts `offset` bytes into the tensor, and replaces the contents of `out`.
-    pub(super) fn run(&self, offset: u64, input: &[u8], buffers: &mut Buffers, out: &mut Vec<u8>) -> Found {
+    pub(super) fn run(
+        &self,
+        offset: u64,
+        input: &[u8],
+        wants_moments: bool,
+        buffers: &mut Buffers,
+        out: &mut Vec<u8>,
+    ) -> Found {
         out.clear();
-        let mut found = Found::default();
+        let mut found = Found { moments: wants_moments.then(Moments::default), ..Found::default() };
         if self.needs_rows() {
             let rows = (STEP / self.row_len.max(1)).max(1);
             let row_bytes = usize::try_from(self.row_bytes).unwrap_or(usize::MAX);
@@ -213,8 +225,17 @@ impl Recode {
         out: &mut Vec<u8>,
         found: &mut Found,
     ) {
-        let Buffers { values, back, encoded } = buffers;
+        let Buffers { values, back, encoded, scratch } = buffers;
         decode(self.from, input, row_len, values);
+        let (nan, infinite) = match &mut found.moments {
+            Some(moments) => {
+                let step = Moments::of_values(values, scratch);
+                moments.merge(&step);
+                (step.nan(), step.inf())
+            }
+            None if self.to.is_quantized() => non_finite(values),
+            None => (0, 0),
+        };
         if !self.to.is_quantized() {
             found.counts.merge(cast_values(values, self.to, encoded));
             out.extend_from_slice(encoded);
@@ -225,7 +246,6 @@ impl Recode {
             return;
         }
         let start = out.len();
-        let (nan, infinite) = non_finite(values);
         if nan + infinite > 0 {
             found.nan += nan;
             found.infinite += infinite;
@@ -300,7 +320,7 @@ mod tests {
             assert_eq!(start, covered, "pieces follow one another");
             covered += piece.len;
             assert_eq!(piece.last, covered == input.len());
-            found.merge(&recode.run(piece.offset, &input[start..covered], &mut Buffers::default(), &mut out));
+            found.merge(&recode.run(piece.offset, &input[start..covered], false, &mut Buffers::default(), &mut out));
             all.extend_from_slice(&out);
         }
         (all, found)

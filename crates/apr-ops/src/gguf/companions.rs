@@ -56,7 +56,7 @@ pub fn to_gguf<'a>(
         // Whatever llama.cpp has tensors of comes back as it was.
         let view = original(reader, families, TargetFormat::Gguf)?;
         let dtypes = vec![None; view.tensors().len()];
-        return Ok(GgufExport { view, dtypes, losses: Vec::new(), warnings: Vec::new() });
+        return Ok(from_pairs(GgufExport { view, dtypes, losses: Vec::new(), warnings: Vec::new() }));
     }
     let model = family_of(reader, families, architecture)?;
     let mut pairs = Vec::new();
@@ -69,6 +69,9 @@ pub fn to_gguf<'a>(
         (pairs, warnings) = (tokenizer.key_values, tokenizer.warnings);
     }
     let has_tokens = !pairs.is_empty();
+    if is_in_gguf_layout(reader) {
+        return export(reader, families, architecture, pairs).map(from_pairs);
+    }
     let mut result = export(reader, families, architecture, pairs)?;
     result.view.keep_companions(|name| !IN_PAIRS.contains(&name));
     // The pairs say what these keys say, in other words.
@@ -77,6 +80,12 @@ pub fn to_gguf<'a>(
     metadata.retain(|key| !in_pairs(key));
     result.warnings.extend(warnings);
     Ok(result)
+}
+
+/// Leaves out what only tells the pairs in other words.
+fn from_pairs(mut export: GgufExport<'_>) -> GgufExport<'_> {
+    export.view.metadata_mut().retain(|key| key != keys::ARCHITECTURE);
+    export
 }
 
 /// A checkpoint in GGUF's layout for Hugging Face's libraries: names, layout, `config.json` and the files of the tokenizer;

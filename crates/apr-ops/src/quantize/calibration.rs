@@ -168,7 +168,7 @@ mod tests {
     fn importance_goes_to_rows_of_the_same_length_and_is_never_nothing() {
         let table = importance_from_csv(b"2 0\n2 0\n").expect("a table");
         assert_eq!(table.importance(3), None);
-        assert_eq!(table.importance(2), Some(vec![4.0, 2.0 * LEAST_SHARE]));
+        assert_eq!(table.importance(2), Some(vec![1.0, 0.5 * LEAST_SHARE]));
         assert_eq!(importance_from_csv(b"0 0").expect("a table").importance(2), Some(vec![1.0, 1.0]));
     }
 }
