@@ -39,7 +39,7 @@ impl Output {
         PlanOptions::new(format, name)
     }
 
-    /// Prepares to write; refuses files that exist unless `force`.
+    /// Prepares to write; refuses files that exist unless `force`, and a folder where the format is one file.
     pub(crate) fn create(path: &Path, options: &PlanOptions, files: &[FileInfo], force: bool) -> Outcome<Self> {
         let stdout = Self::is_stdout(path);
         if stdout || StreamSink::is_for(path) {
@@ -50,6 +50,13 @@ impl Output {
                 return Err(Failure::Usage("several files do not fit a stream; name a file or a folder".to_owned()));
             }
             return Ok(Self::Stream(if stdout { StreamSink::stdout() } else { StreamSink::open(path)? }));
+        }
+        if !options.folder && (path.is_dir() || ends_in_separator(path)) {
+            let default = Self::plan_options(options.format, None).file_name;
+            let (folder, file) = (path.display(), path.join(default));
+            let message =
+                format!("'{folder}' is a folder, but the output is one file; name it, such as '{}'", file.display());
+            return Err(Failure::Usage(message));
         }
         let target = if options.folder { Target::Folder(path.into()) } else { Target::File(path.into()) };
         let names = files.iter().map(|file| file.name.as_str());
@@ -76,4 +83,9 @@ impl Output {
         }
         Ok(())
     }
+}
+
+/// Whether a path says that it is a folder's, whatever is there.
+fn ends_in_separator(path: &Path) -> bool {
+    path.as_os_str().as_encoded_bytes().last().is_some_and(|&last| std::path::is_separator(char::from(last)))
 }

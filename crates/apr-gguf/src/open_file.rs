@@ -54,14 +54,18 @@ pub(crate) fn in_file_warning(name: &str, warning: &str) -> String {
     if name.is_empty() { warning.to_owned() } else { format!("{}: {warning}", Escaped::short(name)) }
 }
 
+fn counted(number: u64, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{plural}")
+}
+
 fn check_names(entries: &[Entry], warnings: &mut Vec<String>) {
     let is_long = |entry: &&Entry| entry.info.name.len() >= MAX_NAME;
     if let Some(long) = entries.iter().find(is_long) {
         let count = entries.iter().filter(is_long).count();
         let name = Escaped::short(&long.info.name);
-        warnings.push(format!(
-            "{count} tensor names have {MAX_NAME} bytes or more, which llama.cpp refuses; '{name}' is the first"
-        ));
+        let first = if count == 1 { format!("'{name}'") } else { format!("'{name}' is the first of {count}") };
+        warnings.push(format!("tensor names of {MAX_NAME} bytes or more, which llama.cpp refuses: {first}"));
     }
 }
 
@@ -74,7 +78,8 @@ fn check_tokens(pairs: &[KeyValue], warnings: &mut Vec<String>) {
     let Some(tokens) = len("tokenizer.ggml.tokens") else { return };
     for key in ["tokenizer.ggml.scores", "tokenizer.ggml.token_type"] {
         if let Some(other) = len(key).filter(|&other| other != tokens) {
-            warnings.push(format!("{key} has {other} items, but there are {tokens} tokens"));
+            let (items, tokens) = (counted(other as u64, "item"), counted(tokens as u64, "token"));
+            warnings.push(format!("{key} has {items} for {tokens}"));
         }
     }
 }
@@ -106,13 +111,14 @@ fn check_ranges(header: &mut Header, data_start: u64, file_len: u64, warnings: &
         }
     }
     if holes > 0 {
-        warnings.push(format!("{holes} bytes between tensors belong to none; llama.cpp refuses such files"));
+        let bytes = counted(holes, "byte");
+        warnings.push(format!("{bytes} between tensors without an owner; llama.cpp refuses such files"));
     } else if !in_order {
         warnings.push("the tensors do not lie in the order of the header; llama.cpp refuses such files".into());
     }
     let end = (data_start + covered).checked_next_multiple_of(alignment).unwrap_or(u64::MAX);
     if file_len > end {
-        warnings.push(format!("{} bytes after the data are not read", file_len - end));
+        warnings.push(format!("not read: {} after the data", counted(file_len - end, "byte")));
     }
     header.entries = sorted.into_iter().map(|(entry, _)| entry).collect();
     Ok(())

@@ -4,19 +4,21 @@
 //! chunks; where dtypes differ, values are compared after exact widening.
 
 mod compare;
+mod metadata;
 mod pairing;
 
 use std::collections::BTreeSet;
 
-use apr::{CheckpointReader, DType, FormatId, Pipeline, Result, Shape, keys};
+use apr::{CheckpointReader, DType, Pipeline, Result, Shape};
 use apr_arch::FamilyModel;
 use globset::GlobMatcher;
 use serde::Serialize;
 
+use crate::Progress;
 use crate::vocabulary::vocabulary;
-use crate::{Progress, naming};
 
 use compare::{Comparison, Norms, compare};
+use metadata::metadata_changes;
 use pairing::{Pair, pair};
 
 /// What to compare, and how strictly.
@@ -79,9 +81,9 @@ pub struct TensorDiff {
 /// A metadata key whose values differ; `None` where it is missing.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MetadataChange {
-    /// The key.
+    /// The key; of a GGUF pair `gguf.` and its key.
     pub key: String,
-    /// Value in the left model, as JSON.
+    /// Value in the left model, as JSON; of a long array its length.
     pub left: Option<serde_json::Value>,
     /// Value in the right model, as JSON.
     pub right: Option<serde_json::Value>,
@@ -227,28 +229,4 @@ fn vocab_changes(left: &dyn CheckpointReader, right: &dyn CheckpointReader) -> R
     };
     let (Some(left), Some(right)) = (tokens(left)?, tokens(right)?) else { return Ok(None) };
     Ok(Some(VocabChanges { added: right.difference(&left).count(), removed: left.difference(&right).count() }))
-}
-
-/// Keys whose values differ. Where a file came from, and what its format alone knows, is no difference of the model.
-fn metadata_changes(left: &dyn CheckpointReader, right: &dyn CheckpointReader) -> Result<Vec<MetadataChange>> {
-    const OF_THE_FILE: [&str; 6] =
-        [keys::APR_VERSION, keys::SOURCE, keys::LOSS, keys::SAFETENSORS, keys::FILES, naming::NAMES];
-    // What repeats the companions is there after an import alone: it tells nothing where the other side lacks it.
-    let derived = [naming::derived_keys(left)?, naming::derived_keys(right)?];
-    let holds_none = [left, right].map(|side| side.format() != FormatId::Apr2 && side.companions().is_empty());
-    let (left, right) = (left.metadata(), right.metadata());
-    let keys: BTreeSet<&str> = left.iter().chain(right.iter()).map(|(key, _)| key).collect();
-    // And a format without metadata lacks all of it.
-    let untold = |key: &str| match (left.get(key), right.get(key)) {
-        (Some(_), None) => holds_none[1] || derived[0].iter().any(|derived| derived == key),
-        (None, Some(_)) => holds_none[0] || derived[1].iter().any(|derived| derived == key),
-        _ => false,
-    };
-    let differs = |key: &&str| !OF_THE_FILE.contains(key) && left.get(key) != right.get(key) && !untold(key);
-    let change = |key: &str| MetadataChange {
-        key: key.to_owned(),
-        left: left.get(key).cloned(),
-        right: right.get(key).cloned(),
-    };
-    Ok(keys.into_iter().filter(differs).map(change).collect())
 }

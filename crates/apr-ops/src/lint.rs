@@ -5,6 +5,7 @@ use apr_arch::FamilyModel;
 use apr_core::ExtentKind;
 use serde::Serialize;
 
+use crate::quantize::Scheme;
 use crate::{counted, nearest};
 
 /// Alignment that lets any kernel read a tensor in place, in bytes.
@@ -90,12 +91,20 @@ impl LintReport {
 /// E002 and E007 when padding can't be read.
 pub fn lint(reader: &dyn CheckpointReader, file: &str, model: Option<&FamilyModel<'_>>) -> Result<LintReport> {
     let mut remarks = Remarks::default();
-    metadata(reader, &mut remarks);
+    let is_gguf = reader.format() == FormatId::Gguf;
+    if is_gguf {
+        gguf(reader, &mut remarks)
+    } else {
+        metadata(reader, &mut remarks)
+    }
     match model {
         Some(model) => naming_of_family(reader, model, &mut remarks),
+        None if has_conventions(reader) => {}
         None => naming_of_no_family(reader, &mut remarks),
     }
-    alignment(reader, &mut remarks);
+    if !has_conventions(reader) {
+        alignment(reader, &mut remarks);
+    }
     compression(reader, &mut remarks);
     structure(reader, &mut remarks)?;
     let mut remarks = remarks.0;
@@ -124,6 +133,35 @@ fn metadata(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
     }
 }
 
+/// Whether the format's readers look for names and an alignment of their own, which are right there.
+fn has_conventions(reader: &dyn CheckpointReader) -> bool {
+    matches!(reader.format(), FormatId::Gguf | FormatId::Ggml)
+}
+
+/// What makes a GGUF file tell all about itself.
+fn gguf(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
+    let metadata = reader.metadata();
+    for (name, key) in [("general.name", "model_name"), ("general.license", "license")] {
+        if metadata.get(key).is_none_or(serde_json::Value::is_null) {
+            remarks.add(Severity::Warn, Topic::Metadata, format!("Missing '{name}'"));
+        }
+    }
+    let Ok(Some(pairs)) = apr_gguf::key_values(metadata) else { return };
+    let value = |key: &str| pairs.iter().find(|pair| pair.key == key).map(|pair| &pair.value);
+    let embeds = reader.tensors().iter().any(|info| info.name == "token_embd.weight");
+    if embeds && value("tokenizer.ggml.model").is_none() {
+        remarks.add(Severity::Warn, Topic::Metadata, "Missing a tokenizer ('tokenizer.ggml.model')");
+    }
+    let Some(number) = value("general.file_type").and_then(apr_gguf::Value::as_u64) else { return };
+    let stated = Scheme::ALL.iter().find(|scheme| scheme.file_type().is_some_and(|it| u64::from(it) == number));
+    let Some(stated) = stated.filter(|_| !reader.tensors().is_empty()) else { return };
+    if reader.tensors().iter().all(|info| info.dtype != stated.dtype()) {
+        let (name, dtype) = (stated.name(), stated.dtype());
+        let message = format!("'general.file_type' is {number}, which stands for {name}, but no tensor is {dtype}");
+        remarks.add(Severity::Warn, Topic::Metadata, message);
+    }
+}
+
 fn naming_of_family(reader: &dyn CheckpointReader, model: &FamilyModel<'_>, remarks: &mut Remarks) {
     let missing: Vec<String> = model
         .mismatches(reader.tensors())
@@ -135,7 +173,7 @@ fn naming_of_family(reader: &dyn CheckpointReader, model: &FamilyModel<'_>, rema
         .collect();
     for (position, info) in reader.tensors().iter().enumerate() {
         match model.canonical(position) {
-            Some(canonical) if canonical == info.name => {}
+            Some(canonical) if canonical == info.name || has_conventions(reader) => {}
             Some(canonical) => {
                 let message = format!("'{}' should be '{canonical}'", info.name);
                 remarks.add(Severity::Info, Topic::Naming, message);

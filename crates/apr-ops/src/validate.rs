@@ -1,5 +1,7 @@
 //! Whether a checkpoint is healthy: one read for CRC, digests, NaN, infinity, zero tensors and improbable statistics.
 
+mod hyperparameters;
+
 use apr::digest::{ChunkSums, Crc32, TensorDigest};
 use apr::{CheckpointReader, Code, FormatId, Metadata, Pipeline, Result, keys};
 use apr_arch::FamilyModel;
@@ -86,6 +88,8 @@ pub enum Check {
     Zeros,
     /// Names and shapes against the family.
     Shapes,
+    /// GGUF's key-value pairs that a network is built from; only of models that have such.
+    Hyperparameters,
     /// Means and deviations against the family.
     Physics,
     /// A signature by a trusted key.
@@ -169,6 +173,7 @@ pub fn validate<P: Pipeline>(
 ) -> Result<ValidateReport> {
     let mut pass = Pass::new(reader, file, model, options);
     pass.check_shapes();
+    pass.check_hyperparameters();
     pass.check_vocabulary()?;
     let jobs = pass.jobs()?;
     let wants_sums = pass.wants_sums();
@@ -384,6 +389,15 @@ impl<'a> Pass<'a> {
         }
     }
 
+    fn check_hyperparameters(&mut self) {
+        if !self.options.shapes {
+            return;
+        }
+        for (level, message) in hyperparameters::problems(self.reader, self.model.is_some()) {
+            self.find(level, Check::Hyperparameters, None, message);
+        }
+    }
+
     /// Holds the tokenizer against the embedding, and tells what an import has let pass.
     fn check_vocabulary(&mut self) -> Result<()> {
         if !self.options.shapes {
@@ -486,6 +500,7 @@ impl<'a> Pass<'a> {
             (Check::Finite, asked(nan, format!("no NaN, no infinity in {}", count(tensors.len(), "tensor")))),
             (Check::Zeros, asked(zero, count(tensors.len(), "tensor"))),
             (Check::Shapes, asked(shapes, String::new()).and_then(|_| self.family("shapes"))),
+            (Check::Hyperparameters, asked(shapes, "GGUF's key-value pairs".to_owned())),
             (
                 Check::Physics,
                 asked(physics, String::new()).map(|_| match self.family("ranges") {
@@ -495,7 +510,9 @@ impl<'a> Pass<'a> {
             ),
             (Check::Signature, asked(require_signature, "required".to_owned())),
         ];
-        checks.into_iter().map(|(check, detail)| self.outcome(check, detail)).collect()
+        let has_pairs = self.reader.metadata().get(keys::GGUF).is_some();
+        let checks = checks.into_iter().filter(|(check, _)| has_pairs || *check != Check::Hyperparameters);
+        checks.map(|(check, detail)| self.outcome(check, detail)).collect()
     }
 
     /// Tensors that the file gives a CRC-32 of.

@@ -74,7 +74,7 @@ pub(crate) struct ValidateArgs {
     /// Look for tensors of zeros
     #[arg(long)]
     pub(crate) zero_check: bool,
-    /// Check names and shapes against the model's family
+    /// Check names and shapes against the model's family, and GGUF's hyperparameters
     #[arg(long)]
     pub(crate) shapes: bool,
     /// Check means and deviations of tensors against the model's family

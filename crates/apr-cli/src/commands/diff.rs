@@ -152,11 +152,20 @@ fn render_tensor(out: &mut dyn Write, tensor: &TensorDiff, tolerance: f64) -> io
 fn render_change(out: &mut dyn Write, change: &MetadataChange) -> io::Result<()> {
     /// Characters of a value that are shown.
     const WIDTH: usize = 60;
-    let shown = |value: &Option<serde_json::Value>| {
-        let text = value.as_ref().map_or_else(|| "nothing".to_owned(), ToString::to_string);
-        Escaped(&text.chars().take(WIDTH).collect::<String>()).to_string()
+    /// Characters that two long values have in common and that are shown before the first that differs.
+    const BEFORE: usize = 12;
+    let text = |value: &Option<serde_json::Value>| -> Vec<char> {
+        value.as_ref().map_or_else(|| "nothing".to_owned(), ToString::to_string).chars().collect()
     };
-    let (left, right) = (shown(&change.left), shown(&change.right));
+    let (left, right) = (text(&change.left), text(&change.right));
+    let common = left.iter().zip(&right).take_while(|(left, right)| left == right).count();
+    let skipped = if common < WIDTH / 2 || left.len().max(right.len()) <= WIDTH { 0 } else { common - BEFORE };
+    let shown = |text: &[char]| {
+        let piece: String = text.iter().skip(skipped).take(WIDTH).collect();
+        let (before, after) = (skipped > 0, text.len() > skipped + WIDTH);
+        format!("{}{}{}", if before { "…" } else { "" }, Escaped(&piece), if after { "…" } else { "" })
+    };
+    let (left, right) = (shown(&left), shown(&right));
     writeln!(out, "{ODD}metadata{ODD:#}: {}: {left} to {right}", Escaped::short(&change.key))
 }
 

@@ -17,6 +17,8 @@ use crate::printer::{BAD, BOLD, DIM};
 use crate::progress::Bar;
 use crate::{Outcome, human};
 
+/// Most characters that a column is padded to; longer names are shown in full.
+const WIDEST: usize = 80;
 /// Columns of a histogram at most.
 const BINS: usize = 64;
 /// Rows of a histogram.
@@ -72,7 +74,7 @@ fn render(out: &mut dyn Write, report: &TensorsReport, args: &TensorsArgs) -> io
     let names: Vec<String> = report.tensors.iter().map(|row| Escaped(&row.name).to_string()).collect();
     let shapes: Vec<String> = report.tensors.iter().map(|row| row.shape.to_string()).collect();
     let width = |texts: &[String], label: &str| {
-        texts.iter().map(|text| text.chars().count()).chain([label.len()]).max().unwrap_or_default()
+        texts.iter().map(|text| text.chars().count()).chain([label.len()]).max().unwrap_or_default().min(WIDEST)
     };
     let dtypes: Vec<String> = report.tensors.iter().map(|row| row.dtype.to_string()).collect();
     let (name_width, dtype_width, shape_width) =

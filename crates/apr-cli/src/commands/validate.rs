@@ -184,6 +184,7 @@ fn title(check: Check) -> &'static str {
         Check::Finite => "NaN and infinity",
         Check::Zeros => "Zero tensors",
         Check::Shapes => "Names and shapes",
+        Check::Hyperparameters => "Hyperparameters",
         Check::Physics => "Physics",
         Check::Signature => "Signature",
     }

@@ -122,9 +122,12 @@ fn assert_warned(builder: &GgufBuilder, expected: &str) {
 #[test]
 fn what_is_odd_but_harmless_is_told() {
     let two = || GgufBuilder::new().entry(GgufEntry::i8("a", &[1])).entry(GgufEntry::i8("b", &[2]));
-    assert_warned(&GgufBuilder { tail: b"more".to_vec(), ..two() }, "4 bytes after the data are not read");
+    assert_warned(&GgufBuilder { tail: b"more".to_vec(), ..two() }, "not read: 4 bytes after the data");
     let long = "n".repeat(64);
-    assert_warned(&two().entry(GgufEntry::i8(&long, &[3])), "1 tensor names have 64 bytes or more");
+    assert_warned(
+        &two().entry(GgufEntry::i8(&long, &[3])),
+        "tensor names of 64 bytes or more, which llama.cpp refuses: 'n",
+    );
     let mut swapped = two();
     (swapped.entries[0].offset, swapped.entries[1].offset) = (Some(32), Some(0));
     assert_warned(&swapped, "not lie in the order of the header");
@@ -133,7 +136,7 @@ fn what_is_odd_but_harmless_is_told() {
     hole.entries[0].offset = Some(32);
     hole.entries[0].bytes = vec![0; 33];
     hole.entries[0].dims = vec![1];
-    assert_warned(&hole, "32 bytes between tensors belong to none");
+    assert_warned(&hole, "32 bytes between tensors without an owner");
     let uneven =
         GgufBuilder::new().texts("tokenizer.ggml.tokens", &["a", "b"]).array("tokenizer.ggml.scores", 6, 1, &[0; 4]);
     assert_warned(&uneven, "tokenizer.ggml.scores has 1 items, but there are 2 tokens");

@@ -44,8 +44,7 @@ pub(super) fn from_vocab_json(context: &mut Context<'_>) -> Result<()> {
         _ if context.architecture == "gpt2" => "gpt-2",
         _ => {
             let Some(pre) = context.pre else {
-                let message =
-                    "there is no tokenizer.json to tell how it splits a text; name a way of llama.cpp's as `pre`";
+                let message = "there is no tokenizer.json to tell how it splits a text";
                 return Err(Error::format(message).in_file("vocab.json"));
             };
             pre
@@ -127,10 +126,7 @@ fn find_pre(context: &Context<'_>, json: &TokenizerJson) -> Result<String> {
     let found = pre::recognize(&json.pre_tokenizer, context.architecture, json.model.ignore_merges, nfc);
     found.map(str::to_owned).map_err(|what| {
         let what = Escaped(&what).to_string();
-        let message = format!(
-            "it splits a text by {what}, for which llama.cpp has no name that is known here; where it has one, give it as \
-             `pre`"
-        );
+        let message = format!("it splits a text by {what}, for which llama.cpp has no name that is known here");
         Error::format(message).in_file("tokenizer.json")
     })
 }

@@ -90,7 +90,8 @@ impl<'a> Context<'a> {
     pub(super) fn check_added(&mut self, added: &[AddedToken], dropped: usize) {
         if dropped > 0 {
             let tokens = crate::counted(dropped as u64, "added token");
-            self.warn(format!("{tokens} have ids beyond the rows of the embedding: left out"));
+            let have = if dropped == 1 { "has an id" } else { "have ids" };
+            self.warn(format!("{tokens} {have} beyond the rows of the embedding: left out"));
         }
         let strips = |token: &&AddedToken| token.lstrip || token.rstrip || token.single_word;
         if let Some(token) = added.iter().find(strips) {

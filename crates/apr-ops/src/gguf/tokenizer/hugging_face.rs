@@ -10,6 +10,7 @@ use crate::vocabulary::MAX_TOKENS;
 
 /// The file.
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "an object with a tokenizer's 'model'")]
 pub(super) struct TokenizerJson {
     #[serde(default)]
     pub(super) added_tokens: Vec<AddedToken>,
@@ -24,6 +25,7 @@ pub(super) struct TokenizerJson {
 
 /// A token that is found in a text before anything else is done to it.
 #[derive(Debug, Clone, Deserialize)]
+#[serde(expecting = "an added token as an object with its 'content'")]
 pub(super) struct AddedToken {
     #[serde(default)]
     pub(super) id: u64,
@@ -40,6 +42,7 @@ pub(super) struct AddedToken {
 
 /// What turns a piece of text into tokens.
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "a tokenizer's model as an object with its 'vocab'")]
 pub(super) struct Model {
     #[serde(rename = "type")]
     model_type: Option<String>,

@@ -224,13 +224,27 @@ fn bytes_without_merges_have_an_empty_list_of_them() {
 }
 
 #[test]
+fn json_of_another_form_is_refused_in_terms_of_the_file() {
+    for (text, expected) in [
+        ("[]", "an object with a tokenizer's 'model'"),
+        ("3", "an object with a tokenizer's 'model'"),
+        (r#"{"model": []}"#, "a tokenizer's model as an object with its 'vocab'"),
+        (r#"{"added_tokens": [7], "model": {"vocab": {}}}"#, "an added token as an object"),
+    ] {
+        let files = [("tokenizer.json".to_owned(), text.as_bytes().to_vec())];
+        let error = tokenizer_key_values("llama", &files, None, &Options::default()).unwrap_err();
+        assert!(error.message().contains(expected) && !error.message().contains("struct"), "{text}: {error}");
+    }
+}
+
+#[test]
 fn a_way_to_split_that_has_no_name_is_refused_unless_one_is_given() {
     let unknown = || {
         Case::read("llama3").with(|json| json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = json!(r"\w+"))
     };
     let error = unknown().error();
     assert_eq!(error.code(), Code::Format);
-    assert!(error.message().contains(r"\w+") && error.message().contains("`pre`"), "{error}");
+    assert!(error.message().contains(r"\w+") && error.message().contains("llama.cpp has no name"), "{error}");
     let case = unknown();
     let options = Options { pre: Some("gpt-4o") };
     let given = tokenizer_key_values("llama", &case.files, Some(case.rows), &options).unwrap();

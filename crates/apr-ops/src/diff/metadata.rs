@@ -1,0 +1,169 @@
+//! What differs between the metadata of two checkpoints.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use apr::{CheckpointReader, FormatId, Result, keys};
+use serde_json::{Map, Value};
+
+use super::MetadataChange;
+use crate::{counted, grouped, naming};
+
+/// Items of an array that are still shown one by one.
+const LONG: usize = 16;
+
+/// Keys whose values differ. Where a file came from, and what its format alone knows, is no difference of the model.
+pub(super) fn metadata_changes(
+    left: &dyn CheckpointReader,
+    right: &dyn CheckpointReader,
+) -> Result<Vec<MetadataChange>> {
+    const OF_THE_FILE: [&str; 6] =
+        [keys::APR_VERSION, keys::SOURCE, keys::LOSS, keys::SAFETENSORS, keys::FILES, naming::NAMES];
+    // What repeats the companions is there after an import alone: it tells nothing where the other side lacks it.
+    let derived = [naming::derived_keys(left)?, naming::derived_keys(right)?];
+    let holds_none = [left, right].map(|side| side.format() != FormatId::Apr2 && side.companions().is_empty());
+    let (left, right) = (left.metadata(), right.metadata());
+    let keys: BTreeSet<&str> = left.iter().chain(right.iter()).map(|(key, _)| key).collect();
+    // And a format without metadata lacks all of it.
+    let untold = |key: &str| match (left.get(key), right.get(key)) {
+        (Some(_), None) => holds_none[1] || derived[0].iter().any(|derived| derived == key),
+        (None, Some(_)) => holds_none[0] || derived[1].iter().any(|derived| derived == key),
+        _ => false,
+    };
+    let differs = |key: &&str| !OF_THE_FILE.contains(key) && left.get(key) != right.get(key) && !untold(key);
+    let mut changes = Vec::new();
+    for key in keys.into_iter().filter(differs) {
+        let (left, right) = (left.get(key), right.get(key));
+        match gguf_changes(left, right).filter(|_| key == keys::GGUF) {
+            Some(pairs) => changes.extend(pairs),
+            None => changes.push(MetadataChange { key: key.to_owned(), left: left.cloned(), right: right.cloned() }),
+        }
+    }
+    Ok(changes)
+}
+
+/// What differs between the key-value pairs of two GGUF files, key by key; `None` where these are none.
+fn gguf_changes(left: Option<&Value>, right: Option<&Value>) -> Option<Vec<MetadataChange>> {
+    let (left, right) = match (left, right) {
+        (Some(left), Some(right)) => (Pairs::new(left)?, Pairs::new(right)?),
+        (left, right) => {
+            let told = |side: Option<&Value>| match side {
+                Some(side) => Some(Some(counted(Pairs::new(side)?.by_key.len() as u64, "key-value pair").into())),
+                None => Some(None),
+            };
+            return Some(vec![MetadataChange { key: keys::GGUF.to_owned(), left: told(left)?, right: told(right)? }]);
+        }
+    };
+    let change = |key: &str, (left, right)| MetadataChange { key: format!("{}.{key}", keys::GGUF), left, right };
+    let fields: BTreeSet<&str> = left.fields.keys().chain(right.fields.keys()).map(String::as_str).collect();
+    let fields = fields.into_iter().filter(|field| *field != "kv");
+    let fields = fields.map(|field| (field, (left.fields.get(field), right.fields.get(field))));
+    let fields = fields.filter(|(_, (left, right))| left != right);
+    let mut changes: Vec<_> =
+        fields.map(|(field, (left, right))| change(field, (left.cloned(), right.cloned()))).collect();
+    let keys: BTreeSet<&str> = left.by_key.keys().chain(right.by_key.keys()).copied().collect();
+    let pairs = keys.into_iter().map(|key| (key, (left.by_key.get(key), right.by_key.get(key))));
+    let pairs = pairs.filter(|(_, (left, right))| left != right);
+    changes.extend(pairs.map(|(key, (left, right))| change(key, shown(left.copied(), right.copied()))));
+    Some(changes)
+}
+
+/// The pairs that metadata hold, by key, and what stands beside them: version, order of bytes, alignment.
+struct Pairs<'a> {
+    fields: &'a Map<String, Value>,
+    by_key: BTreeMap<&'a str, &'a Value>,
+}
+
+impl<'a> Pairs<'a> {
+    fn new(gguf: &'a Value) -> Option<Self> {
+        let fields = gguf.as_object()?;
+        let pairs = fields.get("kv")?.as_array()?.iter();
+        let by_key = pairs.map(|pair| Some((pair.get("key")?.as_str()?, pair))).collect::<Option<_>>()?;
+        Some(Self { fields, by_key })
+    }
+}
+
+/// The values of two pairs: with their types where only those differ, and counted where they are long arrays.
+fn shown(left: Option<&Value>, right: Option<&Value>) -> (Option<Value>, Option<Value>) {
+    let field = |pair: Option<&Value>, name: &str| pair.and_then(|pair| pair.get(name)).cloned();
+    let values = [field(left, "value"), field(right, "value")];
+    if values[0] == values[1] {
+        let typed = |pair: Option<&Value>| {
+            let pair = pair?.as_object()?.iter().filter(|(name, _)| *name != "key");
+            Some(Value::Object(pair.map(|(name, value)| (name.clone(), value.clone())).collect()))
+        };
+        return (typed(left), typed(right));
+    }
+    let different = match &values {
+        [Some(Value::Array(left)), Some(Value::Array(right))] if left.len() == right.len() => {
+            left.iter().zip(right).filter(|(left, right)| left != right).count()
+        }
+        _ => 0,
+    };
+    let [left, right] = values.map(|value| match value {
+        Some(Value::Array(items)) if items.len() > LONG => Some(counted(items.len() as u64, "item").into()),
+        value => value,
+    });
+    match right {
+        Some(Value::String(count)) if different > 0 => {
+            (left, Some(format!("{count}, {} of them different", grouped(different as u64)).into()))
+        }
+        right => (left, right),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn changes(left: &Value, right: &Value) -> Vec<(String, Value, Value)> {
+        let changes = gguf_changes(Some(left), Some(right)).unwrap();
+        changes.into_iter().map(|it| (it.key, it.left.into(), it.right.into())).collect()
+    }
+
+    fn text(key: &str, value: &str) -> Value {
+        json!({ "key": key, "type": "string", "value": value })
+    }
+
+    #[test]
+    fn pairs_are_compared_by_key_whatever_their_order() {
+        let left = json!({ "version": 3, "kv": [text("a", "1"), text("b", "2"), text("c", "3")] });
+        let right = json!({ "version": 2, "kv": [text("c", "4"), text("a", "1"), text("d", "5")] });
+        let expected = [
+            ("gguf.version", json!(3), json!(2)),
+            ("gguf.b", json!("2"), json!(null)),
+            ("gguf.c", json!("3"), json!("4")),
+            ("gguf.d", json!(null), json!("5")),
+        ];
+        assert_eq!(changes(&left, &right), expected.map(|(key, left, right)| (key.to_owned(), left, right)));
+    }
+
+    #[test]
+    fn another_type_is_a_change_that_shows_the_types() {
+        let of = |kind: &str| json!({ "kv": [{ "key": "n", "type": kind, "value": 1 }] });
+        let typed = |kind: &str| json!({ "type": kind, "value": 1 });
+        assert_eq!(changes(&of("u32"), &of("u64")), [("gguf.n".to_owned(), typed("u32"), typed("u64"))]);
+    }
+
+    #[test]
+    fn long_arrays_are_counted() {
+        let of = |values: &[u32]| json!({ "kv": [{ "key": "n", "type": "array", "items": "u32", "value": values }] });
+        let other: Vec<u32> = (0..2000).map(|n| if n < 3 { 9 } else { 0 }).collect();
+        let told = changes(&of(&vec![0; 2000]), &of(&other));
+        assert_eq!(told, [("gguf.n".to_owned(), json!("2,000 items"), json!("2,000 items, 3 of them different"))]);
+        let told = changes(&of(&[1, 2]), &of(&[1; 40]));
+        assert_eq!(told, [("gguf.n".to_owned(), json!([1, 2]), json!("40 items"))]);
+    }
+
+    #[test]
+    fn a_model_without_pairs_lacks_them_as_a_whole() {
+        let pairs = json!({ "kv": [text("a", "1")] });
+        let told = gguf_changes(None, Some(&pairs)).unwrap();
+        assert_eq!(
+            (&told[0].key, &told[0].left, &told[0].right),
+            (&"gguf".to_owned(), &None, &Some(json!("1 key-value pair")))
+        );
+        assert_eq!(gguf_changes(Some(&json!(3)), Some(&pairs)), None);
+    }
+}
