@@ -53,14 +53,15 @@ fn a_folder_without_weights_says_what_it_holds() {
 
 #[test]
 fn a_name_longer_than_any_column_is_shown_all_the_same() {
-    let name = "n".repeat(70_000);
+    // Each of these characters is spelt out by five.
+    let name = "\u{1}".repeat(20_000);
     let file = safetensors(&[(&name, "F32", &[2], f32s(&[1.0, 2.0])), ("short", "F32", &[1], f32s(&[3.0]))]);
     let sandbox = Sandbox::new().with("m.safetensors", file);
     for line in ["tensors m.safetensors", "tensors m.safetensors --stats --offset", "inspect m.safetensors --full"] {
         sandbox.apr(line).ok();
     }
     let text = sandbox.apr("tensors m.safetensors --stats").ok().text();
-    assert!(text.contains(&name), "the name is shown in full");
+    assert!(text.contains(&r"\u{1}".repeat(20_000)), "the name is shown in full");
     let short = text.lines().find(|line| line.starts_with("short ")).expect("a row");
     assert!(short.len() < 250, "{short}");
 }

@@ -9,7 +9,7 @@ use apr_testkit::locate;
 use serde_json::{Value, json};
 
 use crate::families::{TinyModel, metadata, names};
-use crate::support::{Run, Sandbox, f32s};
+use crate::support::{Run, Sandbox, f32s, small_safetensors};
 
 /// A sandbox with the trained fixture in the folder `llama`, without what trained it.
 fn trained() -> Sandbox {
@@ -479,12 +479,13 @@ fn diff_tells_which_keys_differ() {
 
 #[test]
 fn a_folder_is_no_output_for_one_file() {
-    let sandbox = Sandbox::new().with("m.gguf", GgufBuilder::new().entry(GgufEntry::i8("a", &[1])).build());
+    let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
+    sandbox.write("m.gguf", GgufBuilder::new().entry(GgufEntry::i8("a", &[1])).build());
     sandbox.shell("mkdir there").clean();
     let before = sandbox.files();
     for output in ["there", "there/", "absent/"] {
-        for format in ["gguf", "apr", "pytorch"] {
-            let run = sandbox.apr(&format!("convert m.gguf -o {output} --format {format} --force"));
+        for (model, format) in [("m.gguf", "gguf"), ("m.safetensors", "apr"), ("m.safetensors", "pytorch")] {
+            let run = sandbox.apr(&format!("convert {model} -o {output} --format {format} --force"));
             run.fails(2, &[output, "is a folder, but the output is one file", "/model."]);
         }
     }

@@ -117,7 +117,7 @@ fn qa_96_an_output_that_cannot_be_is_an_error() {
     sandbox.apr("convert m.safetensors").fails(2, &["--output"]);
     sandbox.apr("convert m.safetensors -o m.onnx").fails(2, &["--format"]);
     std::fs::create_dir(sandbox.path("folder.apr")).expect("a new folder");
-    sandbox.apr("convert m.safetensors -o folder.apr").fails(1, &["E007", "the target is a folder"]);
+    sandbox.apr("convert m.safetensors -o folder.apr").fails(2, &["folder.apr", "the output is one file"]);
     assert_eq!(sandbox.files(), ["file", "m.safetensors"]);
 }
 

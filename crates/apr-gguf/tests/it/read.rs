@@ -139,7 +139,7 @@ fn what_is_odd_but_harmless_is_told() {
     assert_warned(&hole, "32 bytes between tensors without an owner");
     let uneven =
         GgufBuilder::new().texts("tokenizer.ggml.tokens", &["a", "b"]).array("tokenizer.ggml.scores", 6, 1, &[0; 4]);
-    assert_warned(&uneven, "tokenizer.ggml.scores has 1 items, but there are 2 tokens");
+    assert_warned(&uneven, "tokenizer.ggml.scores has 1 item for 2 tokens");
 
     let reader = open(two().build()).expect("a sound file");
     assert!(reader.warnings()[0].contains("no text general.architecture"), "{:?}", reader.warnings());
