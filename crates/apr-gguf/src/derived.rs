@@ -147,7 +147,7 @@ fn tokens<'a>(pairs: &Pairs<'a>) -> Option<&'a [String]> {
 fn describe_network(pairs: &Pairs<'_>, name: &str, metadata: &mut Metadata) {
     let value = |key: &str| pairs.get(format!("{name}.{key}").as_str()).copied();
     for (key, top) in [("context_length", "context_length"), ("embedding_length", "hidden_size")] {
-        if let Some(number) = value(key).and_then(Value::as_u64) {
+        if let Some(number) = value(key).and_then(hyperparameter).and_then(|number| number.as_u64()) {
             metadata.set(top, number);
         }
     }
@@ -187,8 +187,14 @@ fn hyperparameter(value: &Value) -> Option<Json> {
 
 fn layers(items: &Array) -> Option<Vec<Json>> {
     match items {
+        Array::U8(items) => Some(items.iter().map(|&item| item.into()).collect()),
+        Array::I8(items) => Some(items.iter().map(|&item| item.into()).collect()),
+        Array::U16(items) => Some(items.iter().map(|&item| item.into()).collect()),
+        Array::I16(items) => Some(items.iter().map(|&item| item.into()).collect()),
         Array::U32(items) => Some(items.iter().map(|&item| item.into()).collect()),
         Array::I32(items) => Some(items.iter().map(|&item| item.into()).collect()),
+        Array::U64(items) => Some(items.iter().map(|&item| item.into()).collect()),
+        Array::I64(items) => Some(items.iter().map(|&item| item.into()).collect()),
         Array::F32(items) => items.iter().map(|&item| shortest(item)).collect(),
         Array::Bool(items) => Some(items.iter().map(|&item| item.into()).collect()),
         _ => None,
@@ -257,13 +263,14 @@ mod tests {
             ("qwen3moe.expert_count", 128_u32.into()),
             ("qwen3moe.attention.layer_norm_rms_epsilon", 1e-6_f32.into()),
             ("qwen3moe.attention.head_count_kv", vec![4_u32; 3].into()),
+            ("qwen3moe.attention.head_count", vec![32_u64; 3].into()),
             ("qwen3moe.feed_forward_length", vec![4_u32, 5].into()),
             ("qwen2.block_count", 7_u32.into()),
             ("tokenizer.ggml.tokens", vec![String::new(); 9].into()),
         ]);
         let expected = json!({
             "hidden_size": 2048, "max_position_embeddings": 32768, "num_experts": 128, "num_local_experts": 128,
-            "rms_norm_eps": 1e-6, "num_key_value_heads": 4, "intermediate_size": [4, 5], "vocab_size": 9,
+            "rms_norm_eps": 1e-6, "num_attention_heads": 32, "num_key_value_heads": 4, "intermediate_size": [4, 5], "vocab_size": 9,
         });
         assert_eq!(metadata.get(keys::ARCHITECTURE), Some(&expected));
         assert_eq!(metadata.get("context_length"), Some(&json!(32_768)));

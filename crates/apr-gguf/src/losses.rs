@@ -7,10 +7,42 @@ use crate::derived::derived;
 use crate::open_file::is_tied;
 use crate::value::KeyValue;
 
-/// Hyperparameters that a loss names.
-const NAMED: usize = 8;
+/// Entries of configurations that say nothing about what a trained network computes: how it was trained, who saved it
+/// with what, and what a library returns or caches.
+const BOOKKEEPING: [&str; 23] = [
+    "_attn_implementation",
+    "_name_or_path",
+    "architectures",
+    "chunk_size_feed_forward",
+    "dtype",
+    "gradient_checkpointing",
+    "init_std",
+    "initializer_factor",
+    "initializer_range",
+    "is_encoder_decoder",
+    "label2id",
+    "model_type",
+    "output_attentions",
+    "output_hidden_states",
+    "pretraining_tp",
+    "problem_type",
+    "return_dict",
+    "router_aux_loss_coef",
+    "task_specific_params",
+    "torch_dtype",
+    "torchscript",
+    "transformers_version",
+    "use_cache",
+];
+
+/// Entries of configurations for ids that the tokenizer's pairs have.
+const TOKENS: [&str; 4] = ["bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id"];
 
 /// Every key that the pairs don't imply and that is not the project's own note.
+///
+/// Of the hyperparameters, only those count that have a say in what the network computes from tokens. Left out are
+/// settings of training (dropout among them), [bookkeeping](BOOKKEEPING), ids of tokens that the tokenizer's pairs have,
+/// entries without a value, and a list of layer types that are all full attention, which is what there is without one.
 pub(crate) fn losses(metadata: &Metadata, pairs: &[KeyValue], tensors: &[TensorInfo]) -> Vec<Loss> {
     // The model's type is in the pairs, be it under another spelling; `names` says what tensors were once called. The
     // caller stores files elsewhere.
@@ -30,32 +62,47 @@ pub(crate) fn losses(metadata: &Metadata, pairs: &[KeyValue], tensors: &[TensorI
     for (key, value) in metadata.iter().filter(|(key, _)| !CARED_FOR.contains(key)) {
         let what = match value {
             Json::Object(network) if key == keys::ARCHITECTURE => {
-                let Some(what) = lost_hyperparameters(network, derived.object(key), is_tied(tensors)) else {
-                    continue;
-                };
-                what
+                let Some(what) = lost_hyperparameters(network, &derived, is_tied(tensors)) else { continue };
+                let why = "GGUF has no key for what it names".into();
+                losses.push(Loss { name: key.into(), what, why });
+                continue;
             }
             Json::Object(header) if key == keys::SAFETENSORS && is_format(header) => continue,
+            // The converter's title of the model goes before the name that a file was given.
+            _ if key == "model_name" && derived.get(key).is_some() => continue,
             value if derived.get(key).is_some_and(|held| is_same(held, value)) => continue,
             _ => "metadata".to_owned(),
         };
-        let why = "the key-value pairs of the file don't say so".into();
+        let why = "no key of the GGUF file holds it".into();
         losses.push(Loss { name: key.into(), what, why });
     }
     losses
 }
 
-/// The names of the first few that the pairs don't imply.
-fn lost_hyperparameters(network: &Map<String, Json>, held: Option<&Map<String, Json>>, tied: bool) -> Option<String> {
+/// The names of those that the pairs don't imply.
+fn lost_hyperparameters(network: &Map<String, Json>, derived: &Metadata, tied: bool) -> Option<String> {
+    let held = derived.object(keys::ARCHITECTURE);
     let is_held = |name: &str, value: &Json| {
         let held = held.and_then(|held| held.get(name));
-        name == "tie_word_embeddings" && value.as_bool() == Some(tied) || held.is_some_and(|held| is_same(held, value))
+        name == "tie_word_embeddings" && value.as_bool() == Some(tied)
+            || TOKENS.contains(&name) && derived.get(&format!("tokenizer.{name}")).is_some()
+            || held.is_some_and(|held| is_same(held, value))
     };
-    let lost: Vec<&str> =
-        network.iter().filter(|(name, value)| !is_held(name, value)).map(|(name, _)| name.as_str()).collect();
-    let more = if lost.len() > NAMED { ", ..." } else { "" };
-    let named = lost.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
-    (!lost.is_empty()).then(|| format!("hyperparameters: {named}{more}"))
+    let lost = network.iter().filter(|(name, value)| !says_nothing(name, value) && !is_held(name, value));
+    let names: Vec<&str> = lost.map(|(name, _)| name.as_str()).collect();
+    (!names.is_empty()).then(|| format!("hyperparameters: {}", names.join(", ")))
+}
+
+/// Whether an entry has no say in what the network computes.
+fn says_nothing(name: &str, value: &Json) -> bool {
+    let is_of_training = name.contains("dropout") || name.contains("pdrop");
+    let is_full = |layers: &Vec<Json>| layers.iter().all(|layer| layer == "full_attention");
+    let is_default = match name {
+        "layer_types" => value.as_array().is_some_and(is_full),
+        "is_decoder" | "add_cross_attention" => value == false,
+        _ => false,
+    };
+    value.is_null() || is_of_training || is_default || BOOKKEEPING.contains(&name)
 }
 
 /// Equal, where 1 and 1.0 are.
@@ -67,4 +114,45 @@ fn is_same(left: &Json, right: &Json) -> bool {
 fn is_format(header: &Map<String, Json>) -> bool {
     let text = header.get("metadata").and_then(Json::as_object);
     text.is_none_or(|text| text.keys().all(|key| key == "format"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn lost(architecture: Json, pairs: &[KeyValue]) -> Vec<Loss> {
+        let mut metadata = Metadata::new();
+        metadata.set(keys::ARCHITECTURE, architecture);
+        metadata.set("model_name", "folder");
+        losses(&metadata, pairs, &[])
+    }
+
+    #[test]
+    fn all_hyperparameters_that_are_lost_are_named() {
+        let names: Vec<String> = (0..12).map(|number| format!("size_{number:02}")).collect();
+        let network: Map<String, Json> = names.iter().map(|name| (name.clone(), json!(1))).collect();
+        let losses = lost(network.into(), &[KeyValue::new("general.name", "A Folder")]);
+        assert_eq!(losses.len(), 1, "{losses:?}");
+        assert_eq!(losses[0].what, format!("hyperparameters: {}", names.join(", ")));
+    }
+
+    #[test]
+    fn what_has_no_say_in_results_is_not_lost() {
+        let network = json!({
+            "initializer_range": 0.02, "attention_dropout": 0.1, "resid_pdrop": 0.1, "use_cache": true,
+            "torch_dtype": "float16", "sliding_window": null, "layer_types": ["full_attention", "full_attention"],
+            "architectures": ["X"], "bos_token_id": 1, "eos_token_id": [2, 3],
+        });
+        let pairs = [
+            KeyValue::new("general.name", "A Folder"),
+            KeyValue::new("tokenizer.ggml.bos_token_id", 1_u32),
+            KeyValue::new("tokenizer.ggml.eos_token_id", 2_u32),
+        ];
+        assert_eq!(lost(network, &pairs), []);
+        let network = json!({"eos_token_id": 2, "layer_types": ["sliding_attention", "full_attention"]});
+        let losses = lost(network, &[]);
+        assert_eq!(losses[0].what, "hyperparameters: eos_token_id, layer_types");
+        assert_eq!(losses[1].name, "model_name");
+    }
 }

@@ -25,7 +25,7 @@ pub struct Restored<'a> {
 }
 
 /// The keys of a GGUF file, and the names of its tensors.
-struct Described<'m> {
+pub(super) struct Described<'m> {
     keys: HashMap<&'m str, Cow<'m, Value>>,
     architecture: &'m str,
     tensors: HashMap<String, &'m TensorInfo>,
@@ -33,7 +33,7 @@ struct Described<'m> {
 
 impl<'m> Described<'m> {
     /// None where the metadata are not those of a GGUF file.
-    fn of(metadata: &'m Metadata, tensors: &'m [TensorInfo], families: &Families) -> Option<Self> {
+    pub(super) fn of(metadata: &'m Metadata, tensors: &'m [TensorInfo], families: &Families) -> Option<Self> {
         let keys: HashMap<&str, Cow<'m, Value>> = keys_of(metadata).collect();
         let Some(Cow::Borrowed(Value::String(architecture))) = keys.get("general.architecture") else { return None };
         let architecture = architecture.as_str();
@@ -48,7 +48,8 @@ impl<'m> Described<'m> {
     }
 
     /// The value of a key with or without the architecture in front, `has.TENSOR`, `rows.TENSOR`, or `rope.fraction`:
-    /// the share of a head's dimensions that is rotated.
+    /// the share of a head's dimensions that is rotated. A hyperparameter with one value a layer, all of them equal,
+    /// is that value.
     fn entry(&self, name: &str) -> Option<Value> {
         if let Some(tensor) = name.strip_prefix("has.") {
             return Some(self.tensors.contains_key(tensor).into());
@@ -62,7 +63,10 @@ impl<'m> Described<'m> {
             return Some((number("rope.dimension_count")? / head).into());
         }
         let own = format!("{}.{name}", self.architecture);
-        self.keys.get(own.as_str()).or_else(|| self.keys.get(name)).map(|value| value.clone().into_owned())
+        match self.keys.get(own.as_str()) {
+            Some(value) => Some(of_all_layers(value).unwrap_or(value).clone()),
+            None => self.keys.get(name).map(|value| value.clone().into_owned()),
+        }
     }
 
     fn family<'f>(&self, families: &'f Families, architecture: &Architecture) -> Option<&'f Family> {
@@ -73,7 +77,7 @@ impl<'m> Described<'m> {
     }
 
     /// The configuration that the keys lead to, with `model_type`.
-    fn config(&self, family: &Family) -> Map<String, Value> {
+    pub(super) fn config(&self, family: &Family) -> Map<String, Value> {
         let mut config = family.config_from_gguf(&|name| self.entry(name));
         config.entry("model_type").or_insert_with(|| family.name().into());
         if let Some(class) = config.get_mut("architectures") {
@@ -81,6 +85,13 @@ impl<'m> Described<'m> {
         }
         config
     }
+}
+
+/// The number or truth that all items of a list are.
+fn of_all_layers(value: &Value) -> Option<&Value> {
+    let layers = value.as_array()?;
+    let first = layers.first().filter(|first| first.is_number() || first.is_boolean())?;
+    layers.iter().all(|layer| layer == first).then_some(first)
 }
 
 /// The metadata of a GGUF file with what its keys tell about family and hyperparameters, as `config.json` would have it.
