@@ -80,7 +80,7 @@ pub fn tokenizer_key_values(
     } else if context.files.bytes("vocab.json").is_some() {
         bpe::from_vocab_json(&mut context)?;
     } else {
-        context.warn("no tokenizer among the files: llama.cpp will not turn text into tokens");
+        context.warn("no tokenizer among the files: llama.cpp refuses to load a GGUF file without one");
     }
     Ok(context.finish())
 }
