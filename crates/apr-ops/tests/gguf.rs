@@ -545,3 +545,118 @@ impl CheckpointReader for Gguf<'_> {
         self.base.files()
     }
 }
+
+/// A case whose configuration has these entries, too.
+fn with_config(name: &str, entries: &Value) -> Case {
+    let Case { name, mut json, .. } = named(name);
+    json["config"].as_object_mut().expect("a configuration").extend(entries.as_object().expect("entries").clone());
+    let reader = open(&json);
+    Case { name, json, reader }
+}
+
+#[test]
+fn numbers_that_llama_cpp_can_not_compute_with_are_refused() {
+    for (entries, expected) in [
+        (
+            json!({"rms_norm_eps": 1e300}),
+            "E001: config.json's 'rms_norm_eps' is 1e+300, so llama.attention.layer_norm_rms",
+        ),
+        (json!({"rms_norm_eps": 0}), "'rms_norm_eps' is 0, so"),
+        (json!({"rms_norm_eps": 1e-60}), "would be 0 in single precision"),
+        (json!({"rope_theta": 1e300}), "'rope_theta' is 1e+300, so llama.rope.freq_base would be inf"),
+        (json!({"rope_theta": -1.0}), "'rope_theta' is -1.0, so llama.rope.freq_base"),
+        (json!({"rope_theta": {}}), "'rope_theta' is {}"),
+        (
+            json!({"rope_scaling": {"type": "linear", "factor": -2.0}}),
+            "'rope_scaling.factor' is -2.0, so llama.rope.scal",
+        ),
+        (json!({"rope_scaling": {"type": "linear"}}), "'factor' has to be a number above 0"),
+        (json!({"rope_scaling": "x"}), "'rope_scaling' is \"x\""),
+        (json!({"rope_scaling": {"type": "longrope", "long_factor": [1.0]}}), "'long_factor' and 'short_factor'"),
+    ] {
+        let case = with_config("llama", &entries);
+        let error = export(&case.reader, &Families::builtin(), &Architecture::Auto, Vec::new());
+        let error = error.err().unwrap_or_else(|| panic!("{entries} is taken")).to_string();
+        assert!(error.contains(expected), "{entries}: {error}");
+    }
+    let short = json!({"rope_scaling": {"type": "longrope", "long_factor": [1.0], "short_factor": [1.0]}});
+    let case = with_config("phi3_long", &short);
+    let error = export(&case.reader, &Families::builtin(), &Architecture::Auto, Vec::new()).err().expect("refused");
+    assert!(error.to_string().contains("has 1 factor, but 8 dimensions"), "{error}");
+}
+
+#[test]
+fn positions_that_stay_unstretched_are_told() {
+    let lists = json!({"type": "longrope", "long_factor": [1.5, 2.0], "short_factor": [1.0, 1.0]});
+    for (name, rope, kind) in [
+        ("llama", json!({"type": "dynamic", "factor": 2.0}), "'dynamic'"),
+        ("llama", json!({"rope_type": "foo"}), "'foo'"),
+        ("llama", lists, "'longrope'"),
+        ("gemma", json!({"type": "linear", "factor": 2.0}), "'linear'"),
+    ] {
+        let case = with_config(name, &json!({"rope_scaling": rope, "max_position_embeddings": 2048}));
+        let GgufExport { losses, warnings, .. } = exported(&case.reader, name);
+        assert!(losses.iter().any(|loss| loss.name == "rope_scaling"), "{name} {kind}: {losses:?}");
+        let [warning] = &warnings[..] else { panic!("{name} {kind}: {warnings:?}") };
+        assert!(warning.contains(kind) && warning.contains("beyond 2048"), "{warning}");
+    }
+    for Case { name, reader, .. } in cases() {
+        let GgufExport { losses, warnings, .. } = exported(&reader, &name);
+        assert!(losses.iter().all(|loss| loss.name != "rope_scaling"), "{name}: {losses:?}");
+        assert!(warnings.iter().all(|warning| !warning.contains("rope_scaling")), "{name}: {warnings:?}");
+    }
+}
+
+#[test]
+fn another_activation_than_llama_cpps_is_told() {
+    for (name, key, told, computed) in [
+        ("llama", "hidden_act", "gelu", "silu"),
+        ("mixtral", "hidden_act", "relu", "silu"),
+        ("gemma2", "hidden_activation", "silu", "gelu_pytorch_tanh"),
+        ("bert", "hidden_act", "relu", "gelu"),
+        ("gpt2", "activation_function", "relu", "gelu_new"),
+        ("distilbert", "activation", "relu", "gelu"),
+        ("t5", "feed_forward_proj", "gelu", "relu"),
+        ("t5_gated", "feed_forward_proj", "gated-silu", "gated-gelu"),
+    ] {
+        let case = with_config(name, &json!({ key: told }));
+        let warnings = exported(&case.reader, name).warnings;
+        let expected = format!("'{key}' is '{told}', but llama.cpp computes '{computed}'");
+        assert!(warnings.iter().any(|warning| warning.contains(&expected)), "{name}: {warnings:?}");
+    }
+    for Case { name, reader, .. } in cases() {
+        let warnings = exported(&reader, &name).warnings;
+        assert!(warnings.iter().all(|warning| !warning.contains("computes '")), "{name}: {warnings:?}");
+    }
+    // One GELU is as good as another for llama.cpp.
+    let case = with_config("gemma", &json!({"hidden_act": "gelu", "hidden_activation": null}));
+    assert_eq!(exported(&case.reader, "gemma").warnings, Vec::<String>::new());
+}
+
+#[test]
+fn the_file_type_is_that_of_the_scheme_that_is_recorded() {
+    let case = named("llama");
+    let mut view = apr_ops::view::View::new(&case.reader);
+    view.metadata_mut().set("quantization", json!({"type": "q4_k_s"}));
+    let export = export(&view, &Families::builtin(), &Architecture::Auto, Vec::new()).expect("it can be written");
+    let pairs = apr_gguf::key_values(export.view.metadata()).expect("pairs").expect("there");
+    let pair = pairs.iter().find(|pair| pair.key == "general.file_type").expect("a file type");
+    assert_eq!(pair.value.as_u64(), Some(14));
+}
+
+#[test]
+fn one_value_a_layer_is_the_value_where_all_are_equal() {
+    let case = named("llama");
+    let mut export = exported(&case.reader, "llama");
+    let mut gguf = export.view.metadata().object("gguf").expect("keys").clone();
+    let config = restore(&export.view, &Families::builtin(), &Architecture::Auto).expect("restored").config;
+    for pair in gguf["kv"].as_array_mut().expect("a list") {
+        let key = pair["key"].as_str().expect("a key");
+        if ["head_count", "head_count_kv", "feed_forward_length"].iter().any(|end| key.ends_with(end)) {
+            *pair = json!({"key": key, "type": "array", "items": "u32", "value": [pair["value"], pair["value"]]});
+        }
+    }
+    export.view.metadata_mut().set("gguf", gguf);
+    let again = restore(&export.view, &Families::builtin(), &Architecture::Auto).expect("restored").config;
+    assert_eq!(String::from_utf8(again), String::from_utf8(config));
+}

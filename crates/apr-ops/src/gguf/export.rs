@@ -5,14 +5,16 @@ use std::collections::{BTreeMap, HashSet};
 use apr::{CheckpointReader, DType, Error, Loss, Metadata, Result, TensorInfo, keys};
 use apr_arch::{CANONICAL, Families, FamilyModel, GGUF, GgufLayout, Kind, Naming};
 use apr_gguf::{Array, KeyValue, Value as Typed};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use super::hyperparameters::{Facts, Written, json_of, size_label};
+use super::import::Described;
 use super::rope;
 use super::transform::Change;
 use crate::counted;
 use crate::import::{Architecture, family_of};
 use crate::naming::NAMES;
+use crate::quantize::{QUANTIZATION, Scheme};
 use crate::view::{Origin, View};
 
 /// The version of GGUF that is written.
@@ -28,6 +30,13 @@ const SHORT: &str = "rope_factors_short.weight";
 
 /// The tensor with a row for each token.
 const TOKENS: &str = "token_embd.weight";
+
+/// What configurations call the activation function of the feed-forward networks; the first that is there counts.
+const ACTIVATIONS: [&str; 5] =
+    ["hidden_activation", "hidden_act", "activation_function", "activation", "feed_forward_proj"];
+
+/// What T5's configuration says in its `feed_forward_proj`, too.
+const PARTS_OF_ACTIVATION: [&str; 2] = ["dense_act_fn", "is_gated_act"];
 
 /// A checkpoint ready for a GGUF file.
 pub struct GgufExport<'a> {
@@ -48,7 +57,8 @@ pub struct GgufExport<'a> {
 /// # Errors
 /// E001 when the family is not known, when llama.cpp has no such models, lacks a place for a tensor of a layer, or needs
 /// a hyperparameter that is not there; when a tensor is stored so that its layout can't be changed. E007 and E008 when a
-/// companion can't be read.
+/// companion can't be read. E001, too, when a hyperparameter is a number that llama.cpp can't compute with, or
+/// `rope_scaling` is malformed.
 pub fn export<'a>(
     reader: &'a dyn CheckpointReader,
     families: &Families,
@@ -65,18 +75,19 @@ pub fn export<'a>(
     }
     let facts = Facts::of(reader)?;
     // What the configuration lacks is told by its name, before a tensor's layout is found to depend on it.
-    facts.keys(&model, &Written::default())?;
+    let early = facts.keys(&model, &Written::default())?;
+    let scaling = rope::scaling(&facts.config)?;
     let mut plan = Plan { reader, model: &model, tensors: Vec::new(), losses: Vec::new(), names: HashSet::new() };
-    plan.add_computed(&facts);
+    plan.add_computed(&facts, &early)?;
     plan.add_all()?;
     plan.cut_to_vocabulary(&tokenizer)?;
-    let Plan { tensors, losses, .. } = plan;
+    let Plan { tensors, mut losses, .. } = plan;
     let dtypes: Vec<Option<DType>> = tensors.iter().map(|(info, _)| required_dtype(info)).collect();
     let stored = tensors.iter().zip(&dtypes).map(|((info, _), dtype)| (info, dtype.unwrap_or(info.dtype)));
     let classifier = tensors.iter().find(|(info, _)| info.name == "cls.output.weight");
     let written = Written {
         classes: classifier.and_then(|(info, _)| info.shape.dims().first().copied()),
-        file_type: file_type(stored),
+        file_type: recorded_file_type(reader.metadata()).unwrap_or_else(|| file_type(stored)),
         size_label: size_label(tensors.iter().map(|(info, _)| (info.name.as_str(), info.shape.dims()))),
     };
     let mut keys = facts.keys(&model, &written)?;
@@ -85,7 +96,18 @@ pub fn export<'a>(
 
     let mut view = View::of(reader, tensors);
     set_keys(view.metadata_mut(), &keys);
-    let warnings = missing_output(&view, &model).into_iter().collect();
+    let mut warnings: Vec<String> = missing_output(&view, &model).into_iter().collect();
+    if let Some(kind) = scaling.filter(|kind| !is_stretched(kind, &keys, &view)) {
+        let why = format!("GGUF can't say for this architecture that positions are stretched by '{kind}'");
+        losses.push(Loss { name: "rope_scaling".to_owned(), what: "left out".to_owned(), why });
+        warnings.push(unstretched(&kind, &facts.config));
+    }
+    let held =
+        Described::of(view.metadata(), view.tensors(), families).map(|described| described.config(model.family()));
+    let held = held.unwrap_or_default();
+    let other = other_activation(&facts.config, &held);
+    forget_what_is_held(view.metadata_mut(), &held, other.is_some());
+    warnings.extend(other);
     Ok(GgufExport { view, dtypes, losses, warnings })
 }
 
@@ -100,6 +122,72 @@ fn set_keys(metadata: &mut Metadata, keys: &[KeyValue]) {
     metadata.set(keys::GGUF, json!({ "version": VERSION, "kv": json_of(keys) }));
     metadata.remove(NAMES);
     metadata.remove(keys::TIED);
+}
+
+/// The file type of the scheme that the checkpoint was quantized by, as its metadata record it.
+fn recorded_file_type(metadata: &Metadata) -> Option<u32> {
+    Scheme::parse(metadata.object(QUANTIZATION)?.get("type")?.as_str()?).ok()?.file_type()
+}
+
+/// Whether llama.cpp will stretch positions by this kind of `rope_scaling`.
+fn is_stretched(kind: &str, keys: &[KeyValue], view: &View<'_>) -> bool {
+    let has_key = keys.iter().any(|pair| pair.key.ends_with(".rope.scaling.type"));
+    let has_tensor = |name: &str| view.tensors().iter().any(|info| info.name == name);
+    match kind {
+        "linear" => has_key,
+        "yarn" => has_key || has_tensor(LONG),
+        "llama3" => has_tensor(LLAMA3),
+        "su" | "longrope" => has_tensor(LONG),
+        _ => false,
+    }
+}
+
+fn unstretched(kind: &str, config: &Map<String, Value>) -> String {
+    let original = config.get("rope_scaling").and_then(|rope| rope.get("original_max_position_embeddings"));
+    let trained = original.or_else(|| config.get("max_position_embeddings")).and_then(Value::as_u64);
+    let trained = trained.map_or_else(|| "those it was trained on".to_owned(), |count| count.to_string());
+    format!(
+        "rope_scaling of the type '{kind}' is left out, which GGUF can't express for this architecture: llama.cpp does \
+         not stretch positions beyond {trained}, so it computes longer texts otherwise"
+    )
+}
+
+/// Where the configuration names another activation function than llama.cpp computes. It has one for each architecture,
+/// which is the one that the way back puts into `held`.
+fn other_activation(config: &Map<String, Value>, held: &Map<String, Value>) -> Option<String> {
+    let first = |config: &Map<String, Value>| {
+        ACTIVATIONS.iter().find_map(|key| Some((*key, config.get(*key)?.as_str()?.to_owned())))
+    };
+    let ((key, told), (_, computed)) = (first(config)?, first(held)?);
+    (of_ggml(&told) != of_ggml(&computed)).then(|| {
+        format!(
+            "config.json's '{key}' is '{told}', but llama.cpp computes '{computed}' in all models of this architecture, \
+             and GGUF has no key to say otherwise: results will differ"
+        )
+    })
+}
+
+/// ggml's function for an activation of `transformers`: of the kinds of GELU it has the approximation by tanh alone.
+fn of_ggml(activation: &str) -> &str {
+    match activation {
+        "gelu_new" | "gelu_fast" | "gelu_pytorch_tanh" | "gelu_python" | "gelu_accurate" => "gelu",
+        "swish" => "silu",
+        other => other,
+    }
+}
+
+/// Takes out of the configuration what the file's keys lead back to, so that it does not count as lost.
+fn forget_what_is_held(metadata: &mut Metadata, held: &Map<String, Value>, has_other_activation: bool) {
+    let Some(mut config) = metadata.object(keys::ARCHITECTURE).cloned() else { return };
+    let is_same = |told: &Value, held: &Value| told == held || told.is_number() && told.as_f64() == held.as_f64();
+    config.retain(|key, told| {
+        let is_activation = ACTIVATIONS.iter().chain(&PARTS_OF_ACTIVATION).any(|name| name == key);
+        // Stretched positions have keys and tensors, or a loss of their own.
+        let is_rope = ["rope_scaling", "rope_parameters"].contains(&key.as_str());
+        let is_held = held.get(key).is_some_and(|held| is_same(told, held));
+        !is_rope && if is_activation { has_other_activation } else { !is_held }
+    });
+    metadata.set(keys::ARCHITECTURE, config);
 }
 
 /// Where llama.cpp needs an output matrix, and there is none: without one, it takes the token embeddings of most models,
@@ -135,7 +223,10 @@ struct Plan<'p, 'a> {
 
 impl Plan<'_, '_> {
     /// Tensors that Hugging Face's models compute from their configuration.
-    fn add_computed(&mut self, facts: &Facts) {
+    ///
+    /// # Errors
+    /// E001 when the factors of positions are not as many as the rotated dimensions need, or can't be computed with.
+    fn add_computed(&mut self, facts: &Facts, keys: &[KeyValue]) -> Result<()> {
         let has = |name: &str| self.model.family().source_name(name, &Naming::new(CANONICAL, "")).is_some();
         let head = self.model.dimension("head_dim").filter(|&head| head <= MAX_HEAD);
         let mut computed = Vec::new();
@@ -143,13 +234,25 @@ impl Plan<'_, '_> {
             computed.extend(rope::llama3_factors(&facts.config, head).map(|factors| (LLAMA3, factors)));
         }
         if let (true, Some([long, short])) = (has(LONG), rope::long_and_short(&facts.config)) {
+            let rotated = keys.iter().find(|pair| pair.key.ends_with(".rope.dimension_count"));
+            let rotated = rotated.and_then(|pair| pair.value.as_u64());
+            if let Some(rotated) = rotated.filter(|&rotated| rotated != 2 * long.len() as u64) {
+                let has = counted(long.len() as u64, "factor");
+                let why = format!("config.json's 'rope_scaling' has {has}, but {rotated} dimensions need half as many");
+                return Err(Error::format(why));
+            }
             computed.extend([(LONG, long), (SHORT, short)]);
         }
         for (name, factors) in computed {
+            if let Some(wrong) = factors.iter().find(|factor| !(factor.is_finite() && **factor > 0.0)) {
+                let why = format!("config.json's 'rope_scaling' leads to the factor {wrong}, not a finite one above 0");
+                return Err(Error::format(why).for_tensor(name));
+            }
             let info = TensorInfo { name: name.to_owned(), dtype: DType::F32, shape: [factors.len() as u64].into() };
             let bytes = factors.iter().flat_map(|factor| factor.to_le_bytes()).collect();
             self.add(info, Origin::Own(bytes));
         }
+        Ok(())
     }
 
     fn add(&mut self, info: TensorInfo, origin: Origin) {

@@ -1,8 +1,9 @@
 //! What a checkpoint's configuration, model card and sentence-transformers modules say, under the keys of a GGUF file.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 
-use apr::{CheckpointReader, Metadata, Result, keys};
+use apr::{CheckpointReader, Error, Metadata, Result, keys};
 use apr_arch::{FamilyModel, GgufValue};
 use apr_gguf::{KeyValue, Value as Typed};
 use serde_json::{Map, Value, json};
@@ -12,6 +13,10 @@ use crate::import::learn_from;
 
 /// llama.cpp's number of the quantization formats in use.
 const QUANTIZATION_VERSION: u32 = 2;
+
+/// Ends of keys whose numbers have to be above 0: with others, every value that the network computes is not a number.
+const POSITIVE: [&str; 6] =
+    ["_epsilon", ".freq_base", ".freq_base_swa", ".scaling.factor", ".scaling.attn_factor", ".yarn_attn_factor"];
 
 /// Most classes that names are made up for.
 const MAX_CLASSES: u64 = 1 << 16;
@@ -104,14 +109,26 @@ impl Facts {
     /// All keys but the tokenizer's, in llama.cpp's order.
     ///
     /// # Errors
-    /// E001 when a hyperparameter that llama.cpp needs is not there.
+    /// E001 when a hyperparameter that llama.cpp needs is not there, or is a number that it can't compute with.
     pub(super) fn keys(&self, model: &FamilyModel<'_>, written: &Written) -> Result<Vec<KeyValue>> {
         let architecture = model.gguf_architecture().unwrap_or_default();
         let mut all = vec![KeyValue::new("general.architecture", architecture), KeyValue::new("general.type", "model")];
         all.extend(self.sampling());
         all.extend(self.general(model.family().title(), &written.size_label));
-        let hyperparameters = model.gguf_keys(&|path| self.entry(path, written))?;
+        let asked = RefCell::new(Vec::new());
+        let hyperparameters = model.gguf_keys(&|path| {
+            let value = self.entry(path, written)?;
+            if value.is_number() || value.is_object() {
+                asked.borrow_mut().push((path.to_owned(), value.clone()));
+            }
+            Some(value)
+        })?;
+        let asked = asked.into_inner();
+        if let Some((path, object)) = asked.iter().find(|(_, value)| value.is_object()) {
+            return Err(Error::format(format!("config.json's '{path}' is {object}, but has to be a number or a text")));
+        }
         all.extend(hyperparameters.into_iter().map(|(key, value)| KeyValue::new(key, typed(value))));
+        all.iter().try_for_each(|pair| check_number(pair, &asked))?;
         all.push(KeyValue::new("general.quantization_version", QUANTIZATION_VERSION));
         Ok(all)
     }
@@ -154,6 +171,21 @@ impl Facts {
         all.extend(several(["languages", "language"]).map(|languages| KeyValue::new("general.languages", languages)));
         all
     }
+}
+
+/// `asked` are the numbers of the configuration that keys were made of, by their path.
+fn check_number(pair: &KeyValue, asked: &[(String, Value)]) -> Result<()> {
+    let Typed::F32(number) = pair.value else { return Ok(()) };
+    let is_positive = POSITIVE.iter().any(|end| pair.key.ends_with(end));
+    if number.is_finite() && (number > 0.0 || !is_positive) {
+        return Ok(());
+    }
+    let is_source = |value: &Value| value.as_f64().is_some_and(|told| single(told).to_bits() == number.to_bits());
+    let source = asked.iter().find(|(_, value)| is_source(value));
+    let source = source.map(|(path, value)| format!("config.json's '{path}' is {value}, so "));
+    let needed = if is_positive { "a finite number above 0" } else { "a finite number" };
+    let (source, key) = (source.unwrap_or_default(), &pair.key);
+    Err(Error::format(format!("{source}{key} would be {number} in single precision: llama.cpp needs {needed}")))
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "GGUF has single precision here")]
@@ -221,12 +253,14 @@ fn pooling(reader: &dyn CheckpointReader) -> Result<Option<u32>> {
 
 /// A configuration with the language model's entries at the top, and each rotary setting under one name, whatever the
 /// version of `transformers` that wrote it: `rope_theta`, `rope_local_base_freq`, `partial_rotary_factor`, and
-/// `rope_scaling` with `rope_type`.
+/// `rope_scaling` with `rope_type`. A `rope_scaling` that is no object stays.
 fn normalised(mut config: Map<String, Value>) -> Map<String, Value> {
     if let Some(Value::Object(text)) = config.remove("text_config") {
         config.extend(text);
     }
     config.retain(|_, value| !value.is_null());
+    let malformed = ["rope_parameters", "rope_scaling"].iter().find_map(|key| config.get(*key));
+    let malformed = malformed.filter(|value| !value.is_object()).cloned();
     let object = |key: &str| config.get(key).and_then(Value::as_object).cloned().filter(|object| !object.is_empty());
     let mut rope = object("rope_parameters").or_else(|| object("rope_scaling")).unwrap_or_default();
     let local = rope.get("sliding_attention").and_then(|local| local.get("rope_theta")).cloned();
@@ -252,7 +286,7 @@ fn normalised(mut config: Map<String, Value>) -> Map<String, Value> {
     for (key, value) in settings {
         config.extend(value.map(|value| (key.to_owned(), value)));
     }
-    config.insert("rope_scaling".to_owned(), rope.into());
+    config.insert("rope_scaling".to_owned(), malformed.unwrap_or_else(|| rope.into()));
     config
 }
 

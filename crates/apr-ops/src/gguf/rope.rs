@@ -1,7 +1,63 @@
 //! Rotary positions that are stretched to longer texts: what llama.cpp keeps in tensors and Hugging Face in the
 //! configuration.
 
+use apr::{Error, Result};
 use serde_json::{Map, Value, json};
+
+/// The kind of stretching that the configuration asks for, in lower case; none where positions stay as they are.
+///
+/// # Errors
+/// E001 where `rope_scaling` is not an object, has no type, or lacks what its type needs.
+pub(super) fn scaling(config: &Map<String, Value>) -> Result<Option<String>> {
+    let Some(scaling) = config.get("rope_scaling") else { return Ok(None) };
+    let malformed = |why: &str| Err(Error::format(format!("config.json's 'rope_scaling' is {scaling}: {why}")));
+    let Some(rope) = scaling.as_object() else { return malformed("it has to be an object with a 'rope_type'") };
+    let kind = match rope.get("rope_type") {
+        None if ["factor", "long_factor", "short_factor"].iter().any(|key| rope.contains_key(*key)) => {
+            return malformed("it has no 'rope_type'");
+        }
+        None => return Ok(None),
+        Some(Value::String(kind)) => kind.to_ascii_lowercase(),
+        Some(_) => return malformed("its 'rope_type' is no text"),
+    };
+    match kind.as_str() {
+        "default" => return Ok(None),
+        "linear" | "yarn" if !rope.get("factor").is_some_and(is_positive) => {
+            return malformed("its 'factor' has to be a number above 0");
+        }
+        "llama3" => {
+            const NUMBERS: [&str; 4] =
+                ["factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"];
+            let wrong = NUMBERS.iter().find(|key| rope.get(**key).is_some_and(|value| !is_positive(value)));
+            if let Some(key) = wrong {
+                return malformed(&format!("its '{key}' has to be a number above 0"));
+            }
+        }
+        "su" | "longrope" => {
+            let list = |key: &str| {
+                let list = rope.get(key).and_then(Value::as_array).filter(|list| list.iter().all(is_positive));
+                list.map(Vec::len).filter(|&len| len > 0)
+            };
+            let [long, short] = [list("long_factor"), list("short_factor")];
+            if long.is_none() || long != short {
+                return malformed(
+                    "'long_factor' and 'short_factor' have to be lists of numbers above 0, as long as each other",
+                );
+            }
+        }
+        _ => {}
+    }
+    if attention_factor(config).is_some_and(|factor| !factor.is_finite() || factor <= 0.0) {
+        return malformed("its 'original_max_position_embeddings' leads to no factor for attention");
+    }
+    Ok(Some(kind))
+}
+
+/// Whether it is a number that single precision has, and above 0.
+#[expect(clippy::cast_possible_truncation, reason = "GGUF has single precision here")]
+fn is_positive(value: &Value) -> bool {
+    value.as_f64().map(|number| number as f32).is_some_and(|number| number > 0.0 && number.is_finite())
+}
 
 /// Factors by which LLaMA 3 slows each frequency, `head_dim / 2` of them; none where the configuration asks for no such
 /// thing. Computed in single precision, step by step as llama.cpp's converter does.
@@ -97,6 +153,34 @@ mod tests {
         let factors = llama3_factors(short.as_object().expect("an object"), 64).expect("asked for");
         let settings = llama3_settings(&factors, 1e4).expect("a power of two");
         assert_eq!(settings["original_max_position_embeddings"], 256);
+    }
+
+    #[test]
+    fn the_kind_of_scaling_is_told_where_it_is_whole() {
+        let of = |rope: Value| scaling(json!({ "rope_scaling": rope }).as_object().expect("an object"));
+        for rope in [json!({}), json!({"rope_type": "default"}), json!({"original_max_position_embeddings": 9})] {
+            assert_eq!(of(rope), Ok(None));
+        }
+        for kind in ["linear", "YARN", "dynamic", "foo"] {
+            assert_eq!(of(json!({"rope_type": kind, "factor": 2.0})), Ok(Some(kind.to_lowercase())));
+        }
+        let longrope = |long: Value| json!({"rope_type": "longrope", "long_factor": long, "short_factor": [1.0, 2.0]});
+        assert_eq!(of(longrope(json!([1.0, 2.0]))), Ok(Some("longrope".to_owned())));
+        for long in [json!([1.0]), json!([1.0, "2"]), json!([1.0, 1e300]), json!([1.0, 0.0]), json!("x"), json!(null)] {
+            assert!(of(longrope(long.clone())).is_err(), "{long}");
+        }
+        for rope in [
+            json!("x"),
+            json!(2),
+            json!({"factor": 2.0}),
+            json!({"rope_type": 3}),
+            json!({"rope_type": "linear"}),
+            json!({"rope_type": "yarn", "factor": -1}),
+            json!({"rope_type": "llama3", "factor": "8"}),
+            json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 0}),
+        ] {
+            assert!(of(rope.clone()).is_err(), "{rope}");
+        }
     }
 
     #[test]
