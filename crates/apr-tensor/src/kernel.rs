@@ -220,6 +220,7 @@ struct DriftLanes {
 
 impl DriftLanes {
     #[inline(always)]
+    #[expect(clippy::needless_range_loop, reason = "a lane is a place in several arrays")]
     fn add(&mut self, original: &[f32; LANES], new: &[f32; LANES]) {
         // Pairs that are not finite become zeros.
         let (mut a, mut b) = ([0.0_f32; LANES], [0.0_f32; LANES]);
