@@ -24,6 +24,7 @@ extern crate alloc;
 mod checkpoint;
 pub mod digest;
 mod dtype;
+mod due;
 mod error;
 mod escape;
 mod file_name;
@@ -42,6 +43,7 @@ pub use checkpoint::{
     PlannedTensor, StoredRange, TensorInfo,
 };
 pub use dtype::{DType, DTypeKind};
+pub use due::Due;
 pub use error::{Code, Error, IoCause, Result};
 pub use escape::Escaped;
 pub use file_name::check_file_name;

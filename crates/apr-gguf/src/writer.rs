@@ -1,7 +1,7 @@
 //! Writing what was planned, byte after byte and file after file.
 
 use apr_core::digest::ChunkSums;
-use apr_core::{CheckpointWriter, Error, Layout, Notes, PlannedTensor, Result, Sink};
+use apr_core::{CheckpointWriter, Due, Layout, Notes, PlannedTensor, Result, Sink};
 
 /// A GGUF checkpoint being written; [`plan`](crate::plan()) makes it.
 ///
@@ -10,10 +10,7 @@ use apr_core::{CheckpointWriter, Error, Layout, Notes, PlannedTensor, Result, Si
 #[derive(Debug)]
 pub struct GgufWriter {
     plan: Plan,
-    /// Position in the layout of the tensor that is due.
-    due: usize,
-    /// How many of its bytes are written.
-    written: u64,
+    due: Due,
 }
 
 /// Everything that is known before the first byte of a tensor.
@@ -32,11 +29,7 @@ pub(crate) struct Plan {
 
 impl GgufWriter {
     pub(crate) fn new(plan: Plan) -> Self {
-        Self { plan, due: 0, written: 0 }
-    }
-
-    fn due(&self) -> Option<&PlannedTensor> {
-        self.plan.layout.tensors.get(self.due)
+        Self { plan, due: Due::default() }
     }
 
     fn start_file(&self, sink: &mut dyn Sink, file: usize) -> Result<()> {
@@ -48,12 +41,10 @@ impl GgufWriter {
 
     /// Goes on while the tensor that is due is complete, which empty ones are from the start.
     fn advance(&mut self, sink: &mut dyn Sink) -> Result<()> {
-        while let Some(complete) = self.due().filter(|tensor| tensor.len == self.written) {
-            let (file, len) = (complete.file, complete.len);
+        while let Some(PlannedTensor { file, len, .. }) = self.due.complete(&self.plan.layout) {
             let padding = len.next_multiple_of(self.plan.alignment) - len;
             sink.write_all(&vec![0; usize::try_from(padding).unwrap_or_default()])?;
-            (self.due, self.written) = (self.due + 1, 0);
-            if let Some(next) = self.due().filter(|next| next.file != file) {
+            if let Some(next) = self.due.tensor(&self.plan.layout).filter(|next| next.file != file) {
                 self.start_file(sink, next.file)?;
             }
         }
@@ -72,26 +63,12 @@ impl CheckpointWriter for GgufWriter {
     }
 
     fn write_chunk(&mut self, sink: &mut dyn Sink, bytes: &[u8], _sums: Option<ChunkSums>) -> Result<()> {
-        let len = bytes.len() as u64;
-        match self.due() {
-            Some(tensor) if len > tensor.len - self.written => {
-                let (left, planned) = (tensor.len - self.written, tensor.len);
-                let message = format!("{len} more bytes come, but {left} of the planned {planned} are left");
-                return Err(Error::corrupt(message).for_tensor(&self.plan.names[self.due]));
-            }
-            None if len > 0 => {
-                return Err(Error::corrupt(format!("{len} bytes come after the last planned tensor")));
-            }
-            _ => {}
-        }
+        self.due.take(&self.plan.layout, &self.plan.names, bytes.len() as u64)?;
         sink.write_all(bytes)?;
-        self.written += len;
         self.advance(sink)
     }
 
     fn finish(&mut self, _sink: &mut dyn Sink, _notes: &Notes) -> Result<()> {
-        let Some(tensor) = self.due() else { return Ok(()) };
-        let message = format!("it ends after {} bytes, but {} are planned", self.written, tensor.len);
-        Err(Error::corrupt(message).for_tensor(&self.plan.names[self.due]))
+        self.due.finish(&self.plan.layout, &self.plan.names)
     }
 }

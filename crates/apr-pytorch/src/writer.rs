@@ -1,7 +1,7 @@
 //! Writing what was planned, byte after byte.
 
 use apr_core::digest::{ChunkSums, Crc32};
-use apr_core::{CheckpointWriter, Error, Layout, Notes, PlannedTensor, Result, Sink};
+use apr_core::{CheckpointWriter, Due, Layout, Notes, Result, Sink};
 
 use crate::record::{Record, end_records};
 
@@ -20,10 +20,7 @@ const FIRST_STORAGE: usize = 2;
 #[derive(Debug)]
 pub struct PytorchWriter {
     plan: Plan,
-    /// Position in the layout of the tensor that is due.
-    due: usize,
-    /// How many of its bytes are written.
-    written: u64,
+    due: Due,
     /// Checksum of those.
     crc: Crc32,
     /// Checksums of the entries so far, which the directory repeats.
@@ -45,11 +42,7 @@ pub(crate) struct Plan {
 
 impl PytorchWriter {
     pub(crate) fn new(plan: Plan) -> Self {
-        Self { plan, due: 0, written: 0, crc: Crc32::new(), crcs: Vec::new() }
-    }
-
-    fn due(&self) -> Option<&PlannedTensor> {
-        self.plan.layout.tensors.get(self.due)
+        Self { plan, due: Due::default(), crc: Crc32::new(), crcs: Vec::new() }
     }
 
     /// Writes an entry whose content is at hand.
@@ -64,19 +57,18 @@ impl PytorchWriter {
     }
 
     fn start_tensor(&self, sink: &mut dyn Sink) -> Result<()> {
-        match self.due() {
-            Some(_) => sink.write_all(&self.plan.records[FIRST_STORAGE + self.due].local()),
+        match self.due.tensor(&self.plan.layout) {
+            Some(_) => sink.write_all(&self.plan.records[FIRST_STORAGE + self.due.position()].local()),
             None => Ok(()),
         }
     }
 
     /// Goes on while the tensor that is due is complete, which empty ones are from the start.
     fn advance(&mut self, sink: &mut dyn Sink) -> Result<()> {
-        while self.due().is_some_and(|tensor| tensor.len == self.written) {
+        while self.due.complete(&self.plan.layout).is_some() {
             let crc = std::mem::take(&mut self.crc).value();
-            sink.write_all(&self.plan.records[FIRST_STORAGE + self.due].descriptor(crc))?;
+            sink.write_all(&self.plan.records[FIRST_STORAGE + self.due.position() - 1].descriptor(crc))?;
             self.crcs.push(crc);
-            (self.due, self.written) = (self.due + 1, 0);
             self.start_tensor(sink)?;
         }
         Ok(())
@@ -110,32 +102,17 @@ impl CheckpointWriter for PytorchWriter {
     }
 
     fn write_chunk(&mut self, sink: &mut dyn Sink, bytes: &[u8], sums: Option<ChunkSums>) -> Result<()> {
-        let len = bytes.len() as u64;
-        match self.due() {
-            Some(tensor) if len > tensor.len - self.written => {
-                let (left, planned) = (tensor.len - self.written, tensor.len);
-                let message = format!("{len} more bytes come, but {left} of the planned {planned} are left");
-                return Err(Error::corrupt(message).for_tensor(&self.plan.names[self.due]));
-            }
-            None if len > 0 => {
-                return Err(Error::corrupt(format!("{len} bytes come after the last planned tensor")));
-            }
-            _ => {}
-        }
+        self.due.take(&self.plan.layout, &self.plan.names, bytes.len() as u64)?;
         sink.write_all(bytes)?;
         match sums {
             Some(sums) => self.crc.append(sums),
             None => self.crc.update(bytes),
         }
-        self.written += len;
         self.advance(sink)
     }
 
     fn finish(&mut self, sink: &mut dyn Sink, _notes: &Notes) -> Result<()> {
-        if let Some(tensor) = self.due() {
-            let message = format!("it ends after {} bytes, but {} are planned", self.written, tensor.len);
-            return Err(Error::corrupt(message).for_tensor(&self.plan.names[self.due]));
-        }
+        self.due.finish(&self.plan.layout, &self.plan.names)?;
         let version = self.plan.records.len() - 1;
         self.write_record(sink, version, VERSION)?;
         self.write_directory(sink)

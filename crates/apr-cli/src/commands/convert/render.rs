@@ -165,7 +165,8 @@ fn render_exceptions(out: &mut dyn Write, report: &ConvertReport) -> io::Result<
 
 pub(super) fn render_plan(out: &mut dyn Write, report: &ConvertReport) -> io::Result<()> {
     let names: Vec<String> = report.tensors.iter().map(|tensor| Escaped(&tensor.name).to_string()).collect();
-    let width = names.iter().map(|name| name.chars().count()).chain([6]).max().unwrap_or_default();
+    // Longer names stand out of their column.
+    let width = names.iter().map(|name| name.chars().count()).chain([6]).max().unwrap_or_default().min(80);
     writeln!(out, "{BOLD}{:<width$}  {:<8}  {:<8}  {:>10}  {:>10}{BOLD:#}", "Tensor", "From", "To", "Before", "After")?;
     for (tensor, name) in report.tensors.iter().zip(&names) {
         let (before, after) = (human::bytes(tensor.bytes_before), human::bytes(tensor.bytes_after));
