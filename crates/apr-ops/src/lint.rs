@@ -93,9 +93,9 @@ pub fn lint(reader: &dyn CheckpointReader, file: &str, model: Option<&FamilyMode
     let mut remarks = Remarks::default();
     let is_gguf = reader.format() == FormatId::Gguf;
     if is_gguf {
-        gguf(reader, &mut remarks)
+        gguf(reader, &mut remarks);
     } else {
-        metadata(reader, &mut remarks)
+        metadata(reader, &mut remarks);
     }
     match model {
         Some(model) => naming_of_family(reader, model, &mut remarks),

@@ -414,6 +414,8 @@ fn produce(reader: &dyn CheckpointReader, job: Job, recipe: &Recipe, wanted: Wan
     let kept = matches!(recipe, Recipe::Keep);
     slot.input_sums =
         (check || (wanted.sums && kept && chunk.summable)).then(|| ChunkSums::of(input, chunk.offset, len));
+    let info = &reader.tensors()[tensor];
+    slot.beyond = if wanted.moments { values::quants_beyond_range(info, chunk.offset, input) } else { 0 };
     slot.moments = None;
     if wanted.moments && !matches!(recipe, Recipe::Recode(_)) {
         slot.moments = Some(values::moments(reader, tensor, chunk, input, &mut slot.summary)?);

@@ -46,7 +46,7 @@ pub fn is_in_gguf_layout(reader: &dyn CheckpointReader) -> bool {
 /// A checkpoint for a GGUF file: tensors, hyperparameters, and the tokenizer of its companions.
 ///
 /// # Errors
-/// Those of [`export`], and E001 for a tokenizer that llama.cpp has not.
+/// Those of [`export`](export()), and E001 for a tokenizer that llama.cpp has not.
 pub fn to_gguf<'a>(
     reader: &'a dyn CheckpointReader,
     families: &Families,
@@ -92,7 +92,7 @@ fn from_pairs(mut export: GgufExport<'_>) -> GgufExport<'_> {
 /// with what the user should know.
 ///
 /// # Errors
-/// Those of [`restore`].
+/// Those of [`restore`](restore()).
 pub fn from_gguf<'a>(
     reader: &'a dyn CheckpointReader,
     families: &Families,

@@ -67,10 +67,9 @@ impl Network<'_> {
             let above = if least == 0 { "" } else { " above zero" };
             match self.value(key) {
                 None if needed => problems.push((Level::Error, format!("{name} is missing"))),
-                Some(Value::Array(layers)) if key == "attention.head_count" => {
-                    if !integers(layers) {
-                        problems.push((Level::Error, format!("{name} is no list of whole numbers")));
-                    }
+                Some(Value::Array(layers)) if key == "attention.head_count" && integers(layers) => {}
+                Some(Value::Array(_)) if key == "attention.head_count" => {
+                    problems.push((Level::Error, format!("{name} is no list of whole numbers")));
                 }
                 Some(value) if value.as_u64().is_none_or(|value| value < least) => {
                     problems.push((Level::Error, format!("{name} is {}, not a whole number{above}", spelt(value))));
