@@ -331,15 +331,16 @@ mod tests {
         for (dtype, dims) in
             [(DType::Q8_0, [9, 96]), (DType::Q4_K, [700, 512]), (DType::I8_ROW, [300, 1000]), (DType::I4_ROW, [5, 32])]
         {
-            let values = noise((dims[0] * dims[1]) as usize);
+            let [rows, columns] = dims.map(|dim| usize::try_from(dim).expect("small"));
+            let values = noise(rows * columns);
             let mut expected = Vec::new();
-            block::quantize(dtype, &values, dims[1] as usize, None, &mut expected);
+            block::quantize(dtype, &values, columns, None, &mut expected);
             let (ours, found) = run(&info(DType::F32, &dims), &dtype.into(), &bytes(&values));
             assert_eq!(ours, expected, "{dtype}");
             assert_eq!(found.drift.count, values.len() as u64);
 
             let mut back = Vec::new();
-            block::dequantize(dtype, &expected, dims[1] as usize, &mut back);
+            block::dequantize(dtype, &expected, columns, &mut back);
             let (floats, _) = run(&info(dtype, &dims), &DType::F32.into(), &expected);
             assert_eq!(floats, bytes(&back), "{dtype} and back");
         }
