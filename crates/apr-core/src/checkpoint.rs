@@ -1,6 +1,7 @@
 //! The two ends of every pass: a checkpoint that is read, a checkpoint that is written.
 
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use serde::Serialize;
@@ -95,6 +96,28 @@ pub struct FileChecksum {
     pub extents: Vec<Extent>,
 }
 
+/// How the native container stores a tensor whose bytes do not lie there plainly (`spec/apr2.md`, "Per-tensor flags").
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+pub struct StoredForm {
+    /// Codec, filter and layout, in the bits of the index entry's flags.
+    pub flags: u32,
+    /// Bytes after decoding; of a sparse tensor, those of its layout.
+    pub raw_len: u64,
+    /// Bytes before encryption.
+    pub len: u64,
+}
+
+/// The signatures over a checkpoint, and what they sign; blocks are whole, with head and padding.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Signed {
+    /// BLAKE3-256 of everything that is signed.
+    pub digest: Digest,
+    /// The SIGN block, where there is one.
+    pub signatures: Option<Vec<u8>>,
+    /// The LICN block, where there is one.
+    pub licence: Option<Vec<u8>>,
+}
+
 /// Something a conversion could not keep.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Loss {
@@ -128,6 +151,49 @@ pub trait CheckpointReader: Send + Sync {
     /// E002 past the tensor's end or where stored bytes don't decode, E007 when reading fails.
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()>;
 
+    /// How the tensor is stored, where its bytes went through a codec or a sparse layout.
+    fn stored_form(&self, tensor: usize) -> Option<StoredForm> {
+        let _ = tensor;
+        None
+    }
+
+    /// Fills `buf` with the tensor's bytes in their [`stored_form`](Self::stored_form), decrypted but not decoded, from
+    /// `offset` within them on.
+    ///
+    /// # Errors
+    /// Those of [`read_tensor`](Self::read_tensor).
+    fn read_stored(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.read_tensor(tensor, offset, buf)
+    }
+
+    /// Fills `buf` with the tensor's bytes as they lie in the file, from `offset` within [`stored`](Self::stored) on.
+    ///
+    /// # Errors
+    /// Those of [`read_tensor`](Self::read_tensor).
+    fn read_verbatim(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.read_tensor(tensor, offset, buf)
+    }
+
+    /// Whether the bytes in the file are other ones than [`read_tensor`](Self::read_tensor) gives: compressed, sparse or
+    /// encrypted. Checksums and digests are of the bytes in the file.
+    fn is_encoded(&self, tensor: usize) -> bool {
+        self.stored_form(tensor).is_some()
+    }
+
+    /// Whether tensors are encrypted and nothing was given that opens them: reading them is E005.
+    fn is_locked(&self) -> bool {
+        false
+    }
+
+    /// The signatures that the file carries, and what they would sign; nothing is verified. `None` where the format has
+    /// no signatures, or nothing that they could be of.
+    ///
+    /// # Errors
+    /// E007 when reading fails.
+    fn signed(&self) -> Result<Option<Signed>> {
+        Ok(None)
+    }
+
     /// All bytes of a tensor without a copy, where they lie flat in memory.
     fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
         let _ = tensor;
@@ -158,6 +224,20 @@ pub trait CheckpointReader: Send + Sync {
     fn read_raw(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let _ = buf;
         Err(Error::corrupt("this format has no raw parts").at(offset))
+    }
+
+    /// Number of files that are checkpoints of their own, each with a [`checksum`](Self::checksum); 0 where the format has
+    /// no such.
+    fn shard_count(&self) -> usize {
+        0
+    }
+
+    /// One of them, opened, with its own part of the tensors.
+    ///
+    /// # Errors
+    /// E007 when it is absent, E002 and E004 when it is not the one that belongs here, otherwise as opening it.
+    fn shard(&self, shard: usize) -> Result<&dyn CheckpointReader> {
+        Err(Error::format(alloc::format!("there is no shard {shard}")))
     }
 
     /// The files the checkpoint consists of.
@@ -223,6 +303,26 @@ pub struct PlannedTensor {
     pub len: u64,
 }
 
+/// What a tensor's bytes go through on their way into the file; any thread may call it.
+pub trait ChunkEncoder: Send + Sync {
+    /// Length of the pieces that a tensor is encoded by, in bytes; the last may be shorter. `None`: the tensor with this
+    /// position in [`Layout::tensors`] is stored as it comes.
+    fn piece_len(&self, planned: usize) -> Option<usize>;
+
+    /// Whether [`learn`](Self::learn) should be called before the first piece.
+    fn wants_samples(&self, planned: usize) -> bool;
+
+    /// Chooses the encoding by samples of the tensor's bytes.
+    fn learn(&self, planned: usize, samples: &[&[u8]]);
+
+    /// Appends the encoded piece at `offset` within the tensor of `tensor_len` bytes; returns how many of its blocks
+    /// failed the check that they decode to what they were made of, and were stored as they are.
+    ///
+    /// # Errors
+    /// E008 when the piece exceeds what the encoding can hold.
+    fn encode(&self, planned: usize, offset: u64, tensor_len: u64, piece: &[u8], out: &mut Vec<u8>) -> Result<u64>;
+}
+
 /// A writer's plan, made from names, dtypes and shapes alone.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Layout {
@@ -252,6 +352,22 @@ pub trait CheckpointWriter: Send + Sync {
     /// Whether chunks should come with [`ChunkSums`], which any thread may compute beforehand.
     fn wants_sums(&self) -> bool {
         false
+    }
+
+    /// What any thread may do to the pieces of tensors before [`write_piece`](Self::write_piece) gets them. A tensor may
+    /// come through [`write_chunk`](Self::write_chunk) all the same, which then does that work itself.
+    fn encoder(&self) -> Option<Arc<dyn ChunkEncoder>> {
+        None
+    }
+
+    /// Appends a piece to the tensor that is due: its bytes, and what the [`encoder`](Self::encoder) made of them. All
+    /// pieces of a tensor come so, or none.
+    ///
+    /// # Errors
+    /// Those of [`write_chunk`](Self::write_chunk).
+    fn write_piece(&mut self, sink: &mut dyn Sink, piece: &[u8], encoded: &[u8]) -> Result<()> {
+        let _ = encoded;
+        self.write_chunk(sink, piece, None)
     }
 
     /// Writes what precedes the first tensor.

@@ -72,6 +72,27 @@ impl Crc32 {
     }
 }
 
+/// The CRC-32 of `new[0]`, `middle` and `new[1]` joined, from that of `old[0]`, `middle` and `old[1]`: of `middle` only its
+/// length in bytes is needed.
+///
+/// CRC-32 is linear: it is the sum (xor) of what each part adds, moved on by the length of what follows. Moving on by
+/// 2^32 - 1 bytes changes nothing, so that moving back by `n` is moving on by 2^32 - 1 - `n`.
+#[must_use]
+pub fn crc32_with_other_ends(old_crc32: u32, middle: u64, old: [&[u8]; 2], new: [&[u8]; 2]) -> u32 {
+    const PERIOD: u64 = (1 << 32) - 1;
+    let moved_on = |crc32: u32, len: u64| {
+        let mut hasher = crc32fast::Hasher::new_with_initial_len(crc32, 0);
+        hasher.combine(&crc32fast::Hasher::new_with_initial_len(0, len));
+        hasher.finalize()
+    };
+    let ends = |[front, tail]: [&[u8]; 2]| {
+        moved_on(crc32fast::hash(front), middle + tail.len() as u64) ^ crc32fast::hash(tail)
+    };
+    let (old_len, new_len) = (old[1].len() as u64, new[1].len() as u64);
+    let by = (new_len + PERIOD - old_len % PERIOD) % PERIOD;
+    moved_on(old_crc32 ^ ends(old), by) ^ ends(new)
+}
+
 /// The BLAKE3 digest of a tensor whose bytes arrive in order, as bytes or as [`ChunkSums`].
 ///
 /// ```
@@ -142,6 +163,18 @@ mod tests {
     use alloc::vec::Vec;
 
     use super::*;
+
+    #[test]
+    fn the_crc_of_a_file_with_other_ends_is_that_of_its_bytes() {
+        let bytes: Vec<u8> = (0..5000_u32).map(|i| ((i * i) >> 5).to_le_bytes()[0]).collect();
+        let middle = &bytes[100..4000];
+        for (old, new) in [(0, 0), (0, 64), (64, 0), (640, 128), (128, 640)] {
+            let (old, new) = ([&bytes[..70], &bytes[..old]], [&bytes[5..75], &bytes[4200..4200 + new]]);
+            let joined = |ends: [&[u8]; 2]| crc32fast::hash(&[ends[0], middle, ends[1]].concat());
+            let found = crc32_with_other_ends(joined(old), middle.len() as u64, old, new);
+            assert_eq!(found, joined(new), "{} {}", old[1].len(), new[1].len());
+        }
+    }
 
     #[test]
     fn chunked_sums_equal_those_of_the_whole() {

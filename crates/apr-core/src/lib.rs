@@ -39,8 +39,8 @@ mod sink;
 mod source;
 
 pub use checkpoint::{
-    CheckpointReader, CheckpointWriter, Companion, Extent, ExtentKind, FileChecksum, FileInfo, Layout, Loss, Notes,
-    PlannedTensor, StoredRange, TensorInfo,
+    CheckpointReader, CheckpointWriter, ChunkEncoder, Companion, Extent, ExtentKind, FileChecksum, FileInfo, Layout,
+    Loss, Notes, PlannedTensor, Signed, StoredForm, StoredRange, TensorInfo,
 };
 pub use dtype::{DType, DTypeKind};
 pub use due::Due;

@@ -31,10 +31,14 @@ pub mod keys {
     pub const MEL_FILTERBANK_TENSOR: &str = "audio.mel_filterbank";
     /// Companion files: name to text, or to `{"tensor": NAME}` where the bytes are.
     pub const FILES: &str = "files";
+    /// Name of the tensor that an encrypted file's other metadata are in.
+    pub const HIDDEN_TENSOR: &str = "__metadata__";
     /// What only the safetensors header knows: `metadata` is its `__metadata__`.
     pub const SAFETENSORS: &str = "safetensors";
     /// What only a GGUF header knows: `version`, `alignment`, `endian`, and all key-value pairs, typed and in order, as `kv`.
     pub const GGUF: &str = "gguf";
+    /// What an APRN file says beside its payload: header fields, metadata, values that are no tensors.
+    pub const APRN: &str = "aprn";
 }
 
 /// A JSON object with sorted keys.

@@ -11,7 +11,7 @@ pub enum FormatId {
     Apr2,
     /// Safetensors: a file, or shards with an index.
     Safetensors,
-    /// Whisper container of seed 002.
+    /// Whisper container of seed 002, and the JSON-indexed one of the same name.
     Apr1,
     /// Typed-model container of seed 004.
     Aprn,
@@ -79,6 +79,10 @@ pub fn recognise(head: &[u8]) -> Option<FormatId> {
             if head.get(12..16).is_none_or(|field| [[32, 0, 0, 0], [0, 0, 0, 32]].iter().any(|ours| field == ours)) =>
         {
             return Some(FormatId::Apr2);
+        }
+        // whisper-apr 0.2 gave APR1 a new magic and kept its version; the dialects say 2 there.
+        b"APR\0" if head.get(4..6).is_some_and(|version| [[0, 0], [1, 0]].iter().any(|known| version == known)) => {
+            return Some(FormatId::Apr1);
         }
         b"APR2" | b"APR\0" => return Some(FormatId::AprDialect),
         b"APR1" => return Some(FormatId::Apr1),
