@@ -10,6 +10,7 @@
 //! | [`cast`] | rounds to `f32`, `f16`, `bf16` or an 8-bit float once, to nearest even, and counts what was lost |
 //! | [`block`] | quantizes rows to blocks as ggml does, and dequantizes them |
 //! | [`drift`] | compares a tensor with its original, mergeable over chunks |
+//! | [`sparse`] | stores matrices without their zeros, and reads any range of them densely |
 //! | [`stats`] | counts, extrema, mean, deviation, norm and histogram, mergeable over chunks |
 //!
 //! ```
@@ -48,4 +49,5 @@ pub mod drift;
 pub mod element;
 mod half_float;
 mod small_float;
+pub mod sparse;
 pub mod stats;
