@@ -7,3 +7,5 @@
 extern crate alloc;
 
 pub mod apr2;
+#[cfg(feature = "compression")]
+pub mod codec;

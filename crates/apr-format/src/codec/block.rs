@@ -1,0 +1,356 @@
+//! Blocks to bytes and back.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use apr_core::{Error, Result};
+use lz4_flex::block::CompressTable;
+use structured_zstd::decoding::FrameDecoder;
+#[cfg(feature = "zstd-encoder")]
+use structured_zstd::encoding::{CompressionLevel, FrameCompressor};
+
+use super::planes::{MAX_PLANES, merge, split};
+use super::{Codec, Coding, Element, Filter, entropy};
+
+/// Top bit of a length: what follows is stored as it is.
+const RAW: u32 = 1 << 31;
+
+/// The `u32 n` before a block or a plane.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BlockHead {
+    /// Whether the body is the bytes as they are.
+    pub raw: bool,
+    /// Bytes of the body.
+    pub len: usize,
+}
+
+impl BlockHead {
+    /// Bytes of a head.
+    pub const LEN: usize = 4;
+
+    /// Reads the four bytes before a body.
+    #[must_use]
+    pub const fn read(bytes: [u8; Self::LEN]) -> Self {
+        let n = u32::from_le_bytes(bytes);
+        Self { raw: n & RAW != 0, len: (n & !RAW) as usize }
+    }
+}
+
+/// How a block was stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// Coded, and smaller for it.
+    Coded,
+    /// As it is, because nothing would be saved.
+    Raw,
+    /// As it is, because the coded block did not decode to the same bytes: a defect of the encoder.
+    Mismatch,
+}
+
+/// Encodes the blocks of tensors of one coding and dtype. Its buffers are used again for every block.
+pub struct BlockEncoder {
+    coder: Coder,
+    coding: Coding,
+    element: Element,
+    planes: Vec<u8>,
+    decoder: BlockDecoder,
+    decoded: Vec<u8>,
+}
+
+impl BlockEncoder {
+    /// `level` is Zstd's, -7 to 22 with 0 for its default; other codecs have none.
+    #[must_use]
+    pub fn new(coding: Coding, level: i32, element: Element) -> Self {
+        Self {
+            coder: Coder::new(coding.codec, level),
+            coding,
+            element,
+            planes: Vec::new(),
+            decoder: BlockDecoder::new(coding, element),
+            decoded: Vec::new(),
+        }
+    }
+
+    /// Appends `u32 n` and the body of one block to `out`.
+    ///
+    /// What was made is decoded again and compared; if it differs, the block is stored as it is. Equal blocks give equal
+    /// bytes, whatever was encoded before.
+    ///
+    /// # Panics
+    ///
+    /// If the block is longer than [`Coding::block_len`].
+    pub fn encode(&mut self, block: &[u8], out: &mut Vec<u8>) -> Outcome {
+        let start = out.len();
+        match self.encode_unchecked(block, out) {
+            Outcome::Coded => self.keep_if_right(block, start, out),
+            outcome => outcome,
+        }
+    }
+
+    /// Decodes what was made of a block, and puts the block itself in its place if that is not the same.
+    fn keep_if_right(&mut self, block: &[u8], start: usize, out: &mut Vec<u8>) -> Outcome {
+        self.decoded.resize(block.len(), 0);
+        let body = &out[start + BlockHead::LEN..];
+        if self.decoder.decode(body, false, &mut self.decoded).is_ok() && self.decoded == block {
+            return Outcome::Coded;
+        }
+        out.truncate(start);
+        append_raw(block, out);
+        Outcome::Mismatch
+    }
+
+    /// As [`Self::encode`], but what was made is not decoded again: half as much work, for measuring what a coding would
+    /// save. Never [`Outcome::Mismatch`].
+    ///
+    /// # Panics
+    ///
+    /// As [`Self::encode`].
+    pub fn encode_unchecked(&mut self, block: &[u8], out: &mut Vec<u8>) -> Outcome {
+        assert!(block.len() <= self.coding.block_len(), "a block of {} bytes", block.len());
+        match self.coding.filter {
+            Filter::None => encode_part(&mut self.coder, block, out),
+            Filter::BytePlanes => self.encode_planes(block, out),
+        }
+    }
+
+    fn encode_planes(&mut self, block: &[u8], out: &mut Vec<u8>) -> Outcome {
+        let start = out.len();
+        out.extend([0; BlockHead::LEN]);
+        let plane_len = block.len() / self.element.width();
+        let (whole, rest) = block.split_at(plane_len * self.element.width());
+        self.planes.resize(whole.len(), 0);
+        split(self.element, whole, &mut self.planes);
+        for plane in self.planes.chunks_exact(plane_len.max(1)) {
+            encode_part(&mut self.coder, plane, out);
+        }
+        out.extend_from_slice(rest);
+        close(block, start, out)
+    }
+}
+
+/// Appends a head and the coded bytes, or the bytes as they are if that is shorter.
+fn encode_part(coder: &mut Coder, bytes: &[u8], out: &mut Vec<u8>) -> Outcome {
+    let start = out.len();
+    out.extend([0; BlockHead::LEN]);
+    if coder.encode(bytes, out) {
+        return close(bytes, start, out);
+    }
+    out.truncate(start);
+    append_raw(bytes, out);
+    Outcome::Raw
+}
+
+/// Fills in the head of what was made of `bytes`, or stores them as they are if that is no longer.
+fn close(bytes: &[u8], start: usize, out: &mut Vec<u8>) -> Outcome {
+    let len = out.len() - start - BlockHead::LEN;
+    match u32::try_from(len) {
+        Ok(n) if len < bytes.len() => {
+            out[start..start + BlockHead::LEN].copy_from_slice(&n.to_le_bytes());
+            Outcome::Coded
+        }
+        _ => {
+            out.truncate(start);
+            append_raw(bytes, out);
+            Outcome::Raw
+        }
+    }
+}
+
+fn append_raw(bytes: &[u8], out: &mut Vec<u8>) {
+    // Blocks are at most 1 MiB long.
+    let n = u32::try_from(bytes.len()).unwrap_or(0) | RAW;
+    out.extend(n.to_le_bytes());
+    out.extend_from_slice(bytes);
+}
+
+enum Coder {
+    None,
+    Lz4 {
+        table: CompressTable,
+    },
+    #[cfg(feature = "zstd-encoder")]
+    Zstd {
+        level: CompressionLevel,
+        frame: Vec<u8>,
+    },
+    Entropy,
+}
+
+impl Coder {
+    #[cfg_attr(not(feature = "zstd-encoder"), allow(unused_variables, reason = "the others have no levels"))]
+    fn new(codec: Codec, level: i32) -> Self {
+        match codec {
+            Codec::None => Self::None,
+            Codec::Lz4 => Self::Lz4 { table: CompressTable::large() },
+            // Then all blocks are stored as they are, and no tensor is found to be smaller so.
+            #[cfg(not(feature = "zstd-encoder"))]
+            Codec::Zstd => Self::None,
+            #[cfg(feature = "zstd-encoder")]
+            Codec::Zstd => Self::Zstd { level: CompressionLevel::from_level(level), frame: Vec::new() },
+            Codec::Entropy => Self::Entropy,
+        }
+    }
+
+    /// Appends what the codec makes of `bytes`; `false` if it makes nothing of them.
+    fn encode(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> bool {
+        match self {
+            Self::None => false,
+            Self::Lz4 { table } => {
+                let start = out.len();
+                out.resize(start + lz4_flex::block::get_maximum_output_size(bytes.len()), 0);
+                let len = lz4_flex::block::compress_into_with_table(bytes, &mut out[start..], table).unwrap_or(0);
+                out.truncate(start + len);
+                len > 0
+            }
+            #[cfg(feature = "zstd-encoder")]
+            Self::Zstd { level, frame } => {
+                // A compressor could be used again, but not moved to another thread.
+                let mut compressor: FrameCompressor = FrameCompressor::new(*level);
+                compressor.compress_independent_frame_into(bytes, frame);
+                out.extend_from_slice(frame);
+                true
+            }
+            Self::Entropy => entropy::encode(bytes, out),
+        }
+    }
+}
+
+/// Decodes the blocks of tensors of one coding and dtype. Its buffers are used again for every block.
+pub struct BlockDecoder {
+    part: PartDecoder,
+    coding: Coding,
+    element: Element,
+    planes: Vec<u8>,
+}
+
+impl BlockDecoder {
+    /// A decoder for tensors of this coding and dtype.
+    #[must_use]
+    pub fn new(coding: Coding, element: Element) -> Self {
+        Self { part: PartDecoder::new(coding.codec), coding, element, planes: Vec::new() }
+    }
+
+    /// Decodes the body of one block, what follows its [`BlockHead`], to exactly `out.len()` bytes.
+    ///
+    /// # Errors
+    ///
+    /// E002 if the body is not what an encoder makes of that many bytes; what `out` then holds is of no use.
+    pub fn decode(&mut self, body: &[u8], raw: bool, out: &mut [u8]) -> Result<()> {
+        if out.len() > self.coding.block_len() {
+            return Err(Error::corrupt("a block is longer than its codec's"));
+        }
+        if raw {
+            return copy_raw(body, out);
+        }
+        match self.coding.filter {
+            Filter::None => self.part.decode(body, out),
+            Filter::BytePlanes => self.decode_planes(body, out),
+        }
+    }
+
+    fn decode_planes(&mut self, mut body: &[u8], out: &mut [u8]) -> Result<()> {
+        let plane_len = out.len() / self.element.width();
+        let (whole, rest) = out.split_at_mut(plane_len * self.element.width());
+        self.planes.resize(whole.len(), 0);
+        let mut planes = [&[][..]; MAX_PLANES];
+        for (plane, decoded) in planes.iter_mut().zip(self.planes.chunks_exact_mut(plane_len.max(1))) {
+            let (head, after) = body.split_first_chunk().ok_or_else(cut)?;
+            let head = BlockHead::read(*head);
+            let (part, after) = after.split_at_checked(head.len).ok_or_else(cut)?;
+            body = after;
+            // A raw plane is used where it lies.
+            *plane = if !head.raw {
+                self.part.decode(part, decoded)?;
+                decoded
+            } else if part.len() == plane_len {
+                part
+            } else {
+                return Err(Error::corrupt("a plane is not of its block's length"));
+            };
+        }
+        copy_raw(body, rest)?;
+        merge(self.element, &planes, whole);
+        Ok(())
+    }
+}
+
+fn cut() -> Error {
+    Error::corrupt("a block's planes are cut off")
+}
+
+fn copy_raw(body: &[u8], out: &mut [u8]) -> Result<()> {
+    if body.len() != out.len() {
+        return Err(Error::corrupt("a block stored as it is has the wrong length"));
+    }
+    out.copy_from_slice(body);
+    Ok(())
+}
+
+enum PartDecoder {
+    None,
+    Lz4,
+    Zstd(Box<FrameDecoder>),
+    Entropy,
+}
+
+impl PartDecoder {
+    fn new(codec: Codec) -> Self {
+        match codec {
+            Codec::None => Self::None,
+            Codec::Lz4 => Self::Lz4,
+            Codec::Zstd => Self::Zstd(Box::new(FrameDecoder::new())),
+            Codec::Entropy => Self::Entropy,
+        }
+    }
+
+    fn decode(&mut self, body: &[u8], out: &mut [u8]) -> Result<()> {
+        let decoded = match self {
+            Self::None => return Err(Error::corrupt("a block is coded, but the tensor has no codec")),
+            Self::Lz4 => lz4_flex::block::decompress_into(body, out).ok(),
+            Self::Zstd(decoder) => decoder.decode_all(body, out).ok(),
+            Self::Entropy => return entropy::decode(body, out),
+        };
+        if decoded != Some(out.len()) {
+            return Err(Error::corrupt("a compressed block does not decode to its length"));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use apr_core::DType;
+
+    use super::*;
+
+    /// What an encoder with a mistake would do.
+    #[test]
+    fn a_block_that_decodes_to_something_else_is_stored_as_it_is() {
+        let block: Vec<u8> = (0..60_000_u32).map(|i| (i.wrapping_mul(i) >> 7).to_le_bytes()[0] & 0x3f).collect();
+        for codec in [Codec::Lz4, Codec::Entropy] {
+            for filter in [Filter::None, Filter::BytePlanes] {
+                let mut encoder = BlockEncoder::new(Coding { codec, filter }, 0, Element::of(DType::BF16));
+                let mut out = b"what was there".to_vec();
+                let start = out.len();
+                assert_eq!(encoder.encode_unchecked(&block, &mut out), Outcome::Coded);
+                let last = out.len() - 1;
+                for damaged in [start + BlockHead::LEN, (start + last) / 2, last] {
+                    let mut out = out.clone();
+                    out[damaged] ^= 0x15;
+                    let outcome = encoder.keep_if_right(&block, start, &mut out);
+                    let head = BlockHead::read(out[start..][..4].try_into().expect("four bytes"));
+                    if outcome == Outcome::Mismatch {
+                        assert!(head.raw && out[start + BlockHead::LEN..] == block, "{codec:?} {filter:?} {damaged}");
+                        assert!(out.starts_with(b"what was there"));
+                    } else {
+                        // A bit that nothing depends on.
+                        assert_eq!(encoder.decoded, block);
+                    }
+                }
+                let mut out = out.clone();
+                out[(start + last) / 2] ^= 0x15;
+                assert_eq!(encoder.keep_if_right(&block, start, &mut out), Outcome::Mismatch, "{codec:?} {filter:?}");
+            }
+        }
+    }
+}
