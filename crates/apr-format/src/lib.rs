@@ -9,3 +9,5 @@ extern crate alloc;
 pub mod apr2;
 #[cfg(feature = "compression")]
 pub mod codec;
+#[cfg(any(feature = "encryption", feature = "signing"))]
+pub mod crypto;

@@ -1,0 +1,104 @@
+//! A tensor's bytes, enciphered chunk by chunk so that any chunk opens alone.
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use aes_gcm::Aes256Gcm;
+use apr_core::Result;
+
+use super::aead::{self, NONCE_LEN, TAG_LEN, decryption_failed};
+
+/// Plain bytes of a chunk; the last of a tensor may have fewer.
+pub const CHUNK: usize = 1 << 16;
+
+const SEALED_CHUNK: u64 = (CHUNK + TAG_LEN) as u64;
+
+/// Bytes stored for `plain_len` bytes: 16 more for each chunk. None past 2^64.
+///
+/// ```
+/// use apr_format::crypto::{plain_len, sealed_len};
+///
+/// assert_eq!(sealed_len(0), Some(0));
+/// assert_eq!(sealed_len(65_537), Some(65_537 + 32));
+/// assert_eq!(plain_len(65_537 + 32), Some(65_537));
+/// ```
+#[must_use]
+pub const fn sealed_len(plain_len: u64) -> Option<u64> {
+    plain_len.checked_add(plain_len.div_ceil(CHUNK as u64) * TAG_LEN as u64)
+}
+
+/// The inverse of [`sealed_len`]; none when no tensor has this stored length.
+#[must_use]
+pub const fn plain_len(sealed_len: u64) -> Option<u64> {
+    let (chunks, last) = (sealed_len / SEALED_CHUNK, sealed_len % SEALED_CHUNK);
+    match last {
+        0 => Some(chunks * CHUNK as u64),
+        _ if last > TAG_LEN as u64 => Some(chunks * CHUNK as u64 + last - TAG_LEN as u64),
+        _ => None,
+    }
+}
+
+/// Enciphers and deciphers the chunks of one tensor of one file.
+pub struct TensorCipher(Aes256Gcm);
+
+impl fmt::Debug for TensorCipher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TensorCipher(..)")
+    }
+}
+
+impl TensorCipher {
+    pub(super) fn new(key: &[u8; 32]) -> Self {
+        Self(aead::cipher(key))
+    }
+
+    /// Appends chunk `number` to `out`, 16 bytes longer than `plain`.
+    ///
+    /// The caller seals each number once: all chunks of [`CHUNK`] bytes, but for the one marked `last`, which has 1 to
+    /// [`CHUNK`].
+    pub fn seal(&self, number: u64, last: bool, plain: &[u8], out: &mut Vec<u8>) {
+        aead::seal(&self.0, &nonce(number, last), &[], plain, out);
+    }
+
+    /// Deciphers chunk `number` into `out`, which is 16 bytes shorter than `sealed`; on failure `out` is left alone.
+    ///
+    /// # Errors
+    /// E005 for another key, number or mark, for changed bytes, and when the lengths do not go together.
+    pub fn open(&self, number: u64, last: bool, sealed: &[u8], out: &mut [u8]) -> Result<()> {
+        aead::open(&self.0, &nonce(number, last), &[], sealed, out)
+    }
+
+    /// A whole tensor's stored bytes, appended to `out`.
+    pub fn seal_all(&self, plain: &[u8], out: &mut Vec<u8>) {
+        let chunks = plain.len().div_ceil(CHUNK);
+        out.reserve(plain.len() + chunks * TAG_LEN);
+        for (number, chunk) in plain.chunks(CHUNK).enumerate() {
+            self.seal(number as u64, number + 1 == chunks, chunk, out);
+        }
+    }
+
+    /// Deciphers chunks `first..` of a tensor; `sealed` holds whole chunks, and the tensor's last one if `to_end`.
+    /// `out` is as long as they are without their tags.
+    ///
+    /// # Errors
+    /// E005, with bytes of intact chunks before the bad one in `out`: drop them.
+    pub fn open_chunks(&self, first: u64, to_end: bool, sealed: &[u8], out: &mut [u8]) -> Result<()> {
+        if plain_len(sealed.len() as u64) != Some(out.len() as u64) {
+            return Err(decryption_failed());
+        }
+        let chunks = out.len().div_ceil(CHUNK);
+        let pairs = sealed.chunks(CHUNK + TAG_LEN).zip(out.chunks_mut(CHUNK));
+        for (index, (sealed, out)) in pairs.enumerate() {
+            let number = first.checked_add(index as u64).ok_or_else(decryption_failed)?;
+            self.open(number, to_end && index + 1 == chunks, sealed, out)?;
+        }
+        Ok(())
+    }
+}
+
+fn nonce(number: u64, last: bool) -> [u8; NONCE_LEN] {
+    let mut nonce = [0; NONCE_LEN];
+    nonce[..8].copy_from_slice(&number.to_le_bytes());
+    nonce[NONCE_LEN - 1] = u8::from(last);
+    nonce
+}
