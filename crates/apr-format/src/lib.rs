@@ -1,13 +1,17 @@
 //! The native containers of `apr`.
 //!
-//! [`apr2`] is the one this project writes: aligned, checksummed, readable tensor by tensor.
+//! [`apr2`] is the one this project writes: aligned, checksummed, readable tensor by tensor. [`apr1`] and
+//! [`dialect`] are what older programs wrote.
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
+pub mod apr1;
 pub mod apr2;
 #[cfg(feature = "compression")]
 pub mod codec;
 #[cfg(any(feature = "encryption", feature = "signing"))]
 pub mod crypto;
+pub mod dialect;
+mod older;

@@ -15,6 +15,7 @@ mod folder;
 pub mod ggml;
 pub mod gguf;
 pub mod locate;
+pub mod older;
 mod peak;
 mod read_all;
 mod sparse;

@@ -1,0 +1,108 @@
+//! The metadata of aprender and apr-cli under the keys that this project has.
+
+use apr_core::{Metadata, keys};
+use serde_json::{Map, Value, json};
+
+use crate::older::disarm;
+
+/// Their names of hyperparameters, and Hugging Face's.
+const HYPERPARAMETERS: [(&str, &str); 13] = [
+    ("hidden_size", "hidden_size"),
+    ("num_layers", "num_hidden_layers"),
+    ("num_heads", "num_attention_heads"),
+    ("num_kv_heads", "num_key_value_heads"),
+    ("vocab_size", "vocab_size"),
+    ("intermediate_size", "intermediate_size"),
+    ("max_position_embeddings", "max_position_embeddings"),
+    ("rope_theta", "rope_theta"),
+    ("rms_norm_eps", "rms_norm_eps"),
+    ("head_dim", "head_dim"),
+    ("num_experts", "num_experts"),
+    ("num_experts_per_tok", "num_experts_per_tok"),
+    ("moe_intermediate_size", "moe_intermediate_size"),
+];
+
+/// Model types that say nothing about the model.
+const NO_TYPE: [&str; 2] = ["Auto", ""];
+
+/// The same metadata: the family's name and the hyperparameters where they belong, and nothing for what is null.
+pub(super) fn translated(mut metadata: Metadata) -> Metadata {
+    metadata = Metadata::from(
+        metadata
+            .iter()
+            .filter(|(_, value)| !value.is_null())
+            .map(|(key, value)| (key.into(), value.clone()))
+            .collect::<Map<_, _>>(),
+    );
+    disarm(&mut metadata);
+    let mut architecture = match metadata.remove(keys::ARCHITECTURE) {
+        Some(Value::Object(architecture)) => architecture,
+        Some(Value::String(family)) => {
+            let told = metadata.text("hf_model_type").unwrap_or(&family);
+            if metadata.text(keys::MODEL_TYPE).is_none_or(|told| NO_TYPE.contains(&told)) {
+                let told = Value::from(told);
+                metadata.set(keys::MODEL_TYPE, told);
+            }
+            Map::new()
+        }
+        Some(other) => {
+            metadata.set("architecture_note", other);
+            Map::new()
+        }
+        None => Map::new(),
+    };
+    for (theirs, ours) in HYPERPARAMETERS {
+        if metadata.get(theirs).is_some_and(Value::is_number)
+            && let Some(value) = metadata.remove(theirs)
+        {
+            architecture.entry(ours).or_insert(value);
+        }
+    }
+    if let Some(class) = metadata.remove("hf_architecture") {
+        architecture.entry("architectures").or_insert(json!([class]));
+    }
+    if let Some(name) = metadata.remove("hf_model_type") {
+        architecture.entry("model_type").or_insert(name);
+    }
+    if let (Some(name), None) = (metadata.get("name").cloned(), metadata.get("model_name")) {
+        metadata.remove("name");
+        metadata.set("model_name", name);
+    }
+    // They are the index's, and counts that the program leaves at zero.
+    for (key, says_nothing) in [("tensor_shapes", None), ("total_size", Some(0)), ("param_count", Some(0))] {
+        if metadata.get(key).is_some_and(|value| says_nothing.is_none() || value.as_u64() == says_nothing) {
+            metadata.remove(key);
+        }
+    }
+    metadata.set(keys::ARCHITECTURE, architecture);
+    metadata
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hyperparameters_get_the_names_that_configurations_have() {
+        let theirs = br#"{"model_type": "Auto", "architecture": "llama", "hf_architecture": "LlamaForCausalLM",
+            "hf_model_type": "llama", "num_layers": 2, "num_kv_heads": 1, "license": null, "name": "m",
+            "rope_theta": 10000.0, "total_size": 0, "param_count": 5, "tokenizer.vocabulary": ["a"]}"#;
+        let ours = translated(Metadata::parse(theirs).expect("JSON"));
+        let expected = json!({
+            "model_type": "llama",
+            "architecture": {
+                "architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 2,
+                "num_key_value_heads": 1, "rope_theta": 10000.0,
+            },
+            "model_name": "m", "param_count": 5, "tokenizer.vocabulary": ["a"],
+        });
+        assert_eq!(serde_json::to_value(&ours).expect("JSON"), expected);
+    }
+
+    #[test]
+    fn a_type_that_was_told_stays() {
+        let ours = translated(Metadata::parse(br#"{"model_type": "test", "architecture": "llama"}"#).expect("JSON"));
+        assert_eq!(ours.text("model_type"), Some("test"));
+        assert_eq!(translated(Metadata::new()).get("architecture"), Some(&json!({})));
+    }
+}
