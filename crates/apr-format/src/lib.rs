@@ -1,14 +1,18 @@
 //! The native containers of `apr`.
 //!
-//! [`apr2`] is the one this project writes: aligned, checksummed, readable tensor by tensor. [`apr1`] and
+//! [`apr2`] is the one this project writes: aligned, checksummed, readable tensor by tensor. [`apr1`], [`aprn`] and
 //! [`dialect`] are what older programs wrote.
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
+#[cfg(feature = "std")]
+extern crate std;
 
 pub mod apr1;
 pub mod apr2;
+#[cfg(feature = "typed")]
+pub mod aprn;
 #[cfg(feature = "compression")]
 pub mod codec;
 #[cfg(any(feature = "encryption", feature = "signing"))]

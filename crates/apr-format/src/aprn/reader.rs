@@ -1,0 +1,317 @@
+//! An APRN file as a checkpoint.
+
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
+use core::ops::Range;
+use std::sync::OnceLock;
+
+use apr_core::{
+    ByteSource, CheckpointReader, DType, Error, Extent, ExtentKind, FileChecksum, FileInfo, FormatId, Limits, Metadata,
+    Result, StoredRange, TensorInfo, keys,
+};
+use serde_json::{Map, Value, json};
+
+use super::container::Container;
+use super::header::{Compression, Flags};
+use super::layouts::{self, PAYLOAD};
+use super::load_options::{LoadOptions, hex, locked};
+use super::metadata::DecodedMetadata;
+
+/// An APRN file opened as a checkpoint.
+///
+/// Arrays of a payload whose layout is known are tensors; any other payload is one tensor of bytes, `payload`. What the
+/// file says about itself is in the metadata under `aprn`, from which [`plan`](super::plan) writes the file again.
+///
+/// No byte of a payload is given away before the file's checksum was found to be right.
+pub struct AprnReader {
+    source: Box<dyn ByteSource>,
+    container: Container,
+    options: LoadOptions,
+    metadata: Metadata,
+    tensors: Vec<TensorInfo>,
+    /// For each tensor, its bytes in the unpacked payload.
+    ranges: Vec<Range<u64>>,
+    crc: OnceLock<Result<()>>,
+    /// The unpacked payload, of files that don't hold it as it is.
+    unpacked: OnceLock<Result<Vec<u8>>>,
+    files: [FileInfo; 1],
+    warnings: Vec<String>,
+}
+
+/// Opens an APRN file. Reads header and metadata; the payload too where its type is a known one, `options` hold a key for
+/// it, or they ask for a signature.
+///
+/// Without a key an encrypted file opens with a warning, and reading its payload is E005.
+///
+/// # Errors
+/// E001 when it is not APRN, E002 when parts are missing or contradict each other, E003 for versions and features that
+/// this build does not read, E004 when metadata don't parse because the file was damaged, E005 for a wrong key, E006 when
+/// no trusted key signed it, E008 beyond `limits`; each names `name`.
+pub fn open<S: ByteSource + 'static>(
+    source: S,
+    name: &str,
+    limits: &Limits,
+    options: &LoadOptions,
+) -> Result<AprnReader> {
+    AprnReader::open(Box::new(source), name, limits, options).map_err(|error| error.in_file(name))
+}
+
+impl AprnReader {
+    fn open(source: Box<dyn ByteSource>, name: &str, limits: &Limits, options: &LoadOptions) -> Result<Self> {
+        let container = Container::locate(&source)?;
+        let decoded = container.read_metadata(&source, limits)?;
+        let files = [FileInfo { name: name.to_string(), len: source.len() }];
+        let warnings = [&container.warnings[..], &decoded.warnings].concat();
+        let mut reader = Self {
+            source,
+            container,
+            options: options.clone(),
+            metadata: Metadata::new(),
+            tensors: Vec::new(),
+            ranges: Vec::new(),
+            crc: OnceLock::new(),
+            unpacked: OnceLock::new(),
+            files,
+            warnings,
+        };
+        if !options.trusted_keys.is_empty() {
+            reader.check_crc()?;
+            options.check_signature(&reader.container, &reader.source)?;
+        }
+        let values = reader.find_tensors()?;
+        reader.metadata = reader.describe(&decoded, values);
+        reader.warn();
+        Ok(reader)
+    }
+
+    /// Lists the tensors, and returns the payload's values that are none.
+    fn find_tensors(&mut self) -> Result<Option<Map<String, Value>>> {
+        if let Some(fields) = self.take_apart()? {
+            for (info, range) in fields.tensors {
+                self.tensors.push(info);
+                self.ranges.push(range.start as u64..range.end as u64);
+            }
+            return Ok(Some(fields.values));
+        }
+        let header = &self.container.header;
+        let len = match self.is_plain() {
+            true => header.payload_size,
+            false => header.uncompressed_size,
+        };
+        self.tensors.push(TensorInfo { name: PAYLOAD.into(), dtype: DType::U8, shape: vec![u64::from(len)].into() });
+        self.ranges.push(0..len.into());
+        Ok(None)
+    }
+
+    /// The fields of a payload whose type is known, as long as the file is sound and not locked.
+    fn take_apart(&mut self) -> Result<Option<layouts::Fields>> {
+        let header = self.container.header;
+        let encrypted = header.flags.contains(Flags::ENCRYPTED);
+        if encrypted && !self.options.can_decrypt() {
+            return Ok(None);
+        }
+        let Some(kind) = header.kind().filter(|kind| encrypted || layouts::is_known(Some(*kind))) else {
+            return Ok(None);
+        };
+        if let Err(error) = self.check_crc() {
+            // A damaged payload is not parsed (seed 004 §5.1); whoever reads it is told.
+            return if error.code() == apr_core::Code::Checksum { Ok(None) } else { Err(error) };
+        }
+        let fields = match self.is_plain() {
+            true => layouts::take_apart(kind, &self.container.read_payload(&self.source)?),
+            false => layouts::take_apart(kind, self.unpacked()?),
+        };
+        if fields.is_none() && layouts::is_known(Some(kind)) {
+            self.warnings.push(format!("the payload is not laid out as a {kind}; it is shown as bytes"));
+        }
+        Ok(fields)
+    }
+
+    /// What the file says, under the keys that every format shares and, in full, under `aprn`.
+    fn describe(&self, decoded: &DecodedMetadata, values: Option<Map<String, Value>>) -> Metadata {
+        let mut metadata = Metadata::new();
+        let (header, known) = (&self.container.header, &decoded.metadata);
+        metadata.set(keys::MODEL_TYPE, header.kind().map_or("unknown", super::ModelType::name));
+        let card = known.model_card.as_ref();
+        let texts = [
+            ("name", known.model_name.as_ref().or(card.map(|card| &card.name)).cloned()),
+            ("description", known.description.clone()),
+            ("author", card.and_then(|card| card.author.clone())),
+            ("license", card.and_then(|card| card.license.clone())),
+        ];
+        for (key, text) in texts {
+            if let Some(text) = text {
+                metadata.set(key, text);
+            }
+        }
+        let mut aprn = json!({
+            "version": format!("{}.{}", header.version_major, header.version_minor),
+            "model_type": header.model_type,
+            "flags": header.flags.0,
+            "quality_score": header.quality_score,
+            "metadata": decoded.json,
+        });
+        // The map in MessagePack is kept where writing the fields again would not give the same bytes.
+        if known.encode().ok().as_ref() != Some(&decoded.bytes) {
+            aprn["msgpack"] = hex(&decoded.bytes).into();
+        }
+        if let Some(values) = values {
+            aprn["fields"] = values.into();
+        }
+        metadata.set(keys::APRN, aprn);
+        metadata
+    }
+
+    fn warn(&mut self) {
+        let flags = self.container.header.flags;
+        if flags.contains(Flags::ENCRYPTED) && !self.options.can_decrypt() {
+            self.warnings.push("the payload is encrypted; without a key only its size is known".into());
+        }
+        if self.container.signature.is_some() && self.options.trusted_keys.is_empty() {
+            self.warnings.push("the file is signed; nobody was asked to trust its key, so it was not verified".into());
+        }
+        let header = &self.container.header;
+        if self.is_plain() && header.payload_size != header.uncompressed_size {
+            let (payload, unpacked) = (header.payload_size, header.uncompressed_size);
+            let message = format!("the payload has {payload} bytes, but the header says {unpacked} unpacked");
+            self.warnings.push(message);
+        }
+    }
+
+    /// Whether the payload lies in the file as it is.
+    fn is_plain(&self) -> bool {
+        let header = &self.container.header;
+        header.compression == Compression::None && !header.flags.contains(Flags::ENCRYPTED)
+    }
+
+    fn check_crc(&self) -> Result<()> {
+        self.crc.get_or_init(|| self.container.check_crc(&self.source)).clone()
+    }
+
+    /// The payload of a file that is packed or encrypted.
+    fn unpacked(&self) -> Result<&[u8]> {
+        let unpacked = self.unpacked.get_or_init(|| {
+            if self.container.header.flags.contains(Flags::ENCRYPTED) && !self.options.can_decrypt() {
+                return Err(locked().at(self.container.payload.start));
+            }
+            self.options.open_payload(&self.container, &self.source)
+        });
+        unpacked.as_deref().map_err(Error::clone)
+    }
+
+    fn read(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let range = &self.ranges[tensor];
+        let start = range.start.checked_add(offset);
+        let end = start.and_then(|start| start.checked_add(buf.len() as u64)).filter(|&end| end <= range.end);
+        let (Some(start), Some(end)) = (start, end) else {
+            let len = range.end - range.start;
+            return Err(Error::corrupt(format!("{} bytes at {offset} end past its {len} bytes", buf.len())));
+        };
+        self.check_crc()?;
+        if self.is_plain() {
+            return self.source.read_at(self.container.payload.start + start, buf);
+        }
+        let payload = self.unpacked()?;
+        let bytes = usize::try_from(start).ok().zip(usize::try_from(end).ok());
+        let bytes = bytes.and_then(|(start, end)| payload.get(start..end));
+        buf.copy_from_slice(bytes.ok_or_else(|| Error::corrupt("it ends past the payload"))?);
+        Ok(())
+    }
+}
+
+impl CheckpointReader for AprnReader {
+    fn format(&self) -> FormatId {
+        FormatId::Aprn
+    }
+
+    fn is_locked(&self) -> bool {
+        self.container.header.flags.contains(Flags::ENCRYPTED) && !self.options.can_decrypt()
+    }
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    /// The tensor's own bytes in a plain payload; all of the payload where it is packed or encrypted as a whole.
+    fn stored(&self, tensor: usize) -> StoredRange {
+        let payload = &self.container.payload;
+        let (offset, len) = match self.is_plain() {
+            true => (payload.start + self.ranges[tensor].start, self.ranges[tensor].end - self.ranges[tensor].start),
+            false => (payload.start, payload.end - payload.start),
+        };
+        StoredRange { file: 0, offset, len }
+    }
+
+    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let read = self.read(tensor, offset, buf);
+        read.map_err(|error| error.for_tensor(&self.tensors[tensor].name).in_file(&self.files[0].name))
+    }
+
+    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
+        self.check_crc().ok()?;
+        let range = &self.ranges[tensor];
+        if self.is_plain() {
+            return self.source.slice_at(self.container.payload.start + range.start, range.end - range.start);
+        }
+        let (start, end) = (usize::try_from(range.start).ok()?, usize::try_from(range.end).ok()?);
+        self.unpacked().ok()?.get(start..end)
+    }
+
+    fn checksum(&self) -> Option<FileChecksum> {
+        let mut extents = Vec::new();
+        let mut position = 0;
+        let mut push = |kind: ExtentKind, end: u64| {
+            if end > position {
+                extents.push(Extent { kind, offset: position, len: end - position });
+                position = end;
+            }
+        };
+        // Of a file that is damaged, or whose payload is not as it lies there, only the bytes themselves can be read.
+        if self.is_plain() && self.check_crc().is_ok() {
+            for (tensor, range) in self.ranges.iter().enumerate() {
+                push(ExtentKind::Structure, self.container.payload.start + range.start);
+                push(ExtentKind::Tensor(tensor), self.container.payload.start + range.end);
+            }
+        }
+        push(ExtentKind::Structure, self.container.crc_offset);
+        Some(FileChecksum { crc32: self.container.crc32, extents })
+    }
+
+    fn read_raw(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.source.read_at(offset, buf).map_err(|error| error.in_file(&self.files[0].name))
+    }
+
+    fn files(&self) -> &[FileInfo] {
+        &self.files
+    }
+
+    fn header_fields(&self) -> Value {
+        let header = &self.container.header;
+        let mut fields = json!({
+            "version": format!("{}.{}", header.version_major, header.version_minor),
+            "model_type": header.kind().map_or_else(|| format!("{:#06x}", header.model_type), |kind| kind.to_string()),
+            "flags": header.flags.names(),
+            "compression": header.compression.name(),
+            "quality_score": header.quality_score,
+            "metadata_size": header.metadata_size,
+            "payload_size": header.payload_size,
+            "uncompressed_size": header.uncompressed_size,
+            "crc32": format!("{:#010x}", self.container.crc32),
+        });
+        if let Some((_, key)) = &self.container.signature {
+            fields["signed_by"] = hex(key).into();
+        }
+        fields
+    }
+
+    fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+}
