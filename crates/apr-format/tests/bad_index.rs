@@ -99,11 +99,17 @@ fn dimensions_and_dtypes_that_are_not_allowed_are_e001() {
 
 #[test]
 fn encodings_that_this_version_does_not_read_are_e003() {
-    for flags in [1, 3, 15, 1 << 4, 15 << 4, 1 << 8, 2 << 8, 15 << 8] {
+    for flags in [4, 15, 2 << 4, 15 << 4, 3 << 8, 15 << 8] {
         let error = refused_for("b.weight", &changed(|entry| entry.flags = flags));
         assert_eq!(error.code().id(), "E003", "{flags:#x}: {error}");
         assert!(error.message().contains("newer version"), "{error}");
     }
+    for flags in [1, 2, 3, 0x13, 1 << 8, 2 << 8] {
+        let error = refused_for("b.weight", &changed(|entry| entry.flags = flags));
+        assert_eq!(error.code().id(), "E002", "{flags:#x} without a raw size: {error}");
+    }
+    let error = refused_for("b.weight", &changed(|entry| entry.flags = 1 << 4));
+    assert_eq!(error.code().id(), "E001", "a filter without a codec: {error}");
     let error = refused_for("b.weight", &changed(|entry| entry.flags = 1 << 12));
     assert_eq!(error.code().id(), "E002", "encrypted in a file that is not: {error}");
 }

@@ -106,8 +106,16 @@ fn flags_and_their_blocks_come_together_or_not_at_all() {
         assert!(error.message().contains("does not flag"), "{error}");
 
         let reader = open(flagged.block(block).build());
-        assert_eq!(reader.warnings().len(), 1, "{:?}", reader.warnings());
+        assert_eq!(reader.warnings(), [""; 0]);
     }
+}
+
+#[test]
+fn signatures_without_digests_cover_nothing_and_are_refused() {
+    let builder = Apr2Builder { flags: SIGNED | 2, digests: false, ..sound() };
+    let error = refused(builder.block(Apr2Block::new(*b"SIGN", &[0; 16])).build());
+    assert_eq!(error.code().id(), "E002", "{error}");
+    assert!(error.message().contains("no digests"), "{error}");
 }
 
 #[test]

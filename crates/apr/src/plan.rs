@@ -59,7 +59,8 @@ pub fn plan(
 ) -> Result<Box<dyn CheckpointWriter>> {
     match options.format {
         TargetFormat::Apr2 => {
-            let options = apr2::WriteOptions { align_32: options.align_32, file_name: options.file_name.clone() };
+            let (align_32, file_name) = (options.align_32, options.file_name.clone());
+            let options = apr2::WriteOptions { align_32, file_name, ..apr2::WriteOptions::default() };
             Ok(Box::new(apr2::plan(tensors, metadata, companions, &options)?))
         }
         TargetFormat::Safetensors => {

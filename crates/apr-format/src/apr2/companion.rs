@@ -9,7 +9,6 @@ use apr_core::{Companion, DType, Error, Escaped, Metadata, Result, TensorInfo, k
 use serde_json::{Map, Value, json};
 
 use super::index::IndexEntry;
-use super::layout::Place;
 
 /// Companions over this many bytes go into tensors.
 const INLINE_COMPANION: usize = 1 << 20;
@@ -26,7 +25,8 @@ pub struct CompanionFile {
 /// Where a companion of an opened file is.
 pub(super) enum CompanionBytes {
     Text(String),
-    Tensor(Place),
+    /// In the tensor at this position in the index.
+    Tensor(usize, TensorInfo),
 }
 
 /// Puts companions into the metadata: short text as it is, the rest as U8 tensors that are returned with their bytes.
@@ -72,7 +72,6 @@ pub(super) fn embed_companions(
 pub(super) fn find_companions(
     metadata: &Metadata,
     entries: &[IndexEntry],
-    places: &[Place],
 ) -> Result<(Vec<Companion>, Vec<CompanionBytes>)> {
     let (mut companions, mut contents) = (Vec::new(), Vec::new());
     let mut taken = BTreeSet::new();
@@ -90,7 +89,8 @@ pub(super) fn find_companions(
                 if !taken.insert(at) {
                     return Err(Error::corrupt("two companions are in one tensor").for_tensor(tensor));
                 }
-                (places[at].len, CompanionBytes::Tensor(places[at]))
+                let info = entries[at].info.clone();
+                (info.byte_len()?, CompanionBytes::Tensor(at, info))
             }
             _ => {
                 let name = Escaped::short(name);

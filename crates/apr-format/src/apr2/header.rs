@@ -109,7 +109,7 @@ impl Header {
     /// Decodes the header and checks that the sections follow each other within `file_len` bytes.
     ///
     /// # Errors
-    /// E001 without the magic or with a layout that is not APR2's, E003 for another major version or encrypted files,
+    /// E001 without the magic or with a layout that is not APR2's, E003 for another major version,
     /// E002 when sections overlap or lie outside the file.
     pub fn decode(bytes: &[u8; Self::LEN as usize], file_len: u64) -> Result<Self> {
         let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
@@ -133,9 +133,6 @@ impl Header {
         if header.version_major != VERSION_MAJOR {
             let (major, minor) = (header.version_major, header.version_minor);
             return Err(Error::version(format!("version {major}.{minor} is not supported, only 2.x is")).at(4));
-        }
-        if header.flags.contains(Flags::ENCRYPTED) {
-            return Err(Error::version("the file is encrypted, which is not supported").at(8));
         }
         if header.metadata_offset != Self::LEN {
             let offset = header.metadata_offset;

@@ -4,9 +4,9 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use apr_core::{DType, Error, Escaped, Result, Shape, TensorInfo};
+use apr_core::{DType, Error, Escaped, Result, Shape, StoredForm, TensorInfo};
 
-use super::header::Header;
+use super::header::{Flags, Header};
 
 /// `tensor_count` and a reserved word.
 pub(super) const INDEX_HEADER_LEN: usize = 8;
@@ -16,15 +16,17 @@ const ENTRY_FIXED_LEN: usize = 2 + 1 + 1 + 8 + 8 + 8 + 4;
 
 /// Per-tensor flags (`spec/apr2.md`, "Per-tensor flags").
 mod flag {
-    pub(super) const CODEC: u32 = 0xf;
-    pub(super) const FILTER: u32 = 0xf0;
-    pub(super) const LAYOUT: u32 = 0xf00;
-    pub(super) const ENCRYPTED: u32 = 1 << 12;
+    pub(crate) const CODEC: u32 = 0xf;
+    pub(crate) const FILTER: u32 = 0xf0;
+    pub(crate) const LAYOUT: u32 = 0xf00;
+    pub(crate) const ENCRYPTED: u32 = 1 << 12;
     pub(crate) const TIED: u32 = 1 << 13;
+    /// What a stored form consists of.
+    pub(crate) const FORM: u32 = CODEC | FILTER | LAYOUT;
     pub(super) const KNOWN: u32 = CODEC | FILTER | LAYOUT | ENCRYPTED | TIED;
 }
 
-pub(super) use flag::TIED;
+pub(super) use flag::{CODEC, ENCRYPTED, FORM, LAYOUT, TIED};
 
 /// A decoded entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +36,8 @@ pub(super) struct IndexEntry {
     pub(super) offset: u64,
     /// Bytes stored.
     pub(super) size: u64,
+    /// Bytes after decoding; 0 where codec, filter and layout are all plain.
+    pub(super) raw_size: u64,
     pub(super) flags: u32,
 }
 
@@ -41,6 +45,13 @@ impl IndexEntry {
     /// Whether the bytes are those of another tensor.
     pub(super) fn is_tied(&self) -> bool {
         self.flags & flag::TIED != 0
+    }
+
+    /// The stored form, where the bytes don't lie there plainly.
+    pub(super) fn form(&self) -> Option<StoredForm> {
+        let flags = self.flags & FORM;
+        let len = if self.flags & ENCRYPTED != 0 { opened_len(self.size)? } else { self.size };
+        (flags != 0).then_some(StoredForm { flags, raw_len: self.raw_size, len })
     }
 
     /// Bytes of the encoded entry.
@@ -59,7 +70,7 @@ impl IndexEntry {
             out.extend_from_slice(&dim.to_le_bytes());
         }
         debug_assert!(dtype.apr2_code().is_some());
-        for word in [self.offset, self.size, 0] {
+        for word in [self.offset, self.size, self.raw_size] {
             out.extend_from_slice(&word.to_le_bytes());
         }
         out.extend_from_slice(&self.flags.to_le_bytes());
@@ -130,7 +141,7 @@ pub(super) fn decode_index(bytes: &[u8], header: &Header) -> Result<Index> {
     index.entries.reserve_exact(count);
     for number in 0..count {
         let start = cursor.offset();
-        let entry = decode_entry(&mut cursor, number)?;
+        let entry = decode_entry(&mut cursor, number, header.flags.contains(Flags::ENCRYPTED))?;
         if let Some(previous) = index.entries.last() {
             check_order(&previous.info.name, &entry.info.name).map_err(|error| error.at(start))?;
         }
@@ -163,7 +174,7 @@ fn check_order(previous: &str, name: &str) -> Result<()> {
     }
 }
 
-fn decode_entry(cursor: &mut Cursor<'_>, number: usize) -> Result<IndexEntry> {
+fn decode_entry(cursor: &mut Cursor<'_>, number: usize, encrypted: bool) -> Result<IndexEntry> {
     let start = cursor.offset();
     let name_len = usize::from(cursor.u16()?);
     let name = core::str::from_utf8(cursor.take(name_len)?)
@@ -171,10 +182,10 @@ fn decode_entry(cursor: &mut Cursor<'_>, number: usize) -> Result<IndexEntry> {
     if name.is_empty() {
         return Err(Error::format(format!("tensor {number} has an empty name")).at(start));
     }
-    decode_fields(cursor, name).map_err(|error| error.for_tensor(name).at(start))
+    decode_fields(cursor, name, encrypted).map_err(|error| error.for_tensor(name).at(start))
 }
 
-fn decode_fields(cursor: &mut Cursor<'_>, name: &str) -> Result<IndexEntry> {
+fn decode_fields(cursor: &mut Cursor<'_>, name: &str, encrypted: bool) -> Result<IndexEntry> {
     let code = cursor.u8()?;
     let dtype = DType::from_apr2_code(code).ok_or_else(|| Error::format(format!("unknown dtype code {code}")))?;
     let n_dims = usize::from(cursor.u8()?);
@@ -185,36 +196,98 @@ fn decode_fields(cursor: &mut Cursor<'_>, name: &str) -> Result<IndexEntry> {
     let info = TensorInfo { name: name.to_string(), dtype, shape: dims.into() };
     let (offset, size, raw_size) = (cursor.u64()?, cursor.u64()?, cursor.u64()?);
     let flags = cursor.u32()?;
-    check_encoding(flags)?;
     let len = info.byte_len()?;
-    let tied = flags & flag::TIED != 0;
-    if tied && size != 0 {
-        return Err(Error::corrupt(format!("it is tied to another tensor, but the index gives it {size} bytes")));
-    }
-    if !tied && size != len {
-        let shape = info.shape;
-        return Err(Error::corrupt(format!(
-            "the index gives it {size} bytes, but {dtype} of shape {shape} takes {len}"
-        )));
-    }
-    if raw_size != 0 {
-        return Err(Error::corrupt(format!("a plain tensor with a raw size of {raw_size}; it should be 0")));
-    }
-    Ok(IndexEntry { info, offset, size, flags })
+    let entry = IndexEntry { info, offset, size, raw_size, flags };
+    check_encoding(&entry, encrypted)?;
+    check_sizes(&entry, len)?;
+    Ok(entry)
 }
 
-fn check_encoding(flags: u32) -> Result<()> {
-    for (mask, what) in [(flag::CODEC, "codec"), (flag::FILTER, "filter"), (flag::LAYOUT, "layout")] {
-        let number = (flags & mask) >> mask.trailing_zeros();
-        if number != 0 {
+fn check_encoding(entry: &IndexEntry, encrypted: bool) -> Result<()> {
+    let known = [(flag::CODEC, "codec", 3), (flag::FILTER, "filter", 1), (flag::LAYOUT, "layout", 2)];
+    for (mask, what, last) in known {
+        let number = (entry.flags & mask) >> mask.trailing_zeros();
+        if number > last {
             return Err(Error::version(format!("{what} {number} is not supported: written by a newer version")));
         }
     }
-    // A header with the flag was refused before.
-    if flags & flag::ENCRYPTED != 0 {
-        return Err(Error::corrupt("it is flagged as encrypted, which contradicts the header"));
+    if entry.flags & flag::FILTER != 0 && entry.flags & flag::CODEC == 0 {
+        return Err(Error::format("a filter without a codec"));
+    }
+    if (entry.flags & flag::ENCRYPTED != 0) != encrypted {
+        let (is, header) = if encrypted { ("not flagged", "is") } else { ("flagged", "is not") };
+        return Err(Error::corrupt(format!("it is {is} as encrypted, but the header {header}")));
     }
     Ok(())
+}
+
+fn check_sizes(entry: &IndexEntry, len: u64) -> Result<()> {
+    let IndexEntry { info: TensorInfo { dtype, shape, .. }, size, raw_size, flags, .. } = entry;
+    if entry.is_tied() {
+        return match (size, raw_size, flags & FORM) {
+            (0, 0, 0) => Ok(()),
+            (0, ..) => Err(Error::corrupt("it is tied to another tensor, but flagged as compressed or sparse")),
+            _ => Err(Error::corrupt(format!("it is tied to another tensor, but the index gives it {size} bytes"))),
+        };
+    }
+    let opened = if flags & ENCRYPTED != 0 { opened_len(*size) } else { Some(*size) };
+    let stored = opened.ok_or_else(|| {
+        Error::corrupt(format!("the index gives it {size} bytes, which encrypted chunks don't add up to"))
+    })?;
+    if flags & FORM == 0 {
+        if *raw_size != 0 {
+            return Err(Error::corrupt(format!("a plain tensor with a raw size of {raw_size}; it should be 0")));
+        }
+        if stored != len {
+            return Err(Error::corrupt(format!(
+                "the index gives it {stored} bytes, but {dtype} of shape {shape} takes {len}"
+            )));
+        }
+        return Ok(());
+    }
+    if flags & LAYOUT == 0 && *raw_size != len {
+        return Err(Error::corrupt(format!(
+            "the index says that it decodes to {raw_size} bytes, but {dtype} of shape {shape} takes {len}"
+        )));
+    }
+    let form = StoredForm { flags: flags & FORM, raw_len: *raw_size, len: stored };
+    check_form(form).map_err(Error::corrupt)
+}
+
+/// Whether so many stored bytes can decode to so many: every block of a codec takes at least its length and one byte.
+pub(super) fn check_form(form: StoredForm) -> core::result::Result<(), String> {
+    let StoredForm { flags, raw_len, len } = form;
+    let enough = if flags & flag::CODEC == 0 {
+        len == raw_len
+    } else {
+        let blocks = raw_len.div_ceil(block_len(flags));
+        blocks.checked_mul(u64::from(BLOCK_HEADER_LEN) + 1).is_some_and(|least| len >= least)
+    };
+    if enough { Ok(()) } else { Err(format!("{len} stored bytes can't decode to {raw_len}")) }
+}
+
+/// Length of a codec's framing before each block, in bytes.
+pub(super) const BLOCK_HEADER_LEN: u32 = 4;
+
+/// Decoded length of the blocks that a codec cuts tensors into, in bytes.
+pub(super) const fn block_len(flags: u32) -> u64 {
+    if flags & flag::CODEC == 1 { 64 << 10 } else { 1 << 20 }
+}
+
+/// Length of the pieces that are encrypted one by one, in bytes, and what each grows by.
+pub(super) const SEALED_CHUNK: u64 = 64 << 10;
+pub(super) const TAG_LEN: u64 = 16;
+
+/// Bytes before encryption of so many encrypted ones; `None` where chunks don't add up to them.
+pub(super) fn opened_len(sealed: u64) -> Option<u64> {
+    let chunks = sealed.div_ceil(SEALED_CHUNK + TAG_LEN);
+    let last = sealed - chunks.saturating_sub(1) * (SEALED_CHUNK + TAG_LEN);
+    (chunks == 0 || last > TAG_LEN).then(|| sealed - chunks * TAG_LEN)
+}
+
+/// Bytes after encryption of so many plain ones; `None` past `u64`.
+pub(super) fn sealed_len(plain: u64) -> Option<u64> {
+    plain.checked_add(plain.div_ceil(SEALED_CHUNK).checked_mul(TAG_LEN)?)
 }
 
 /// Reads fields one after the other; running out is E002.

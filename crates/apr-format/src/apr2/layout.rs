@@ -26,10 +26,12 @@ pub(super) fn align(offset: u64, alignment: u64) -> Option<u64> {
 pub(super) struct Place {
     /// From the start of the file, in bytes.
     pub(super) offset: u64,
-    /// Bytes of the tensor.
+    /// Bytes there.
     pub(super) len: u64,
     /// Position in the index.
     pub(super) index: usize,
+    /// Position of the entry whose bytes they are: of a tied one, its target's.
+    pub(super) owner: usize,
     /// The bytes are those of another tensor.
     pub(super) tied: bool,
 }
@@ -62,7 +64,7 @@ pub(super) fn place_entries(
             ))
             .for_tensor(&entry.info.name));
         };
-        Ok(Place { offset, len: entry.size, index, tied: entry.is_tied() })
+        Ok(Place { offset, len: entry.size, index, owner: index, tied: entry.is_tied() })
     });
     let mut places = own.collect::<Result<Vec<_>>>()?;
     for (index, entry) in entries.iter().enumerate().filter(|(_, entry)| entry.is_tied()) {

@@ -5,8 +5,9 @@
 //!     metadata           JSON, UTF-8
 //!     tensor index       names ascending: dtype, shape, offset, size
 //!     zero padding       to D, with slack for a longer front
-//!  D  tensors            in their source's order, each aligned to 64 (or 32) bytes
-//!  T  trailer blocks     64-aligned; DGST: a BLAKE3 digest a tensor
+//!  D  ENCR block         of encrypted files: the key, wrapped ([`crypto`](crate::crypto))
+//!     tensors            in their source's order, each aligned to 64 (or 32) bytes
+//!  T  trailer blocks     64-aligned; DGST: a BLAKE3 digest a tensor; SIGN: signatures; LICN: a licence
 //!     footer (16)        CRC-32 of all before it, "2RPA", file size
 //! ```
 //!
@@ -14,8 +15,11 @@
 //! let a reader check just the tensor it loads, and the CRC covers the rest. Tensors keep the order of their source, so
 //! that a file converted back is the same file.
 //!
+//! A model may be cut into shards, each such a file, which a manifest in JSON names ([`plan_shards`], [`open_manifest`]).
+//!
 //! Limits: 8 dimensions, names of 65,535 bytes, metadata and index within the first 4 GiB; tensor offsets are 64 bits.
-//! Plain tensors only: compressed, sparse and encrypted ones are recognised and refused with E003.
+//! Tensors may be compressed ([`codec`](crate::codec)), sparse ([`apr_tensor::sparse`]; read, not written) and encrypted; any
+//! range of one is read without the rest.
 //!
 //! ```
 //! use apr_core::{CheckpointReader, CheckpointWriter, Notes, DType, Limits, Metadata, TensorInfo};
@@ -35,16 +39,34 @@
 //! ```
 
 mod companion;
+mod encode;
+mod encrypt;
 mod header;
 mod index;
 mod layout;
+mod manifest;
+mod plan;
 mod reader;
+mod revise;
+mod seal;
+mod shard_writer;
+mod sharded;
+mod sparse;
+mod stored;
 mod trailer;
 mod writer;
 
 pub use companion::CompanionFile;
+#[cfg(feature = "encryption")]
+pub use encrypt::Encrypt;
 pub use header::{Flags, Header, MAGIC};
 pub use layout::FOOTER_LEN;
-pub use reader::{Apr2Reader, open};
+pub use manifest::{Contents, Manifest, ShardEntry, is_manifest};
+pub use plan::{STREAMING_FRONT, WriteOptions};
+pub use reader::{Apr2Reader, open, open_with_keys};
+pub use revise::{Changes, Revision};
+pub use seal::Keys;
+pub use shard_writer::plan_shards;
+pub use sharded::{ShardedApr2, open_manifest};
 pub use trailer::Footer;
-pub use writer::{Apr2Writer, WriteOptions, plan};
+pub use writer::{Apr2Writer, plan};

@@ -9,17 +9,19 @@ use alloc::vec::Vec;
 
 use apr_core::digest::Digest;
 use apr_core::{
-    ByteSource, CheckpointReader, Companion, Error, Extent, ExtentKind, FileChecksum, FileInfo, FormatId, Limits,
-    Metadata, Result, StoredRange, TensorInfo, keys, read_vec,
+    ByteSource, CheckpointReader, Companion, DType, Error, Extent, ExtentKind, FileChecksum, FileInfo, FormatId,
+    Limits, Metadata, Result, Signed, StoredForm, StoredRange, TensorInfo, keys, read_vec,
 };
 use serde_json::{Value, json};
 
 use super::companion::{CompanionBytes, find_companions};
-use super::header::Header;
-use super::index::{Index, decode_index};
+use super::header::{Flags, Header};
+use super::index::{CODEC, Index, IndexEntry, decode_index};
 use super::layout::{
     BLOCK_ALIGNMENT, Place, align, alignment_warning, check_overlaps, data_end, place_entries, sort_by_place,
 };
+use super::seal::{Encryption, Keys, Seal};
+use super::stored::{Access, ScratchPool, StoredTensor};
 use super::trailer::{Footer, Trailer, read_trailer};
 
 /// An APR2 file opened for reading.
@@ -27,19 +29,22 @@ pub struct Apr2Reader {
     source: Box<dyn ByteSource>,
     header: Header,
     footer: Footer,
+    trailer: Trailer,
     trailer_offset: u64,
-    footer_offset: u64,
     metadata: Metadata,
-    /// In stored order, without the tensors that hold companions.
+    /// In stored order, without those that hold companions or metadata.
     tensors: Vec<TensorInfo>,
-    /// For each of `tensors`: its place, and its position in the index.
-    places: Vec<Place>,
+    /// For each of `tensors`, its position in the index.
+    entries: Vec<usize>,
+    /// In index order.
+    stored: Vec<StoredTensor>,
     /// Positions in `tensors`, sorted by name.
     by_name: Vec<usize>,
     companions: Vec<Companion>,
     companion_bytes: Vec<CompanionBytes>,
-    /// In index order.
-    digests: Option<Vec<Digest>>,
+    encryption: Encryption,
+    hidden_metadata: bool,
+    scratch: ScratchPool,
     files: [FileInfo; 1],
     limits: Limits,
     warnings: Vec<String>,
@@ -51,66 +56,143 @@ pub struct Apr2Reader {
 /// E001 when it is not an APR2 file or breaks a rule of the format, E002 when parts are missing or contradict each
 /// other, E003 for versions and encodings this crate does not read, E008 beyond `limits`; each names `name`.
 pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> Result<Apr2Reader> {
-    Apr2Reader::open(Box::new(source), name, limits).map_err(|error| error.in_file(name))
+    open_with_keys(source, name, limits, &Keys::default())
+}
+
+/// Opens an APR2 file that may be encrypted. Without keys an encrypted one opens too, and what is readable of it is what
+/// is not encrypted.
+///
+/// # Errors
+/// Those of [`open`]; E005 when no key fits, or header, metadata or index are not those that were encrypted, E008 for a
+/// password that costs more to try than [`crypto`](crate::crypto) allows.
+pub fn open_with_keys<S: ByteSource + 'static>(
+    source: S,
+    name: &str,
+    limits: &Limits,
+    keys: &Keys,
+) -> Result<Apr2Reader> {
+    Apr2Reader::open(Box::new(source), name, limits, keys).map_err(|error| error.in_file(name))
 }
 
 impl Apr2Reader {
-    fn open(source: Box<dyn ByteSource>, name: &str, limits: &Limits) -> Result<Self> {
+    fn open(source: Box<dyn ByteSource>, name: &str, limits: &Limits, keys: &Keys) -> Result<Self> {
         let header = read_header(&source)?;
         limits.check_metadata(header.metadata_size.into()).map_err(|error| error.at(16))?;
         limits.check_index(header.index_size.into()).map_err(|error| error.at(24))?;
-        let metadata = read_vec(&source, header.metadata_offset.into(), header.metadata_size.into())?;
-        let metadata = Metadata::parse(&metadata).map_err(|error| error.at(header.metadata_offset.into()))?;
-        let index = read_vec(&source, header.index_offset.into(), header.index_size.into())?;
-        let Index { entries, warnings: index_warnings } = decode_index(&index, &header)?;
+        let metadata_bytes = read_vec(&source, header.metadata_offset.into(), header.metadata_size.into())?;
+        let index_bytes = read_vec(&source, header.index_offset.into(), header.index_size.into())?;
+        let metadata = Metadata::parse(&metadata_bytes).map_err(|error| error.at(header.metadata_offset.into()))?;
+        let Index { entries, warnings: index_warnings } = decode_index(&index_bytes, &header)?;
 
-        let mut places = place_entries(&entries, &metadata, &header, source.len())?;
-        let stored = sort_by_place(&entries);
-        check_overlaps(&entries, &places, &stored)?;
-        let trailer_offset = align(data_end(&entries, &header), BLOCK_ALIGNMENT);
+        let places = place_entries(&entries, &metadata, &header, source.len())?;
+        let order = sort_by_place(&entries);
+        check_overlaps(&entries, &places, &order)?;
+        let encryption = Encryption::open(&source, &header, [&metadata_bytes, &index_bytes], keys)?;
+        drop((metadata_bytes, index_bytes));
+        check_room(&entries, &encryption)?;
+        let data_end = data_end(&entries, &header).max(u64::from(header.data_offset) + encryption.block_len);
+        let trailer_offset = align(data_end, BLOCK_ALIGNMENT);
         let trailer_offset = trailer_offset.ok_or_else(|| Error::corrupt("the data section ends past 2^64").at(28))?;
-        let Trailer { digests, footer, footer_offset, warnings: trailer_warnings } =
-            read_trailer(&source, &header, trailer_offset, entries.len())?;
+        let mut trailer = read_trailer(&source, &header, trailer_offset, entries.len())?;
 
         let mut warnings = header.warnings();
         warnings.extend(index_warnings);
         warnings.extend(alignment_warning(&places, &header));
+        warnings.extend(compression_warning(&entries, &header));
         warnings.extend(required_keys_warning(&metadata));
-        warnings.extend(trailer_warnings);
+        warnings.append(&mut trailer.warnings);
 
-        let found = find_companions(&metadata, &entries, &places);
-        let (companions, companion_bytes) = found.map_err(|error| error.at(header.metadata_offset.into()))?;
-        let mut hidden = vec![false; entries.len()];
-        for bytes in &companion_bytes {
-            if let CompanionBytes::Tensor(place) = bytes {
-                hidden[place.index] = true;
-            }
-        }
-        let visible: Vec<usize> = stored.into_iter().filter(|&index| !hidden[index]).collect();
-        places = visible.iter().map(|&index| places[index]).collect();
-        let mut entries: Vec<_> = entries.into_iter().map(|entry| Some(entry.info)).collect();
-        let tensors: Vec<_> = visible.iter().filter_map(|&index| entries[index].take()).collect();
-        let mut by_name: Vec<usize> = (0..tensors.len()).collect();
-        by_name.sort_unstable_by_key(|&tensor| places[tensor].index);
-
-        let files = [FileInfo { name: name.to_string(), len: source.len() }];
-        Ok(Self {
-            source,
+        let encrypted = header.flags.contains(Flags::ENCRYPTED);
+        let stored = places.into_iter().map(|place| {
+            let owner = &entries[place.owner];
+            let sealed_as = if encrypted { owner.info.name.as_str() } else { "" };
+            StoredTensor::new(place, owner.form(), sealed_as)
+        });
+        let mut reader = Self {
+            stored: stored.collect(),
             header,
-            footer,
+            footer: trailer.footer,
+            trailer,
             trailer_offset,
-            footer_offset,
             metadata,
-            tensors,
-            places,
-            by_name,
-            companions,
-            companion_bytes,
-            digests,
-            files,
+            tensors: Vec::new(),
+            entries: Vec::new(),
+            by_name: Vec::new(),
+            companions: Vec::new(),
+            companion_bytes: Vec::new(),
+            encryption,
+            hidden_metadata: false,
+            scratch: ScratchPool::default(),
+            files: [FileInfo { name: name.to_string(), len: source.len() }],
             limits: *limits,
             warnings,
-        })
+            source,
+        };
+        let hidden = reader.reveal_metadata(&entries)?;
+        reader.hidden_metadata = hidden.is_some();
+        reader.list_tensors(entries, &order, hidden)?;
+        Ok(reader)
+    }
+
+    /// Adds what an encrypted file keeps in a tensor to the metadata, where a key is there; returns the tensor.
+    fn reveal_metadata(&mut self, entries: &[IndexEntry]) -> Result<Option<usize>> {
+        if !self.header.flags.contains(Flags::ENCRYPTED) {
+            return Ok(None);
+        }
+        let found = entries.binary_search_by(|entry| entry.info.name.as_str().cmp(keys::HIDDEN_TENSOR)).ok();
+        let Some(at) = found.filter(|&at| entries[at].info.dtype == DType::U8) else { return Ok(None) };
+        if matches!(self.encryption.seal, Seal::Locked) {
+            self.warnings.push("most metadata are encrypted too; a key or a password shows them".into());
+            return Ok(Some(at));
+        }
+        let len = entries[at].info.byte_len()?;
+        self.limits.check_metadata(len)?;
+        let mut json = zeros(len)?;
+        let name = |error: Error| error.for_tensor(keys::HIDDEN_TENSOR);
+        self.stored[at].read(self.access(), &entries[at].info, 0, &mut json).map_err(name)?;
+        let hidden = Metadata::parse(&json).map_err(name)?;
+        hidden.iter().for_each(|(key, value)| self.metadata.set_default(key, value.clone()));
+        Ok(Some(at))
+    }
+
+    /// Tells tensors from companions.
+    fn list_tensors(&mut self, entries: Vec<IndexEntry>, order: &[usize], metadata: Option<usize>) -> Result<()> {
+        let found = find_companions(&self.metadata, &entries);
+        (self.companions, self.companion_bytes) =
+            found.map_err(|error| error.at(self.header.metadata_offset.into()))?;
+        let mut hidden = vec![false; entries.len()];
+        for bytes in &self.companion_bytes {
+            if let CompanionBytes::Tensor(at, _) = bytes {
+                hidden[*at] = true;
+            }
+        }
+        metadata.into_iter().for_each(|at| hidden[at] = true);
+        if self.is_locked() {
+            // Nobody can read them, and what is in the metadata is there all the same.
+            let is_text = |at: &usize| matches!(self.companion_bytes[*at], CompanionBytes::Text(_));
+            let readable: Vec<usize> = (0..self.companions.len()).filter(is_text).collect();
+            self.companions = readable.iter().map(|&at| self.companions[at].clone()).collect();
+            self.companion_bytes.retain(|bytes| matches!(bytes, CompanionBytes::Text(_)));
+        }
+        self.entries = order.iter().copied().filter(|&index| !hidden[index]).collect();
+        let mut infos: Vec<_> = entries.into_iter().map(|entry| Some(entry.info)).collect();
+        self.tensors = self.entries.iter().filter_map(|&index| infos[index].take()).collect();
+        self.by_name = (0..self.tensors.len()).collect();
+        self.by_name.sort_unstable_by_key(|&tensor| self.entries[tensor]);
+        Ok(())
+    }
+
+    fn access(&self) -> Access<'_> {
+        Access { source: &*self.source, seal: &self.encryption.seal, scratch: &self.scratch }
+    }
+
+    fn of(&self, tensor: usize) -> &StoredTensor {
+        &self.stored[self.entries[tensor]]
+    }
+
+    /// Names the tensor and the file in what went wrong with it.
+    fn blame<T>(&self, tensor: usize, result: Result<T>) -> Result<T> {
+        result.map_err(|error| error.for_tensor(&self.tensors[tensor].name).in_file(&self.files[0].name))
     }
 
     /// The header.
@@ -125,6 +207,11 @@ impl Apr2Reader {
         self.footer
     }
 
+    /// Adds a warning about how the file is used.
+    pub fn warn(&mut self, warning: String) {
+        self.warnings.push(warning);
+    }
+
     /// Position of a tensor in [`tensors`](CheckpointReader::tensors).
     #[must_use]
     pub fn position(&self, name: &str) -> Option<usize> {
@@ -132,20 +219,67 @@ impl Apr2Reader {
         found.ok().map(|at| self.by_name[at])
     }
 
-    /// All bytes of a tensor: borrowed where the source lies in memory, read into a vector elsewhere (seed 000,
+    pub(super) fn source(&self) -> &dyn ByteSource {
+        &*self.source
+    }
+
+    /// In index order.
+    pub(super) fn digests(&self) -> Option<&[Digest]> {
+        self.trailer.digests.as_deref()
+    }
+
+    /// The SIGN block.
+    pub(super) fn signatures(&self) -> Option<&[u8]> {
+        self.trailer.signatures.as_deref()
+    }
+
+    /// The LICN block.
+    pub(super) fn licence(&self) -> Option<&[u8]> {
+        self.trailer.licence.as_deref()
+    }
+
+    /// Where the trailer blocks start, and where the footer does.
+    pub(super) fn tail_range(&self) -> (u64, u64) {
+        (self.trailer_offset, self.trailer.footer_offset)
+    }
+
+    /// Whether most metadata are in an encrypted tensor.
+    pub(super) fn has_hidden_metadata(&self) -> bool {
+        self.hidden_metadata
+    }
+
+    /// The ENCR block over another front; empty in a plain file.
+    pub(super) fn revised_encr(
+        &self,
+        header: &Header,
+        metadata: &[u8],
+        index: &[u8],
+        changed: bool,
+    ) -> Result<Vec<u8>> {
+        let block = read_vec(&self.source, self.header.data_offset.into(), self.encryption.block_len)?;
+        if !changed || block.is_empty() {
+            return Ok(block);
+        }
+        self.encryption.seal.authenticate(&block, header, [metadata, index])
+    }
+
+    /// All bytes of a tensor: borrowed where they lie plainly in memory, read into a vector elsewhere (seed 000,
     /// `tensor_slice`).
     ///
     /// # Errors
-    /// E001 when there is no such tensor, E007 when reading fails, E008 when it exceeds the address space.
+    /// E001 when there is no such tensor, E002 when its blocks don't decode, E005 when it can't be decrypted, E007 when
+    /// reading fails, E008 when it exceeds the address space.
     pub fn tensor_bytes(&self, name: &str) -> Result<Cow<'_, [u8]>> {
-        let read = match self.position(name) {
-            None => Err(Error::format("there is no such tensor")),
-            Some(tensor) => match self.tensor_slice(tensor) {
-                Some(bytes) => Ok(Cow::Borrowed(bytes)),
-                None => read_vec(&self.source, self.places[tensor].offset, self.places[tensor].len).map(Cow::Owned),
-            },
+        let Some(tensor) = self.position(name) else {
+            return Err(Error::format("there is no such tensor").for_tensor(name).in_file(&self.files[0].name));
         };
-        read.map_err(|error| error.for_tensor(name).in_file(&self.files[0].name))
+        if let Some(bytes) = self.tensor_slice(tensor) {
+            return Ok(Cow::Borrowed(bytes));
+        }
+        let len = self.tensors[tensor].byte_len()?;
+        let mut bytes = self.blame(tensor, zeros(len))?;
+        self.read_tensor(tensor, 0, &mut bytes)?;
+        Ok(Cow::Owned(bytes))
     }
 }
 
@@ -163,27 +297,51 @@ impl CheckpointReader for Apr2Reader {
     }
 
     fn stored(&self, tensor: usize) -> StoredRange {
-        let Place { offset, len, tied, .. } = self.places[tensor];
+        let Place { offset, len, tied, .. } = self.of(tensor).place;
         StoredRange { file: 0, offset, len: if tied { 0 } else { len } }
     }
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let place = self.places[tensor];
-        let read = match offset.checked_add(buf.len() as u64) {
-            Some(end) if end <= place.len => self.source.read_at(place.offset + offset, buf),
-            _ => Err(Error::corrupt(format!("{} bytes at {offset} end past its {} bytes", buf.len(), place.len))),
-        };
-        read.map_err(|error| error.for_tensor(&self.tensors[tensor].name).in_file(&self.files[0].name))
+        self.blame(tensor, self.of(tensor).read(self.access(), &self.tensors[tensor], offset, buf))
+    }
+
+    fn stored_form(&self, tensor: usize) -> Option<StoredForm> {
+        self.of(tensor).form()
+    }
+
+    fn read_stored(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.blame(tensor, self.of(tensor).read_stored(self.access(), offset, buf))
+    }
+
+    fn read_verbatim(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.blame(tensor, self.of(tensor).read_verbatim(self.access(), offset, buf))
+    }
+
+    fn is_encoded(&self, tensor: usize) -> bool {
+        self.of(tensor).is_encoded()
+    }
+
+    fn is_locked(&self) -> bool {
+        matches!(self.encryption.seal, Seal::Locked)
+    }
+
+    fn signed(&self) -> Result<Option<Signed>> {
+        let signed = self.trailer.signed(&self.source, &self.header, self.encryption.block_len);
+        signed.map_err(|error| error.in_file(&self.files[0].name))
     }
 
     fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
-        self.source.slice_at(self.places[tensor].offset, self.places[tensor].len)
+        let stored = self.of(tensor);
+        if stored.is_encoded() {
+            return None;
+        }
+        self.source.slice_at(stored.place.offset, stored.place.len)
     }
 
     fn digest(&self, tensor: usize) -> Option<Digest> {
-        let place = self.places[tensor];
+        let place = self.of(tensor).place;
         // A tied tensor stores nothing of its own; its digest in the file is that of no bytes.
-        self.digests.as_ref().filter(|_| !place.tied).map(|digests| digests[place.index])
+        self.trailer.digests.as_ref().filter(|_| !place.tied).map(|digests| digests[place.index])
     }
 
     fn checksum(&self) -> Option<FileChecksum> {
@@ -192,15 +350,19 @@ impl CheckpointReader for Apr2Reader {
             structure(0, self.header.metadata_end()),
             structure(self.header.index_offset.into(), self.header.index_end()),
         ];
-        for (tensor, place) in self.places.iter().enumerate().filter(|(_, place)| !place.tied) {
-            parts.push(Extent { kind: ExtentKind::Tensor(tensor), offset: place.offset, len: place.len });
-        }
+        let data_offset = u64::from(self.header.data_offset);
+        parts.push(structure(data_offset, data_offset + self.encryption.block_len));
+        let mut kinds = vec![ExtentKind::Structure; self.stored.len()];
+        self.entries.iter().enumerate().for_each(|(tensor, &entry)| kinds[entry] = ExtentKind::Tensor(tensor));
         for (companion, bytes) in self.companion_bytes.iter().enumerate() {
-            if let CompanionBytes::Tensor(place) = bytes {
-                parts.push(Extent { kind: ExtentKind::Companion(companion), offset: place.offset, len: place.len });
+            if let CompanionBytes::Tensor(entry, _) = bytes {
+                kinds[*entry] = ExtentKind::Companion(companion);
             }
         }
-        parts.push(structure(self.trailer_offset, self.footer_offset));
+        for (stored, kind) in self.stored.iter().zip(kinds).filter(|(stored, _)| !stored.place.tied) {
+            parts.push(Extent { kind, offset: stored.place.offset, len: stored.place.len });
+        }
+        parts.push(structure(self.trailer_offset, self.trailer.footer_offset));
         parts.sort_by_key(|part| (part.offset, part.len));
 
         let mut extents = Vec::with_capacity(2 * parts.len());
@@ -227,7 +389,7 @@ impl CheckpointReader for Apr2Reader {
 
     fn header_fields(&self) -> Value {
         let Header { version_major, version_minor, flags, .. } = self.header;
-        json!({
+        let mut fields = json!({
             "version": format!("{version_major}.{version_minor}"),
             "flags": flags.names(),
             "alignment": flags.alignment(),
@@ -236,10 +398,15 @@ impl CheckpointReader for Apr2Reader {
             "index_offset": self.header.index_offset,
             "index_size": self.header.index_size,
             "data_offset": self.header.data_offset,
-            "digests": self.digests.is_some(),
+            "digests": self.trailer.digests.is_some(),
             "crc32": format!("{:#010x}", self.footer.crc32),
             "file_size": self.footer.file_size,
-        })
+        });
+        if self.header.flags.contains(Flags::ENCRYPTED) {
+            let (locks, locked) = (&self.encryption.locks, self.is_locked());
+            fields["encryption"] = json!({ "cipher": "AES-256-GCM", "locks": locks, "locked": locked });
+        }
+        fields
     }
 
     fn companions(&self) -> &[Companion] {
@@ -249,10 +416,7 @@ impl CheckpointReader for Apr2Reader {
     fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
         let read = match &self.companion_bytes[companion] {
             CompanionBytes::Text(text) => Ok(text.as_bytes().to_vec()),
-            CompanionBytes::Tensor(place) => {
-                let allowed = self.limits.check_companion(place.len).map_err(|error| error.at(place.offset));
-                allowed.and_then(|()| read_vec(&self.source, place.offset, place.len))
-            }
+            CompanionBytes::Tensor(entry, info) => self.read_companion_tensor(&self.stored[*entry], info),
         };
         read.map_err(|error| error.in_file(&self.files[0].name))
     }
@@ -260,6 +424,43 @@ impl CheckpointReader for Apr2Reader {
     fn warnings(&self) -> &[String] {
         &self.warnings
     }
+}
+
+impl Apr2Reader {
+    fn read_companion_tensor(&self, stored: &StoredTensor, info: &TensorInfo) -> Result<Vec<u8>> {
+        let len = info.byte_len()?;
+        self.limits.check_companion(len).map_err(|error| error.at(stored.place.offset))?;
+        let mut bytes = zeros(len)?;
+        stored.read(self.access(), info, 0, &mut bytes).map_err(|error| error.for_tensor(&info.name))?;
+        Ok(bytes)
+    }
+}
+
+/// What is odd about the flag for compressed tensors, which readers don't need.
+fn compression_warning(entries: &[IndexEntry], header: &Header) -> Option<String> {
+    let compressed = entries.iter().any(|entry| entry.flags & CODEC != 0);
+    match (header.flags.contains(Flags::COMPRESSED), compressed) {
+        (true, false) => Some("the header flags compressed tensors, but there are none".into()),
+        (false, true) => Some("tensors are compressed, which the header does not flag".into()),
+        _ => None,
+    }
+}
+
+/// Checks that no tensor lies where the ENCR block is.
+fn check_room(entries: &[IndexEntry], encryption: &Encryption) -> Result<()> {
+    let inside = entries.iter().find(|entry| entry.size > 0 && entry.offset < encryption.block_len);
+    match inside {
+        Some(entry) => Err(Error::corrupt("it lies inside the ENCR block").for_tensor(&entry.info.name)),
+        None => Ok(()),
+    }
+}
+
+/// A buffer of `len` bytes, which may be more than there is: an encoded tensor can be much longer than its file.
+fn zeros(len: u64) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let reserved = usize::try_from(len).ok().filter(|&len| bytes.try_reserve_exact(len).is_ok());
+    bytes.resize(reserved.ok_or_else(|| Error::memory(format!("{len} bytes do not fit in memory")))?, 0);
+    Ok(bytes)
 }
 
 fn read_header(source: &dyn ByteSource) -> Result<Header> {

@@ -4,8 +4,8 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use apr_core::digest::Digest;
-use apr_core::{ByteSource, Error, Result, read_vec};
+use apr_core::digest::{Digest, TensorDigest};
+use apr_core::{ByteSource, Error, Result, Signed, read_vec};
 use serde::Serialize;
 
 use super::header::{Flags, Header};
@@ -21,6 +21,8 @@ const LICN: [u8; 4] = *b"LICN";
 const MAX_BLOCKS: usize = 64;
 const BLAKE3_256: u8 = 1;
 const DIGEST_HEADER_LEN: usize = 8;
+/// Longest SIGN or LICN block that is read: some ten thousand signers.
+const MAX_BLOCK: u64 = 1 << 20;
 
 /// The last 16 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -55,6 +57,11 @@ impl Footer {
 pub(super) struct Trailer {
     /// In index order.
     pub(super) digests: Option<Vec<Digest>>,
+    /// Where the DGST block is, from its head to the end of its padding, in bytes.
+    digest_block: Option<(u64, u64)>,
+    pub(super) signatures: Option<Vec<u8>>,
+    /// The LICN block.
+    pub(super) licence: Option<Vec<u8>>,
     pub(super) footer: Footer,
     /// Where the footer starts, in bytes.
     pub(super) footer_offset: u64,
@@ -69,7 +76,7 @@ pub(super) struct Trailer {
 pub(super) fn read_trailer(source: &dyn ByteSource, header: &Header, start: u64, tensors: usize) -> Result<Trailer> {
     let mut position = start;
     let mut seen: Vec<[u8; 4]> = Vec::new();
-    let mut digests = None;
+    let (mut digests, mut digest_block, mut signatures, mut licence) = (None, None, None, None);
     let mut warnings = Vec::new();
     let footer = loop {
         let head = read_head(source, position)?;
@@ -88,9 +95,12 @@ pub(super) fn read_trailer(source: &dyn ByteSource, header: &Header, start: u64,
         }
         seen.push(block.kind);
         match block.kind {
-            DGST => digests = Some(read_digests(source, position + BLOCK_HEADER_LEN, block.len, tensors)?),
-            SIGN => warnings.push("the file is signed; this version does not verify signatures".into()),
-            LICN => warnings.push("the file carries a licence block; this version does not check it".into()),
+            DGST => {
+                digests = Some(read_digests(source, position + BLOCK_HEADER_LEN, block.len, tensors)?);
+                digest_block = Some((position, end));
+            }
+            SIGN => signatures = Some(read_block(source, position, end)?),
+            LICN => licence = Some(read_block(source, position, end)?),
             kind => warnings.push(format!("the trailer block '{}' is unknown and was skipped", kind.escape_ascii())),
         }
         position = end;
@@ -107,28 +117,73 @@ pub(super) fn read_trailer(source: &dyn ByteSource, header: &Header, start: u64,
     if source.len() > end {
         warnings.push(format!("{} bytes follow the footer; they are not part of the model", source.len() - end));
     }
-    Ok(Trailer { digests, footer, footer_offset: position, warnings })
+    if signatures.is_some() && digests.is_none() {
+        return Err(Error::corrupt("the file is signed, but has no digests, without which nothing covers its tensors")
+            .at(position));
+    }
+    Ok(Trailer { digests, digest_block, signatures, licence, footer, footer_offset: position, warnings })
 }
 
-/// Length of the DGST block over `tensors` digests, padding included, in bytes.
-pub(super) fn digests_len(tensors: usize) -> u64 {
-    let body = DIGEST_HEADER_LEN as u64 + 32 * tensors as u64;
-    (BLOCK_HEADER_LEN + body).next_multiple_of(BLOCK_ALIGNMENT)
+impl Trailer {
+    /// Signatures and licence with the digest that is signed; `None` without digests of the tensors.
+    ///
+    /// # Errors
+    /// E007.
+    pub(super) fn signed(&self, source: &dyn ByteSource, header: &Header, encr_len: u64) -> Result<Option<Signed>> {
+        let Some((start, end)) = self.digest_block else { return Ok(None) };
+        let section = |offset: u64, len: u64| read_vec(source, offset, len);
+        let header_bytes = section(0, Header::LEN.into())?;
+        let metadata = section(header.metadata_offset.into(), header.metadata_size.into())?;
+        let index = section(header.index_offset.into(), header.index_size.into())?;
+        let encr = section(header.data_offset.into(), encr_len)?;
+        let digests = section(start, end - start)?;
+        let digest = signed_digest([&header_bytes, &metadata, &index, &encr, &digests]);
+        Ok(Some(Signed { digest, signatures: self.signatures.clone(), licence: self.licence.clone() }))
+    }
 }
 
-/// The DGST block, padded.
-pub(super) fn encode_digests(digests: &[Digest]) -> Vec<u8> {
-    let mut out = Vec::new();
-    out.extend_from_slice(&DGST);
+/// What is signed: BLAKE3-256 of header, metadata, index, ENCR block and DGST block, each as it lies in the file, blocks
+/// with their heads and padding.
+pub(super) fn signed_digest(parts: [&[u8]; 5]) -> Digest {
+    let mut digest = TensorDigest::new();
+    parts.into_iter().for_each(|part| digest.update(part));
+    digest.value()
+}
+
+fn read_block(source: &dyn ByteSource, start: u64, end: u64) -> Result<Vec<u8>> {
+    let len = end - start;
+    if len > MAX_BLOCK {
+        return Err(Error::corrupt(format!("a trailer block of {len} bytes; {MAX_BLOCK} are allowed")).at(start));
+    }
+    read_vec(source, start, len)
+}
+
+/// A block with its head and padding.
+fn encode_block(kind: [u8; 4], body: &[u8]) -> Vec<u8> {
+    let mut out = kind.to_vec();
     out.extend_from_slice(&BLOCK_VERSION.to_le_bytes());
-    out.extend_from_slice(&((DIGEST_HEADER_LEN + 32 * digests.len()) as u64).to_le_bytes());
-    out.push(BLAKE3_256);
-    out.extend_from_slice(&[0; DIGEST_HEADER_LEN - 1]);
-    out.extend_from_slice(digests.as_flattened());
+    out.extend_from_slice(&(body.len() as u64).to_le_bytes());
+    out.extend_from_slice(body);
     while !(out.len() as u64).is_multiple_of(BLOCK_ALIGNMENT) {
         out.push(0);
     }
     out
+}
+
+/// Length of a block with a body of so many bytes, padding included.
+pub(super) const fn block_len(body: u64) -> u64 {
+    (BLOCK_HEADER_LEN + body).next_multiple_of(BLOCK_ALIGNMENT)
+}
+
+/// Length of the DGST block over `tensors` digests, padding included, in bytes.
+pub(super) fn digests_len(tensors: usize) -> u64 {
+    block_len(DIGEST_HEADER_LEN as u64 + 32 * tensors as u64)
+}
+
+/// The DGST block, padded.
+pub(super) fn encode_digests(digests: &[Digest]) -> Vec<u8> {
+    let head = [BLAKE3_256, 0, 0, 0, 0, 0, 0, 0];
+    encode_block(DGST, &[&head, digests.as_flattened()].concat())
 }
 
 fn truncated(what: &str) -> Error {

@@ -3,44 +3,32 @@
 //! The front is laid out from names, dtypes and shapes, with slack for what is learnt on the way; tensors stream after
 //! it; trailer and footer come last. If the front changed, it is patched and its CRC combined with the running one.
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeSet;
 use alloc::format;
-use alloc::string::{String, ToString};
-use alloc::vec;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use apr_core::digest::{ChunkSums, Crc32, Digest, TensorDigest};
 use apr_core::{
-    CheckpointWriter, Error, Escaped, FileInfo, Layout, Metadata, Notes, PlannedTensor, Result, Sink, TensorInfo, keys,
+    CheckpointWriter, ChunkEncoder, Error, Escaped, IoCause, Layout, Metadata, Notes, Result, Sink, TensorInfo, keys,
 };
 use serde_json::{Map, Value, json};
 
 use super::companion::{CompanionFile, embed_companions};
+use super::encode::{Encoder, PIECE};
+use super::encrypt::CHUNK;
 use super::header::{Flags, Header, VERSION_MAJOR};
-use super::index::{INDEX_HEADER_LEN, IndexEntry, TIED, check_info};
+use super::index::{BLOCK_HEADER_LEN, CODEC, IndexEntry};
 use super::layout::{BLOCK_ALIGNMENT, FOOTER_LEN, align};
+use super::plan::{
+    FRONT_SLACK, STREAMING_FRONT, WriteOptions, check_unique, front_len, no_streaming, place_tensors, plan_layout, ties,
+};
+#[cfg(feature = "signing")]
+use super::trailer::signed_digest;
 use super::trailer::{Footer, digests_len, encode_digests};
-
-/// Room left in the front, so that a loss note or a small edit patches it instead of moving the data.
-const FRONT_SLACK: u64 = 1024;
 
 /// Zeros for padding; no gap between tensors is longer.
 const ZEROS: [u8; 64] = [0; 64];
-
-/// How to lay the file out.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WriteOptions {
-    /// Start tensors at multiples of 32 bytes as GGUF does, instead of 64.
-    pub align_32: bool,
-    /// Name of the file in the layout.
-    pub file_name: String,
-}
-
-impl Default for WriteOptions {
-    fn default() -> Self {
-        Self { align_32: false, file_name: "model.apr".into() }
-    }
-}
 
 /// An APR2 file being written; see [`plan`].
 pub struct Apr2Writer {
@@ -55,20 +43,30 @@ pub struct Apr2Writer {
     visible: usize,
     layout: Layout,
     companions: Vec<Vec<u8>>,
+    #[cfg(feature = "signing")]
+    signers: Vec<crate::crypto::SigningKey>,
+    encoder: Arc<Encoder>,
 
-    /// The front as it was written by `begin`.
-    front: Vec<u8>,
-    /// Of the data section so far.
+    /// As it was written by `begin`.
+    front: Option<Front>,
+    /// Of the data section after the ENCR block so far.
     crc: Crc32,
-    /// The entry that is due, how many of its bytes have come, and their digest.
+    /// The entry that is due, how many of its bytes have come, and what becomes of them.
     due: usize,
     received: u64,
+    stage: Stage,
+    /// Where the next byte goes, and where the entry that is due starts, from the start of the data section.
+    position: u64,
+    entry_start: u64,
     digest: TensorDigest,
     digests: Vec<Digest>,
 }
 
 /// Plans a file: tensors are stored in the order given, companions after them. A tensor that the metadata tie to one of
 /// the same dtype and shape ([`keys::TIED`]) is not stored again, and not in the layout.
+///
+/// Of a file that gets compressed the layout is the one without compression, which it does not exceed, until
+/// [`finish`](CheckpointWriter::finish) has made it the one of the file.
 ///
 /// # Errors
 /// E001 when a tensor does not fit the index (name, dimensions, dtype, shape) or two share a name, E008 when metadata
@@ -84,25 +82,43 @@ pub fn plan(
     metadata.set(keys::APR_VERSION, "2.0.0");
     metadata.set_default(keys::MODEL_TYPE, "unknown");
     metadata.set_default(keys::ARCHITECTURE, Map::new());
-    let (companion_infos, companions) = embed_companions(&mut metadata, companions)?;
+    let (mut companion_infos, mut companions) = embed_companions(&mut metadata, companions)?;
+    let mut encoder = Encoder::new(options);
+    if let Some((info, json)) = encoder.hide(&mut metadata) {
+        companion_infos.push(info);
+        companions.push(json);
+    }
 
     let infos = || tensors.iter().chain(&companion_infos);
     let ties = ties(tensors, &metadata);
-    let entries = place_tensors(infos(), &ties, alignment_flag.alignment())?;
+    let entries = place_tensors(infos(), &ties, &options.forms, alignment_flag.alignment(), &encoder)?;
+    encoder.expect(&entries);
     let mut by_name: Vec<usize> = (0..entries.len()).collect();
     by_name.sort_unstable_by(|&a, &b| entries[a].info.name.cmp(&entries[b].info.name));
     check_unique(&entries, &by_name)?;
 
-    let quantized = tensors.iter().any(|tensor| tensor.dtype.is_quantized());
-    let flags = if quantized { alignment_flag.union(Flags::QUANTIZED) } else { alignment_flag };
     let front_len = front_len(&metadata, infos());
     let data_offset = align(front_len + FRONT_SLACK, BLOCK_ALIGNMENT).and_then(|offset| u32::try_from(offset).ok());
     let data_offset = data_offset.ok_or_else(|| {
         Error::memory(format!("metadata and index take {front_len} bytes; the header can address 4 GiB"))
     })?;
+    let streaming = options.streaming && u64::from(data_offset) + encoder.block_len() <= u64::from(STREAMING_FRONT);
+    let flags = [
+        (tensors.iter().any(|tensor| tensor.dtype.is_quantized()), Flags::QUANTIZED),
+        (options.sharded, Flags::SHARDED),
+        (streaming, Flags::STREAMING),
+        (encoder.encrypts(), Flags::ENCRYPTED),
+        (options.signatures_len() > 0, Flags::SIGNED),
+    ];
+    let flags = flags.into_iter().filter(|(set, _)| *set).fold(alignment_flag, |flags, (_, flag)| flags.union(flag));
 
     let visible = tensors.len();
-    let layout = plan_layout(&entries, visible, data_offset, &options.file_name)?;
+    let tail = digests_len(entries.len()) + options.signatures_len();
+    let mut layout = plan_layout(&entries, visible, (data_offset, encoder.block_len()), tail, &options.file_name)?;
+    let position = encoder.block_len();
+    if options.streaming && !streaming {
+        layout.losses.push(no_streaming(data_offset));
+    }
     Ok(Apr2Writer {
         metadata,
         entries,
@@ -112,83 +128,62 @@ pub fn plan(
         visible,
         layout,
         companions,
-        front: Vec::new(),
+        #[cfg(feature = "signing")]
+        signers: options.signers.clone(),
+        encoder: Arc::new(encoder),
+        front: None,
         crc: Crc32::new(),
         due: 0,
         received: 0,
+        stage: Stage::default(),
+        position,
+        entry_start: position,
         digest: TensorDigest::new(),
         digests: Vec::new(),
     })
 }
 
-/// Names of the tensors whose bytes are another one's: as the metadata tell, where the two are alike.
-fn ties<'a>(tensors: &'a [TensorInfo], metadata: &Metadata) -> BTreeSet<&'a str> {
-    let Some(tied) = metadata.object(keys::TIED) else { return BTreeSet::new() };
-    let by_name: BTreeMap<&str, &TensorInfo> = tensors.iter().map(|info| (info.name.as_str(), info)).collect();
-    let is_tied = |info: &TensorInfo| {
-        let target = tied.get(&info.name).and_then(Value::as_str).filter(|target| !tied.contains_key(*target));
-        let target = target.and_then(|target| by_name.get(target));
-        target.is_some_and(|target| target.dtype == info.dtype && target.shape == info.shape)
-    };
-    tensors.iter().filter(|info| is_tied(info)).map(|info| info.name.as_str()).collect()
+/// The front as bytes, and where its sections end.
+struct Front {
+    /// Header, metadata, index, zeros up to the data section, and the ENCR block.
+    bytes: Vec<u8>,
+    #[cfg(feature = "signing")]
+    metadata_end: usize,
+    #[cfg(feature = "signing")]
+    index_end: usize,
 }
 
-fn place_tensors<'a>(
-    infos: impl Iterator<Item = &'a TensorInfo>,
-    ties: &BTreeSet<&str>,
-    alignment: u64,
-) -> Result<Vec<IndexEntry>> {
-    let mut next = 0_u64;
-    infos
-        .map(|info| {
-            let len = check_info(info)?;
-            let (size, flags) = if ties.contains(info.name.as_str()) { (0, TIED) } else { (len, 0) };
-            let offset = next;
-            // A tensor without bytes takes a place too: offsets that differ keep the order readable from the index.
-            let end = offset.checked_add(size.max(1)).and_then(|end| align(end, alignment));
-            next = end.ok_or_else(|| Error::format("the tensors together exceed 2^64 bytes").for_tensor(&info.name))?;
-            Ok(IndexEntry { info: info.clone(), offset, size, flags })
-        })
-        .collect()
+/// What is to become of the tensor that is due.
+#[derive(Debug, Default)]
+struct Stage {
+    /// Bytes that do not make a piece yet.
+    partial: Vec<u8>,
+    /// Pieces, and their compressed form, until it is clear which of the two is stored.
+    held: Vec<u8>,
+    held_compressed: Vec<u8>,
+    verdict: Verdict,
+    /// Bytes that do not make an encrypted chunk yet, and the number of the next one.
+    chunk: Vec<u8>,
+    chunk_number: u64,
+    /// Bytes before encryption.
+    stored: u64,
 }
 
-fn check_unique(entries: &[IndexEntry], by_name: &[usize]) -> Result<()> {
-    let twice = by_name.windows(2).find(|pair| entries[pair[0]].info.name == entries[pair[1]].info.name);
-    match twice {
-        Some(pair) => Err(Error::format("two tensors have this name").for_tensor(&entries[pair[0]].info.name)),
-        None => Ok(()),
-    }
+/// Whether a tensor that was to be compressed is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Verdict {
+    #[default]
+    Open,
+    Compressed,
+    Plain,
 }
 
-fn front_len<'a>(metadata: &Metadata, infos: impl Iterator<Item = &'a TensorInfo>) -> u64 {
-    let index_len = INDEX_HEADER_LEN + infos.map(IndexEntry::encoded_len).sum::<usize>();
-    u64::from(Header::LEN) + (metadata.to_json().len() + index_len) as u64
-}
-
-fn plan_layout(entries: &[IndexEntry], visible: usize, data_offset: u32, file_name: &str) -> Result<Layout> {
-    let data_offset = u64::from(data_offset);
-    let tensors: Vec<_> = entries[..visible]
-        .iter()
-        .enumerate()
-        .filter(|(_, entry)| !entry.is_tied())
-        .map(|(source, entry)| PlannedTensor {
-            source,
-            file: 0,
-            offset: data_offset.saturating_add(entry.offset),
-            len: entry.size,
-        })
-        .collect();
-    let data_end = entries.last().map_or(Some(0), |last| last.offset.checked_add(last.size));
-    let len = data_end
-        .and_then(|end| align(data_offset.checked_add(end)?, BLOCK_ALIGNMENT))
-        .and_then(|end| end.checked_add(digests_len(entries.len()) + u64::from(FOOTER_LEN)))
-        .ok_or_else(|| Error::format("the file would exceed 2^64 bytes"))?;
-    Ok(Layout { files: vec![FileInfo { name: file_name.to_string(), len }], tensors, losses: Vec::new() })
-}
+/// Pieces after which a tensor that compression did not make smaller is stored as it is.
+const PATIENCE: usize = 8 * PIECE;
 
 impl Apr2Writer {
-    /// Header, metadata, index and zeros up to the data section; `None` when they don't fit before it.
-    fn encode_front(&self) -> Result<Option<Vec<u8>>> {
+    /// Everything before the tensors; `None` when it does not fit before the data section.
+    fn encode_front(&self) -> Result<Option<Front>> {
         let metadata = self.metadata.to_json();
         let mut index = Vec::new();
         let count = u32::try_from(self.entries.len())
@@ -203,33 +198,45 @@ impl Apr2Writer {
             return Ok(None);
         }
         let word = |value: usize| u32::try_from(value).map_err(|_| Error::memory("the front exceeds 4 GiB"));
+        let metadata_end = Header::LEN as usize + metadata.len();
+        let compressed = self.entries.iter().any(|entry| entry.flags & CODEC != 0);
         let header = Header {
             version_major: VERSION_MAJOR,
             version_minor: 0,
-            flags: self.flags,
+            flags: if compressed { self.flags.union(Flags::COMPRESSED) } else { self.flags },
             metadata_offset: Header::LEN,
             metadata_size: word(metadata.len())?,
-            index_offset: word(Header::LEN as usize + metadata.len())?,
+            index_offset: word(metadata_end)?,
             index_size: word(index.len())?,
             data_offset: self.data_offset,
         };
-        let mut front = header.encode().to_vec();
-        front.extend_from_slice(&metadata);
-        front.extend_from_slice(&index);
-        front.resize(self.data_offset as usize, 0);
-        Ok(Some(front))
+        let mut bytes = header.encode().to_vec();
+        bytes.extend_from_slice(&metadata);
+        bytes.extend_from_slice(&index);
+        bytes.resize(self.data_offset as usize, 0);
+        bytes.extend_from_slice(&self.encoder.encr_block(&header.encode(), [&metadata, &index]));
+        Ok(Some(Front {
+            bytes,
+            #[cfg(feature = "signing")]
+            metadata_end,
+            #[cfg(feature = "signing")]
+            index_end: metadata_end + index.len(),
+        }))
     }
 
     /// Ends tensors that have all their bytes, and starts the next one at its place.
     fn settle(&mut self, sink: &mut dyn Sink) -> Result<()> {
-        while let Some(entry) = self.entries.get(self.due).filter(|entry| entry.size == self.received) {
-            self.digests.push(core::mem::take(&mut self.digest).value());
-            let written = entry.offset + entry.size;
+        while self.due < self.entries.len() && self.received == self.encoder.expected(self.due) {
+            self.finish_entry(sink)?;
+            let written = self.position;
             self.due += 1;
             self.received = 0;
-            if let Some(next) = self.entries.get(self.due) {
-                let gap = next.offset - written;
-                self.pad(sink, gap)?;
+            if self.due < self.entries.len() {
+                let least = self.entries[self.due - 1].offset + 1;
+                let next = align(written.max(least), self.flags.alignment());
+                let next = next.ok_or_else(|| Error::format("the file would exceed 2^64 bytes"))?;
+                self.pad(sink, next - written)?;
+                self.entry_start = self.position;
             }
         }
         Ok(())
@@ -238,23 +245,161 @@ impl Apr2Writer {
     fn pad(&mut self, sink: &mut dyn Sink, len: u64) -> Result<()> {
         let zeros = &ZEROS[..usize::try_from(len).unwrap_or(ZEROS.len())];
         self.crc.update(zeros);
+        self.position += len;
         sink.write_all(zeros)
     }
 
-    /// Writes the notes down where the front has room, in full or as a count; returns the front's final bytes.
-    fn take_notes(&mut self, notes: &Notes) -> Result<Vec<u8>> {
-        let losses = notes.losses.iter().filter_map(|loss| serde_json::to_value(loss).ok()).collect();
-        let mut front = None;
-        for (key, name, new) in [(keys::LOSS, "name", losses), (keys::VIOLATIONS, "tensor", notes.violations.clone())] {
-            front = self.note(key, name, new)?.or(front);
+    /// Writes what is held back of the entry that is due, and what was learnt of it into the index.
+    fn finish_entry(&mut self, sink: &mut dyn Sink) -> Result<()> {
+        if !self.stage.partial.is_empty() {
+            let piece = core::mem::take(&mut self.stage.partial);
+            self.compress(sink, &piece)?;
         }
-        Ok(front.unwrap_or_else(|| self.front.clone()))
+        if self.encoder.encrypts() && !self.stage.chunk.is_empty() {
+            let chunk = core::mem::take(&mut self.stage.chunk);
+            self.seal(sink, &chunk, true)?;
+        }
+        let Stage { verdict, .. } = core::mem::take(&mut self.stage);
+        self.digests.push(core::mem::take(&mut self.digest).value());
+        let start = self.entry_start;
+        let entry = &mut self.entries[self.due];
+        entry.offset = start;
+        entry.size = self.position - start;
+        if verdict == Verdict::Compressed {
+            entry.flags |= self.encoder.coding(self.due).0;
+            entry.raw_size = self.encoder.expected(self.due);
+        }
+        Ok(())
+    }
+
+    /// Takes bytes that belong to the entry that is due.
+    fn append(&mut self, sink: &mut dyn Sink, bytes: &[u8], sums: Option<ChunkSums>) -> Result<()> {
+        self.count(bytes.len())?;
+        if self.encoder.is_compressed(self.due) {
+            self.collect(sink, bytes)?;
+        } else if self.encoder.encrypts() {
+            self.store(sink, bytes)?;
+        } else {
+            self.emit(sink, bytes, sums)?;
+        }
+        self.settle(sink)
+    }
+
+    /// Counts bytes of the entry that is due.
+    fn count(&mut self, len: usize) -> Result<()> {
+        let planned = self.encoder.expected(self.due);
+        let end = self.received + len as u64;
+        if end > planned {
+            let message = format!("{end} bytes came, but {planned} were planned");
+            return Err(Error::corrupt(message).for_tensor(&self.entries[self.due].info.name));
+        }
+        self.received = end;
+        Ok(())
+    }
+
+    /// Compresses bytes as soon as they make a piece.
+    fn collect(&mut self, sink: &mut dyn Sink, mut bytes: &[u8]) -> Result<()> {
+        while self.stage.partial.len() + bytes.len() >= PIECE {
+            let (now, later) = bytes.split_at(PIECE - self.stage.partial.len());
+            let mut piece = core::mem::take(&mut self.stage.partial);
+            piece.extend_from_slice(now);
+            self.compress(sink, &piece)?;
+            piece.clear();
+            self.stage.partial = piece;
+            bytes = later;
+        }
+        self.stage.partial.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn compress(&mut self, sink: &mut dyn Sink, piece: &[u8]) -> Result<()> {
+        let mut compressed = Vec::new();
+        self.encoder.compress(self.due, piece, &mut compressed);
+        self.take_piece(sink, piece, &compressed)
+    }
+
+    /// Takes a piece in both forms, and stores one of them as soon as it is clear which: the compressed one, once it has
+    /// saved more than the lengths before the blocks to come can cost; the plain one, where it has not after some pieces
+    /// or at the end. So no tensor gets larger, and the outcome does not depend on threads.
+    fn take_piece(&mut self, sink: &mut dyn Sink, piece: &[u8], compressed: &[u8]) -> Result<()> {
+        match self.stage.verdict {
+            Verdict::Compressed => return self.store(sink, compressed),
+            Verdict::Plain => return self.store(sink, piece),
+            Verdict::Open => {}
+        }
+        self.stage.held.extend_from_slice(piece);
+        self.stage.held_compressed.extend_from_slice(compressed);
+        let (held, held_compressed) = (self.stage.held.len(), self.stage.held_compressed.len());
+        let expected = self.encoder.expected(self.due);
+        let taken = self.stage.stored + held as u64;
+        let to_come = (expected - taken).div_ceil(self.encoder.coding(self.due).1);
+        let saved = (held as u64).checked_sub(held_compressed as u64).filter(|_| !compressed.is_empty());
+        if saved.is_some_and(|saved| saved > to_come.saturating_mul(BLOCK_HEADER_LEN.into())) {
+            self.stage.verdict = Verdict::Compressed;
+        } else if compressed.is_empty() || taken == expected || held >= PATIENCE {
+            self.stage.verdict = Verdict::Plain;
+            self.encoder.give_up(self.due);
+        } else {
+            return Ok(());
+        }
+        let (held, held_compressed) =
+            (core::mem::take(&mut self.stage.held), core::mem::take(&mut self.stage.held_compressed));
+        self.store(sink, if self.stage.verdict == Verdict::Compressed { &held_compressed } else { &held })
+    }
+
+    /// Takes bytes of the stored form.
+    fn store(&mut self, sink: &mut dyn Sink, mut bytes: &[u8]) -> Result<()> {
+        self.stage.stored += bytes.len() as u64;
+        if !self.encoder.encrypts() {
+            return self.emit(sink, bytes, None);
+        }
+        // A full chunk waits for the next byte, because the last one is marked.
+        while self.stage.chunk.len() + bytes.len() > CHUNK {
+            let (now, later) = bytes.split_at(CHUNK - self.stage.chunk.len());
+            let mut chunk = core::mem::take(&mut self.stage.chunk);
+            chunk.extend_from_slice(now);
+            self.seal(sink, &chunk, false)?;
+            chunk.clear();
+            self.stage.chunk = chunk;
+            bytes = later;
+        }
+        self.stage.chunk.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn seal(&mut self, sink: &mut dyn Sink, chunk: &[u8], last: bool) -> Result<()> {
+        let mut sealed = Vec::with_capacity(chunk.len() + 16);
+        self.encoder.seal(self.due, self.stage.chunk_number, last, chunk, &mut sealed);
+        self.stage.chunk_number += 1;
+        self.emit(sink, &sealed, None)
+    }
+
+    /// Writes bytes of the entry that is due as they shall lie in the file.
+    fn emit(&mut self, sink: &mut dyn Sink, bytes: &[u8], sums: Option<ChunkSums>) -> Result<()> {
+        if let Some(sums) = sums {
+            self.crc.append(sums);
+            self.digest.append(sums);
+        } else {
+            self.crc.update(bytes);
+            self.digest.update(bytes);
+        }
+        self.position += bytes.len() as u64;
+        sink.write_all(bytes)
+    }
+
+    /// Writes the notes down where the front has room, in full or as a count.
+    fn take_notes(&mut self, notes: &Notes) -> Result<()> {
+        let losses = notes.losses.iter().filter_map(|loss| serde_json::to_value(loss).ok()).collect();
+        for (key, name, new) in [(keys::LOSS, "name", losses), (keys::VIOLATIONS, "tensor", notes.violations.clone())] {
+            self.note(key, name, new)?;
+        }
+        Ok(())
     }
 
     /// Adds to the list under `key`, whose entries name what they are about under `name`.
-    fn note(&mut self, key: &str, name: &str, new: Vec<Value>) -> Result<Option<Vec<u8>>> {
+    fn note(&mut self, key: &str, name: &str, new: Vec<Value>) -> Result<()> {
         if new.is_empty() {
-            return Ok(None);
+            return Ok(());
         }
         // A conversion of a converted file adds to what is already noted.
         let before = self.metadata.get(key).cloned();
@@ -265,35 +410,45 @@ impl Apr2Writer {
         let summary = json!([{ name: "*", "what": what, "why": "see the conversion's report" }]);
         for value in [Value::Array(full), summary] {
             self.metadata.set(key, value);
-            if let Some(front) = self.encode_front()? {
-                return Ok(Some(front));
+            if self.encode_front()?.is_some() {
+                return Ok(());
             }
         }
         match before {
             Some(before) => self.metadata.set(key, before),
             None => drop(self.metadata.remove(key)),
         }
-        Ok(None)
+        Ok(())
     }
 
-    /// Appends bytes to the entry that is due.
-    fn append(&mut self, sink: &mut dyn Sink, bytes: &[u8], sums: Option<ChunkSums>) -> Result<()> {
-        let entry = &self.entries[self.due];
-        let end = self.received + bytes.len() as u64;
-        if end > entry.size {
-            let message = format!("{end} bytes came, but {} were planned", entry.size);
-            return Err(Error::corrupt(message).for_tensor(&entry.info.name));
+    /// The layout as the file turned out.
+    fn measure(&mut self, file_size: u64) {
+        for planned in &mut self.layout.tensors {
+            let entry = &self.entries[planned.source];
+            planned.offset = u64::from(self.data_offset) + entry.offset;
+            planned.len = entry.size;
         }
-        if let Some(sums) = sums {
-            self.crc.append(sums);
-            self.digest.append(sums);
-        } else {
-            self.crc.update(bytes);
-            self.digest.update(bytes);
+        self.layout.files[0].len = file_size;
+    }
+
+    /// The SIGN block; empty without signers.
+    #[cfg(feature = "signing")]
+    fn sign(&self, front: &Front, digests: &[u8]) -> Result<Vec<u8>> {
+        if self.signers.is_empty() {
+            return Ok(Vec::new());
         }
-        self.received = end;
-        sink.write_all(bytes)?;
-        self.settle(sink)
+        let (header, rest) = front.bytes[..front.index_end].split_at(Header::LEN as usize);
+        let (metadata, index) = rest.split_at(front.metadata_end - Header::LEN as usize);
+        let digest = signed_digest([header, metadata, index, &front.bytes[self.data_offset as usize..], digests]);
+        let mut block = crate::crypto::SignBlock::default();
+        self.signers.iter().try_for_each(|key| block.sign(key, &digest))?;
+        Ok(block.encode())
+    }
+
+    #[cfg(not(feature = "signing"))]
+    #[allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "as with the feature")]
+    fn sign(&self, _front: &Front, _digests: &[u8]) -> Result<Vec<u8>> {
+        Ok(Vec::new())
     }
 }
 
@@ -306,10 +461,26 @@ impl CheckpointWriter for Apr2Writer {
         true
     }
 
+    fn encoder(&self) -> Option<Arc<dyn ChunkEncoder>> {
+        let encoder: Arc<dyn ChunkEncoder> = self.encoder.clone();
+        Some(encoder).filter(|_| self.encoder.compresses() || self.encoder.encrypts())
+    }
+
     fn begin(&mut self, sink: &mut dyn Sink) -> Result<()> {
-        let front = self.encode_front()?;
-        self.front = front.ok_or_else(|| Error::memory("metadata and index outgrew the plan"))?;
-        sink.write_all(&self.front)?;
+        if self.encoder.compresses() && !sink.can_patch() {
+            let message =
+                "compressed tensors need a file: their sizes are known at the end, and the index is at the front";
+            return Err(Error::io(IoCause::Other, message));
+        }
+        let front = self.encode_front()?.ok_or_else(|| Error::memory("metadata and index outgrew the plan"))?;
+        sink.write_all(&front.bytes)?;
+        self.front = Some(front);
+        self.position = self.encoder.block_len();
+        let first = align(self.position, self.flags.alignment()).unwrap_or(self.position);
+        if !self.entries.is_empty() {
+            self.pad(sink, first - self.position)?;
+        }
+        self.entry_start = self.position;
         self.settle(sink)
     }
 
@@ -324,34 +495,52 @@ impl CheckpointWriter for Apr2Writer {
         self.append(sink, bytes, sums)
     }
 
+    fn write_piece(&mut self, sink: &mut dyn Sink, piece: &[u8], encoded: &[u8]) -> Result<()> {
+        if piece.is_empty() || self.due >= self.visible {
+            return self.write_chunk(sink, piece, None);
+        }
+        self.count(piece.len())?;
+        if self.encoder.is_compressed(self.due) {
+            self.take_piece(sink, piece, encoded)?;
+        } else {
+            self.emit(sink, encoded, None)?;
+        }
+        self.settle(sink)
+    }
+
     fn finish(&mut self, sink: &mut dyn Sink, notes: &Notes) -> Result<()> {
         if self.due < self.visible {
-            let entry = &self.entries[self.due];
-            let missing = entry.size - self.received;
-            let message = format!("{missing} of {} bytes never came", entry.size);
-            return Err(Error::corrupt(message).for_tensor(&entry.info.name));
+            let planned = self.encoder.expected(self.due);
+            let missing = planned - self.received;
+            let message = format!("{missing} of {planned} bytes never came");
+            return Err(Error::corrupt(message).for_tensor(&self.entries[self.due].info.name));
         }
         for companion in core::mem::take(&mut self.companions) {
             self.append(sink, &companion, None)?;
         }
-        if !notes.is_empty() && sink.can_patch() {
-            let front = self.take_notes(notes)?;
-            sink.patch(0, &front)?;
-            self.front = front;
+        let front = core::mem::take(&mut self.front);
+        let mut front = front.ok_or_else(|| Error::io(IoCause::Other, "the file was not begun"))?;
+        if sink.can_patch() && (!notes.is_empty() || self.encoder.compresses()) {
+            self.take_notes(notes)?;
+            front = self.encode_front()?.ok_or_else(|| Error::memory("metadata and index outgrew the plan"))?;
+            sink.patch(0, &front.bytes)?;
         }
 
         let gap = sink.position().next_multiple_of(BLOCK_ALIGNMENT) - sink.position();
         self.pad(sink, gap)?;
         let digests: Vec<Digest> = self.by_name.iter().map(|&entry| self.digests[entry]).collect();
-        let block = encode_digests(&digests);
-        self.crc.update(&block);
-        sink.write_all(&block)?;
+        let digests = encode_digests(&digests);
+        for block in [&digests, &self.sign(&front, &digests)?] {
+            self.crc.update(block);
+            sink.write_all(block)?;
+        }
 
         let mut crc = Crc32::new();
-        crc.update(&self.front);
+        crc.update(&front.bytes);
         crc.append_crc(&self.crc);
-        let footer = Footer { crc32: crc.value(), file_size: sink.position() + u64::from(FOOTER_LEN) };
-        sink.write_all(&footer.encode())
+        let file_size = sink.position() + u64::from(FOOTER_LEN);
+        self.measure(file_size);
+        sink.write_all(&Footer { crc32: crc.value(), file_size }.encode())
     }
 }
 

@@ -1,0 +1,182 @@
+//! Where the parts of a file will be: from names, dtypes and shapes, before any byte comes.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
+
+use apr_core::{Error, FileInfo, Layout, Loss, Metadata, PlannedTensor, Result, StoredForm, TensorInfo, keys};
+use serde_json::Value;
+
+use super::encode::Encoder;
+use super::header::Header;
+use super::index::{ENCRYPTED, INDEX_HEADER_LEN, IndexEntry, TIED, check_info, sealed_len};
+use super::layout::{BLOCK_ALIGNMENT, FOOTER_LEN, align};
+
+/// Room left in the front, so that a loss note or a small edit patches it instead of moving the data.
+pub(super) const FRONT_SLACK: u64 = 1024;
+
+/// The front of a file with the STREAMING flag ends within so many bytes (`spec/apr2.md`, "Header flags").
+pub const STREAMING_FRONT: u32 = 8 << 20;
+
+/// How to lay the file out.
+#[derive(Debug, Clone)]
+pub struct WriteOptions {
+    /// Start tensors at multiples of 32 bytes as GGUF does, instead of 64.
+    pub align_32: bool,
+    /// The file is one of several that a manifest names.
+    pub sharded: bool,
+    /// The tensors come in the order of their first use; flagged as such where the front is within [`STREAMING_FRONT`].
+    pub streaming: bool,
+    /// Name of the file in the layout.
+    pub file_name: String,
+    /// The stored form of each tensor whose bytes come in that form, to be stored as they are; empty for none.
+    pub forms: Vec<Option<StoredForm>>,
+    /// Compress the other tensors.
+    #[cfg(feature = "compression")]
+    pub compression: Option<crate::codec::Choice>,
+    /// Encrypt all tensors.
+    #[cfg(feature = "encryption")]
+    pub encryption: Option<super::encrypt::Encrypt>,
+    /// Sign with each of these.
+    #[cfg(feature = "signing")]
+    pub signers: Vec<crate::crypto::SigningKey>,
+}
+
+impl Default for WriteOptions {
+    fn default() -> Self {
+        Self {
+            align_32: false,
+            file_name: "model.apr".into(),
+            sharded: false,
+            streaming: false,
+            forms: Vec::new(),
+            #[cfg(feature = "compression")]
+            compression: None,
+            #[cfg(feature = "encryption")]
+            encryption: None,
+            #[cfg(feature = "signing")]
+            signers: Vec::new(),
+        }
+    }
+}
+
+impl WriteOptions {
+    /// Whether tensors are to be compressed.
+    #[must_use]
+    pub fn compresses(&self) -> bool {
+        #[cfg(feature = "compression")]
+        return self.compression.is_some();
+        #[cfg(not(feature = "compression"))]
+        false
+    }
+
+    /// Whether metadata are to be encrypted.
+    pub(super) fn hides_metadata(&self) -> bool {
+        #[cfg(feature = "encryption")]
+        return self.encryption.as_ref().is_some_and(|with| with.hide_metadata);
+        #[cfg(not(feature = "encryption"))]
+        false
+    }
+
+    /// Bytes of the SIGN block; 0 without signers.
+    pub(super) fn signatures_len(&self) -> u64 {
+        #[cfg(feature = "signing")]
+        if !self.signers.is_empty() {
+            return crate::crypto::SignBlock::encoded_len(self.signers.len());
+        }
+        0
+    }
+}
+
+/// Why the flag is not set although it was asked for.
+pub(super) fn no_streaming(data_offset: u32) -> Loss {
+    Loss {
+        name: "STREAMING".into(),
+        what: "header flag".into(),
+        why: format!("metadata and index end at byte {data_offset}; the flag is for files where they end within 8 MiB"),
+    }
+}
+
+/// Names of the tensors whose bytes are another one's: as the metadata tell, where the two are alike.
+pub(super) fn ties<'a>(tensors: &'a [TensorInfo], metadata: &Metadata) -> BTreeSet<&'a str> {
+    let Some(tied) = metadata.object(keys::TIED) else { return BTreeSet::new() };
+    let by_name: BTreeMap<&str, &TensorInfo> = tensors.iter().map(|info| (info.name.as_str(), info)).collect();
+    let is_tied = |info: &TensorInfo| {
+        let target = tied.get(&info.name).and_then(Value::as_str).filter(|target| !tied.contains_key(*target));
+        let target = target.and_then(|target| by_name.get(target));
+        target.is_some_and(|target| target.dtype == info.dtype && target.shape == info.shape)
+    };
+    tensors.iter().filter(|info| is_tied(info)).map(|info| info.name.as_str()).collect()
+}
+
+/// Gives every tensor its place, and the size it has before it is compressed.
+pub(super) fn place_tensors<'a>(
+    infos: impl Iterator<Item = &'a TensorInfo>,
+    ties: &BTreeSet<&str>,
+    forms: &[Option<StoredForm>],
+    alignment: u64,
+    encoder: &Encoder,
+) -> Result<Vec<IndexEntry>> {
+    let mut next = align(encoder.block_len(), alignment).unwrap_or(0);
+    infos
+        .enumerate()
+        .map(|(position, info)| {
+            let too_long = || Error::format("the tensors together exceed 2^64 bytes").for_tensor(&info.name);
+            let len = check_info(info)?;
+            let tied = ties.contains(info.name.as_str());
+            let form = forms.get(position).copied().flatten().filter(|_| !tied);
+            let plain = form.map_or(if tied { 0 } else { len }, |form| form.len);
+            let size = if encoder.encrypts() { sealed_len(plain).ok_or_else(too_long)? } else { plain };
+            let flags = if tied { TIED } else { form.map_or(0, |form| form.flags) };
+            let flags = if encoder.encrypts() { flags | ENCRYPTED } else { flags };
+            let raw_size = form.map_or(0, |form| form.raw_len);
+            let offset = next;
+            // A tensor without bytes takes a place too: offsets that differ keep the order readable from the index.
+            let end = offset.checked_add(size.max(1)).and_then(|end| align(end, alignment));
+            next = end.ok_or_else(too_long)?;
+            Ok(IndexEntry { info: info.clone(), offset, size, raw_size, flags })
+        })
+        .collect()
+}
+
+pub(super) fn check_unique(entries: &[IndexEntry], by_name: &[usize]) -> Result<()> {
+    let twice = by_name.windows(2).find(|pair| entries[pair[0]].info.name == entries[pair[1]].info.name);
+    match twice {
+        Some(pair) => Err(Error::format("two tensors have this name").for_tensor(&entries[pair[0]].info.name)),
+        None => Ok(()),
+    }
+}
+
+pub(super) fn front_len<'a>(metadata: &Metadata, infos: impl Iterator<Item = &'a TensorInfo>) -> u64 {
+    let index_len = INDEX_HEADER_LEN + infos.map(IndexEntry::encoded_len).sum::<usize>();
+    u64::from(Header::LEN) + (metadata.to_json().len() + index_len) as u64
+}
+
+pub(super) fn plan_layout(
+    entries: &[IndexEntry],
+    visible: usize,
+    (data_offset, block_len): (u32, u64),
+    tail: u64,
+    file_name: &str,
+) -> Result<Layout> {
+    let data_offset = u64::from(data_offset);
+    let tensors: Vec<_> = entries[..visible]
+        .iter()
+        .enumerate()
+        .filter(|(_, entry)| !entry.is_tied())
+        .map(|(source, entry)| PlannedTensor {
+            source,
+            file: 0,
+            offset: data_offset.saturating_add(entry.offset),
+            len: entry.size,
+        })
+        .collect();
+    let data_end = entries.last().map_or(Some(block_len), |last| last.offset.checked_add(last.size));
+    let len = data_end
+        .and_then(|end| align(data_offset.checked_add(end)?, BLOCK_ALIGNMENT))
+        .and_then(|end| end.checked_add(tail + u64::from(FOOTER_LEN)))
+        .ok_or_else(|| Error::format("the file would exceed 2^64 bytes"))?;
+    Ok(Layout { files: vec![FileInfo { name: file_name.to_string(), len }], tensors, losses: Vec::new() })
+}

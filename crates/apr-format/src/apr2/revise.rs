@@ -1,0 +1,232 @@
+//! Changing a file without moving its tensors: other metadata, other names, signatures, a licence.
+//!
+//! Only the front and what follows the tensors are made anew. The CRC-32 of the whole follows from the old one, so that
+//! the time does not depend on the model's size.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use apr_core::digest::{Digest, crc32_with_other_ends};
+use apr_core::{CheckpointReader, Error, Metadata, Result, keys, read_vec};
+
+use super::header::{Flags, Header};
+use super::index::{INDEX_HEADER_LEN, IndexEntry, check_info, decode_index};
+use super::layout::FOOTER_LEN;
+use super::reader::Apr2Reader;
+use super::trailer::{Footer, encode_digests, signed_digest};
+
+/// What is to become other.
+#[derive(Debug, Clone, Default)]
+pub struct Changes {
+    /// The metadata, as they shall be.
+    pub metadata: Option<Metadata>,
+    /// New names of tensors, by the old ones.
+    pub renames: BTreeMap<String, String>,
+    /// Who signs.
+    #[cfg(feature = "signing")]
+    pub signers: Vec<crate::crypto::SigningKey>,
+    /// A licence, and who issues it; the issuer signs the model, too.
+    #[cfg(feature = "signing")]
+    pub licence: Option<(crate::crypto::Licence, crate::crypto::SigningKey)>,
+}
+
+impl Changes {
+    fn touch_content(&self) -> bool {
+        self.metadata.is_some() || !self.renames.is_empty()
+    }
+}
+
+/// The parts of a file that become other; what is between them stays.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Revision {
+    /// Bytes from the start of the file on.
+    pub front: Vec<u8>,
+    /// Where the tail starts in the file, in bytes.
+    pub tail_offset: u64,
+    /// Bytes from there on; the file ends with them.
+    pub tail: Vec<u8>,
+    /// Signatures that no longer hold and are left out.
+    pub dropped_signatures: usize,
+    /// Whether a licence no longer holds and is left out.
+    pub dropped_licence: bool,
+}
+
+impl Apr2Reader {
+    /// What has to be written for `changes`; `None` where the tensors would have to move, because the front is longer than
+    /// the room before them, or to be encrypted anew.
+    ///
+    /// # Errors
+    /// E001 when a tensor to be renamed is not there, or two would have one name; E005 when the file is encrypted and no
+    /// key was given; E006 when there are no digests to sign.
+    pub fn revise(&self, changes: &Changes) -> Result<Option<Revision>> {
+        self.revised(changes).map_err(|error| error.in_file(&self.files()[0].name))
+    }
+
+    fn revised(&self, changes: &Changes) -> Result<Option<Revision>> {
+        let old = self.header();
+        let encrypted = old.flags.contains(Flags::ENCRYPTED);
+        if encrypted && changes.touch_content() {
+            if !changes.renames.is_empty() || self.has_hidden_metadata() {
+                return Ok(None);
+            }
+            if self.is_locked() {
+                return Err(super::seal::locked());
+            }
+        }
+        let source = self.source();
+        let mut metadata = read_vec(source, old.metadata_offset.into(), old.metadata_size.into())?;
+        if let Some(changed) = &changes.metadata {
+            metadata = renamed_metadata(changed, &changes.renames).to_json();
+        } else if !changes.renames.is_empty() {
+            metadata = renamed_metadata(self.metadata(), &changes.renames).to_json();
+        }
+        let mut index = read_vec(source, old.index_offset.into(), old.index_size.into())?;
+        let mut digests = self.digests().map(<[Digest]>::to_vec);
+        if !changes.renames.is_empty() {
+            (index, digests) = renamed_index(decode_index(&index, old)?.entries, &changes.renames, digests)?;
+        }
+
+        let flags = self.revised_flags(changes);
+        let index_offset = Header::LEN as usize + metadata.len();
+        let word = |value: usize| u32::try_from(value).map_err(|_| Error::memory("the front exceeds 4 GiB"));
+        let header = Header {
+            flags,
+            metadata_size: word(metadata.len())?,
+            index_offset: word(index_offset)?,
+            index_size: word(index.len())?,
+            ..*old
+        };
+        let sections = [&header.encode()[..], &metadata, &index].concat();
+        if sections.len() > old.data_offset as usize {
+            return Ok(None);
+        }
+        let encr = self.revised_encr(&header, &metadata, &index, changes.touch_content())?;
+        let mut front = sections.clone();
+        front.resize(old.data_offset as usize, 0);
+        front.extend_from_slice(&encr);
+
+        let mut tail = digests.as_deref().map(encode_digests).unwrap_or_default();
+        let digest = digests.is_some().then(|| signed_digest([&sections, &[], &[], &encr, &tail]));
+        let keeps = !changes.touch_content() && flags == old.flags;
+        let (blocks, dropped_signatures, dropped_licence) = self.revised_seals(changes, digest, keeps)?;
+        tail.extend_from_slice(&blocks);
+
+        let (tail_offset, footer_offset) = self.tail_range();
+        let old_front = read_vec(source, 0, front.len() as u64)?;
+        let old_tail = read_vec(source, tail_offset, footer_offset - tail_offset)?;
+        let middle = tail_offset - front.len() as u64;
+        let crc32 = crc32_with_other_ends(self.footer().crc32, middle, [&old_front, &old_tail], [&front, &tail]);
+        let file_size = tail_offset + tail.len() as u64 + u64::from(FOOTER_LEN);
+        tail.extend_from_slice(&Footer { crc32, file_size }.encode());
+        Ok(Some(Revision { front, tail_offset, tail, dropped_signatures, dropped_licence }))
+    }
+
+    #[cfg(feature = "signing")]
+    fn revised_flags(&self, changes: &Changes) -> Flags {
+        let seals = Flags::SIGNED.union(Flags::LICENSED);
+        let old = self.header().flags;
+        let mut flags = if changes.touch_content() { Flags(old.0 & !seals.0) } else { old };
+        if !changes.signers.is_empty() {
+            flags = flags.union(Flags::SIGNED);
+        }
+        match changes.licence {
+            Some(_) => flags.union(seals),
+            // A licence is of one signed state of the file.
+            None if flags != old => Flags(flags.0 & !Flags::LICENSED.0),
+            None => flags,
+        }
+    }
+
+    #[cfg(not(feature = "signing"))]
+    fn revised_flags(&self, changes: &Changes) -> Flags {
+        let seals = Flags::SIGNED.union(Flags::LICENSED);
+        let old = self.header().flags;
+        if changes.touch_content() { Flags(old.0 & !seals.0) } else { old }
+    }
+
+    /// SIGN and LICN block, and how many signatures and whether a licence are left out.
+    #[cfg(feature = "signing")]
+    fn revised_seals(&self, changes: &Changes, digest: Option<Digest>, keeps: bool) -> Result<(Vec<u8>, usize, bool)> {
+        use crate::crypto::{LicenceBlock, SignBlock};
+        let old_signatures = self.signatures().map(SignBlock::decode).transpose()?.unwrap_or_default();
+        let old: Vec<_> = old_signatures.signatures().iter().map(|signature| signature.public).collect();
+        let mut signatures = if keeps { old_signatures } else { SignBlock::default() };
+        let mut licence = if keeps { self.licence().map(<[u8]>::to_vec) } else { None };
+        let no_digests =
+            || Error::new(apr_core::Code::Signature, "the file has no digests that a signature could cover");
+        let issuer = changes.licence.as_ref().map(|(_, key)| key);
+        for key in changes.signers.iter().chain(issuer) {
+            signatures.sign(key, &digest.ok_or_else(no_digests)?)?;
+        }
+        if let Some((terms, key)) = &changes.licence {
+            licence = Some(LicenceBlock::issue(terms, key, &digest.ok_or_else(no_digests)?)?.encode());
+        }
+        let renewed = |public: &[u8; 32]| signatures.signatures().iter().any(|signature| signature.public == *public);
+        let dropped = old.iter().filter(|public| !renewed(public)).count();
+        let dropped_licence = self.licence().is_some() && licence.is_none();
+        let mut blocks = if signatures.signatures().is_empty() { Vec::new() } else { signatures.encode() };
+        blocks.extend(licence.unwrap_or_default());
+        Ok((blocks, dropped, dropped_licence))
+    }
+
+    #[cfg(not(feature = "signing"))]
+    #[allow(clippy::unnecessary_wraps, reason = "as with the feature")]
+    fn revised_seals(
+        &self,
+        _changes: &Changes,
+        _digest: Option<Digest>,
+        keeps: bool,
+    ) -> Result<(Vec<u8>, usize, bool)> {
+        let old = [self.signatures(), self.licence()];
+        let blocks = old.into_iter().flatten().filter(|_| keeps).flatten().copied().collect();
+        let dropped = usize::from(!keeps && self.signatures().is_some());
+        Ok((blocks, dropped, !keeps && self.licence().is_some()))
+    }
+}
+
+/// With the names of tensors that metadata mention changed.
+fn renamed_metadata(metadata: &Metadata, renames: &BTreeMap<String, String>) -> Metadata {
+    let mut metadata = metadata.clone();
+    let renamed = |name: &str| renames.get(name).map_or_else(|| name.into(), Clone::clone);
+    if let Some(tied) = metadata.object(keys::TIED) {
+        let tied: serde_json::Map<_, _> = tied
+            .iter()
+            .map(|(name, target)| {
+                (renamed(name), target.as_str().map_or_else(|| target.clone(), |to| renamed(to).into()))
+            })
+            .collect();
+        metadata.set(keys::TIED, tied);
+    }
+    metadata
+}
+
+/// The index with other names, sorted again, and the digests in its order.
+fn renamed_index(
+    mut entries: Vec<IndexEntry>,
+    renames: &BTreeMap<String, String>,
+    digests: Option<Vec<Digest>>,
+) -> Result<(Vec<u8>, Option<Vec<Digest>>)> {
+    let known: BTreeSet<&str> = entries.iter().map(|entry| entry.info.name.as_str()).collect();
+    if let Some(unknown) = renames.keys().find(|name| !known.contains(name.as_str())) {
+        return Err(Error::format("there is no such tensor to be renamed").for_tensor(unknown));
+    }
+    for entry in &mut entries {
+        if let Some(name) = renames.get(&entry.info.name) {
+            entry.info.name.clone_from(name);
+            check_info(&entry.info)?;
+        }
+    }
+    let mut order: Vec<usize> = (0..entries.len()).collect();
+    order.sort_by(|&a, &b| entries[a].info.name.cmp(&entries[b].info.name));
+    if let Some(pair) = order.windows(2).find(|pair| entries[pair[0]].info.name == entries[pair[1]].info.name) {
+        return Err(Error::format("two tensors would have this name").for_tensor(&entries[pair[0]].info.name));
+    }
+    let mut index = Vec::with_capacity(INDEX_HEADER_LEN);
+    let count = u32::try_from(entries.len()).map_err(|_| Error::format(format!("{} tensors", entries.len())))?;
+    index.extend_from_slice(&count.to_le_bytes());
+    index.extend_from_slice(&[0; 4]);
+    order.iter().try_for_each(|&entry| entries[entry].encode(&mut index))?;
+    Ok((index, digests.map(|digests| order.iter().map(|&entry| digests[entry]).collect())))
+}

@@ -1,0 +1,387 @@
+//! Reading the shards of one model as if they were one file.
+
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use apr_core::digest::Digest;
+use apr_core::{
+    ByteSource, CheckpointReader, Code, Companion, Error, Escaped, FileInfo, FormatId, IoCause, Limits, Metadata,
+    Result, SourceSet, StoredForm, StoredRange, TensorInfo,
+};
+use once_cell::race::OnceBox;
+use serde_json::{Value, json};
+
+use super::header::Flags;
+use super::manifest::{Contents, Manifest, ShardEntry};
+use super::reader::{Apr2Reader, open_with_keys};
+use super::seal::Keys;
+
+/// Names that a warning about absent shards lists.
+const SHOWN: usize = 4;
+
+/// A sharded APR2 model opened for reading.
+///
+/// [`CheckpointReader::files`] lists the manifest, then the shards. A shard's front is read when something of the shard is
+/// asked for; all are at once where the manifest does not describe the tensors.
+pub struct ShardedApr2 {
+    name: String,
+    metadata: Metadata,
+    tensors: Vec<TensorInfo>,
+    /// For each of `tensors`: its shard, and its place in `members` of that shard.
+    places: Vec<(usize, usize)>,
+    shards: Vec<Shard>,
+    companions: Vec<Companion>,
+    files: Vec<FileInfo>,
+    warnings: Vec<String>,
+    limits: Limits,
+    keys: Keys,
+}
+
+struct Shard {
+    entry: ShardEntry,
+    /// The file, or why it can't be used.
+    source: Result<Arc<dyn ByteSource>>,
+    /// Positions in the model of the tensors that the manifest puts here.
+    members: Vec<usize>,
+    opened: OnceBox<OpenShard>,
+}
+
+struct OpenShard {
+    reader: Apr2Reader,
+    /// Position in `reader` of each of the shard's members.
+    positions: Vec<usize>,
+}
+
+/// Opens the shards that a manifest names, through the set.
+///
+/// With a manifest of this project's no byte of a shard is read before it is needed, and one that is absent or of the
+/// wrong length is a warning until then. Other manifests do not describe the tensors: the fronts of all shards are read.
+///
+/// # Errors
+/// Those of [`Manifest::parse`]; where all fronts are read, those of [`ShardedApr2::shard`].
+pub fn open_manifest(
+    json: &[u8],
+    name: &str,
+    set: &dyn SourceSet,
+    limits: &Limits,
+    keys: &Keys,
+) -> Result<ShardedApr2> {
+    let Manifest { shards: entries, tensor_shard_map, contents } = Manifest::parse(json, name, limits)?;
+    let mut files = vec![FileInfo { name: name.to_string(), len: json.len() as u64 }];
+    files.extend(entries.iter().map(|entry| FileInfo { name: entry.file.clone(), len: entry.size }));
+    let shards = entries.into_iter().map(|entry| {
+        let source = open_source(set, &entry, name);
+        // A name that leads out of the folder is no matter of a file that may turn up.
+        let source = source.map_or_else(
+            |error| if error.code() == Code::Format { Err(error) } else { Ok(Err(error)) },
+            |source| Ok(Ok(source)),
+        )?;
+        Ok(Shard { entry, source, members: Vec::new(), opened: OnceBox::new() })
+    });
+    let mut model = ShardedApr2 {
+        name: name.to_string(),
+        metadata: Metadata::new(),
+        tensors: Vec::new(),
+        places: Vec::new(),
+        shards: shards.collect::<Result<_>>()?,
+        companions: Vec::new(),
+        files,
+        warnings: Vec::new(),
+        limits: *limits,
+        keys: keys.clone(),
+    };
+    model.warnings.extend(model.absence_warning());
+    match contents {
+        Some(contents) => model.take_contents(contents, &tensor_shard_map),
+        None => model.read_contents(&tensor_shard_map)?,
+    }
+    Ok(model)
+}
+
+fn open_source(set: &dyn SourceSet, entry: &ShardEntry, manifest: &str) -> Result<Arc<dyn ByteSource>> {
+    let source = set.open(&entry.file).map_err(|error| asked_for(error, &entry.file, manifest))?;
+    if source.len() != entry.size {
+        let (len, size) = (source.len(), entry.size);
+        let message = format!("the shard has {len} bytes, but {} says {size}", Escaped::short(manifest));
+        return Err(Error::corrupt(message).in_file(&entry.file));
+    }
+    Ok(Arc::from(source))
+}
+
+fn asked_for(error: Error, shard: &str, manifest: &str) -> Error {
+    if error.code() != Code::Io {
+        return error.in_file(shard);
+    }
+    let message = format!("{} names this shard: {}", Escaped::short(manifest), error.message());
+    Error::io(error.cause().unwrap_or(IoCause::Other), message).in_file(error.file().unwrap_or(shard))
+}
+
+impl ShardedApr2 {
+    /// One warning for all shards that can't be used.
+    fn absence_warning(&self) -> Option<String> {
+        let absent: Vec<&Error> = self.shards.iter().filter_map(|shard| shard.source.as_ref().err()).collect();
+        let first = absent.first()?;
+        if absent.len() == 1 {
+            return Some(format!("one of {} shards can't be read: {first}", self.shards.len()));
+        }
+        let names = absent.iter().take(SHOWN).filter_map(|error| error.file());
+        let names: Vec<String> = names.map(|name| Escaped::short(name).to_string()).collect();
+        let more = if absent.len() > SHOWN { ", ..." } else { "" };
+        let (count, total) = (absent.len(), self.shards.len());
+        Some(format!("{count} of {total} shards can't be read ({}{more}); the first: {first}", names.join(", ")))
+    }
+
+    fn take_contents(&mut self, contents: Contents, map: &[(String, usize)]) {
+        let Contents { metadata, companions, tensors } = contents;
+        for (position, info) in tensors.iter().enumerate() {
+            let found = map.binary_search_by(|(name, _)| name.as_str().cmp(&info.name));
+            let shard = found.map_or(0, |at| map[at].1);
+            let members = &mut self.shards[shard].members;
+            self.places.push((shard, members.len()));
+            members.push(position);
+        }
+        (self.metadata, self.companions, self.tensors) = (metadata, companions, tensors);
+    }
+
+    /// Learns from the shards what the manifest does not tell: tensors come shard by shard, in stored order.
+    fn read_contents(&mut self, map: &[(String, usize)]) -> Result<()> {
+        let readers = (0..self.shards.len()).map(|shard| self.open_reader(shard)).collect::<Result<Vec<_>>>()?;
+        for (shard, reader) in readers.iter().enumerate() {
+            for info in reader.tensors() {
+                self.places.push((shard, self.shards[shard].members.len()));
+                self.shards[shard].members.push(self.tensors.len());
+                self.tensors.push(info.clone());
+            }
+        }
+        self.check_map(map)?;
+        if let Some(first) = readers.first() {
+            self.metadata = first.metadata().clone();
+            self.companions = first.companions().to_vec();
+        }
+        for (shard, reader) in readers.into_iter().enumerate() {
+            let positions = (0..reader.tensors().len()).collect();
+            // Nobody else has the model yet, so that nothing can be in the cell.
+            let _ = self.shards[shard].opened.set(Box::new(OpenShard { reader, positions }));
+        }
+        Ok(())
+    }
+
+    /// Holds the tensors found in the shards against the manifest's map.
+    fn check_map(&self, map: &[(String, usize)]) -> Result<()> {
+        let mut found = vec![false; map.len()];
+        for (info, &(shard, _)) in self.tensors.iter().zip(&self.places) {
+            match map.binary_search_by(|(name, _)| name.as_str().cmp(&info.name)) {
+                Ok(at) if map[at].1 == shard => found[at] = true,
+                at => return Err(self.stray(&info.name, shard, at.ok().map(|at| map[at].1))),
+            }
+        }
+        match map.iter().zip(found).find(|(_, found)| !found) {
+            Some(((name, shard), _)) => Err(self.lacks(name, *shard)),
+            None => Ok(()),
+        }
+    }
+
+    fn lacks(&self, tensor: &str, shard: usize) -> Error {
+        let message = format!("{} lists it, but this shard has no such tensor", Escaped::short(&self.name));
+        Error::corrupt(message).for_tensor(tensor).in_file(&self.shards[shard].entry.file)
+    }
+
+    /// A tensor in a shard where the manifest does not put it; `elsewhere` is the shard where it does.
+    fn stray(&self, tensor: &str, shard: usize, elsewhere: Option<usize>) -> Error {
+        let manifest = Escaped::short(&self.name);
+        let message = match elsewhere {
+            Some(other) => {
+                let other = Escaped::short(&self.shards[other].entry.file);
+                format!("it is in this shard, but {manifest} says that it is in '{other}'")
+            }
+            None => format!("it is in this shard, but {manifest} does not list it"),
+        };
+        Error::corrupt(message).for_tensor(tensor).in_file(&self.shards[shard].entry.file)
+    }
+
+    /// Opens the file of a shard and holds its footer against the manifest.
+    fn open_reader(&self, shard: usize) -> Result<Apr2Reader> {
+        let Shard { entry, source, .. } = &self.shards[shard];
+        let source = source.as_ref().map_err(Error::clone)?;
+        let reader = open_with_keys(Arc::clone(source), &entry.file, &self.limits, &self.keys)?;
+        let (stated, expected) = (reader.footer().crc32, entry.crc32);
+        if stated != expected {
+            let manifest = Escaped::short(&self.name);
+            let message = format!("the footer's CRC-32 is {stated:08x}, but {manifest} says {expected:08x}");
+            return Err(Error::checksum(message).in_file(&entry.file));
+        }
+        Ok(reader)
+    }
+
+    fn opened(&self, shard: usize) -> Result<&OpenShard> {
+        self.shards[shard].opened.get_or_try_init(|| {
+            let reader = self.open_reader(shard)?;
+            let positions = self.find_members(shard, &reader)?;
+            Ok(Box::new(OpenShard { reader, positions }))
+        })
+    }
+
+    /// Positions of a shard's members in its file, which must hold them as described and nothing else.
+    fn find_members(&self, shard: usize, reader: &Apr2Reader) -> Result<Vec<usize>> {
+        let members = &self.shards[shard].members;
+        let find = |&member: &usize| {
+            let info = &self.tensors[member];
+            let position = reader.position(&info.name).ok_or_else(|| self.lacks(&info.name, shard))?;
+            let TensorInfo { dtype, shape, .. } = &reader.tensors()[position];
+            if (dtype, shape) != (&info.dtype, &info.shape) {
+                let (manifest, told, expected) = (Escaped::short(&self.name), &info.shape, info.dtype);
+                let message = format!("it is {dtype} of shape {shape}, but {manifest} says {expected} of shape {told}");
+                return Err(Error::corrupt(message).for_tensor(&info.name).in_file(&self.shards[shard].entry.file));
+            }
+            Ok(position)
+        };
+        let positions = members.iter().map(find).collect::<Result<Vec<_>>>()?;
+        if positions.len() < reader.tensors().len() {
+            let mut listed = vec![false; reader.tensors().len()];
+            positions.iter().for_each(|&position| listed[position] = true);
+            if let Some(stray) = listed.iter().position(|listed| !listed) {
+                let name = &reader.tensors()[stray].name;
+                let elsewhere = self.tensors.iter().position(|info| info.name == *name);
+                return Err(self.stray(name, shard, elsewhere.map(|tensor| self.places[tensor].0)));
+            }
+        }
+        Ok(positions)
+    }
+
+    /// Number of shards.
+    #[must_use]
+    pub fn shard_count(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// A shard by itself.
+    ///
+    /// # Errors
+    /// E007 when it is absent; E002 when its length is not the manifest's, it lacks a tensor, or has one that is not its
+    /// own; E004 when its footer has another CRC-32 than the manifest; otherwise as [`open`](super::open).
+    pub fn shard(&self, shard: usize) -> Result<&Apr2Reader> {
+        Ok(&self.opened(shard)?.reader)
+    }
+
+    /// The shard of a tensor and the tensor's position there.
+    fn locate(&self, tensor: usize) -> Result<(&Apr2Reader, usize)> {
+        let (shard, member) = self.places[tensor];
+        let OpenShard { reader, positions } =
+            self.opened(shard).map_err(|error| error.for_tensor(&self.tensors[tensor].name))?;
+        Ok((reader, positions[member]))
+    }
+}
+
+impl CheckpointReader for ShardedApr2 {
+    fn format(&self) -> FormatId {
+        FormatId::Apr2
+    }
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    /// Opens the shard; where that fails, only the file is right.
+    fn stored(&self, tensor: usize) -> StoredRange {
+        let file = self.places[tensor].0 + 1;
+        match self.locate(tensor) {
+            Ok((reader, position)) => StoredRange { file, ..reader.stored(position) },
+            Err(_) => StoredRange { file, offset: 0, len: 0 },
+        }
+    }
+
+    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let (reader, position) = self.locate(tensor)?;
+        reader.read_tensor(position, offset, buf)
+    }
+
+    fn stored_form(&self, tensor: usize) -> Option<StoredForm> {
+        let (reader, position) = self.locate(tensor).ok()?;
+        reader.stored_form(position)
+    }
+
+    fn read_stored(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let (reader, position) = self.locate(tensor)?;
+        reader.read_stored(position, offset, buf)
+    }
+
+    fn read_verbatim(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let (reader, position) = self.locate(tensor)?;
+        reader.read_verbatim(position, offset, buf)
+    }
+
+    fn is_encoded(&self, tensor: usize) -> bool {
+        self.locate(tensor).is_ok_and(|(reader, position)| reader.is_encoded(position))
+    }
+
+    /// Whether the first shard is; all are encrypted for the same keys.
+    fn is_locked(&self) -> bool {
+        Self::shard(self, 0).is_ok_and(CheckpointReader::is_locked)
+    }
+
+    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
+        let (reader, position) = self.locate(tensor).ok()?;
+        reader.tensor_slice(position)
+    }
+
+    fn digest(&self, tensor: usize) -> Option<Digest> {
+        let (reader, position) = self.locate(tensor).ok()?;
+        reader.digest(position)
+    }
+
+    fn shard_count(&self) -> usize {
+        self.shards.len()
+    }
+
+    fn shard(&self, shard: usize) -> Result<&dyn CheckpointReader> {
+        Ok(Self::shard(self, shard)?)
+    }
+
+    fn files(&self) -> &[FileInfo] {
+        &self.files
+    }
+
+    /// Those of the first shard that every shard shares, and how many shards there are.
+    fn header_fields(&self) -> Value {
+        let Ok(first) = Self::shard(self, 0) else {
+            return json!({ "shards": self.shards.len() });
+        };
+        let header = first.header();
+        let quantized = self.tensors.iter().any(|info| info.dtype.is_quantized());
+        let flags = if quantized { header.flags.union(Flags::QUANTIZED) } else { header.flags };
+        json!({
+            "version": format!("{}.{}", header.version_major, header.version_minor),
+            "flags": flags.names(),
+            "alignment": flags.alignment(),
+            "shards": self.shards.len(),
+        })
+    }
+
+    fn companions(&self) -> &[Companion] {
+        &self.companions
+    }
+
+    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
+        let Companion { name, len } = &self.companions[companion];
+        let first = Self::shard(self, 0)?;
+        let found = first.companions().iter().position(|known| known.name == *name && known.len == *len);
+        let found = found.ok_or_else(|| {
+            let (manifest, name) = (Escaped::short(&self.name), Escaped::short(name));
+            let message = format!("{manifest} lists the companion '{name}' of {len} bytes, which is not in this shard");
+            Error::corrupt(message).in_file(&self.shards[0].entry.file)
+        })?;
+        first.read_companion(found)
+    }
+
+    fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+}

@@ -1,0 +1,27 @@
+//! Sparse layouts, made dense on reading (`spec/apr2.md`, "Layout CSR" and "Layout BSR").
+
+use apr_core::{Error, Result, StoredForm, TensorInfo};
+use apr_tensor::sparse::{Matrix, SparseReader};
+
+use super::index::LAYOUT;
+
+/// The number of CSR in the layout's bits.
+const CSR: u32 = 1 << 8;
+
+/// Fills `buf` with dense bytes of a tensor whose layout's bytes `stream` reads.
+pub(super) fn read(
+    form: StoredForm,
+    info: &TensorInfo,
+    stream: &dyn Fn(u64, &mut [u8]) -> Result<()>,
+    offset: u64,
+    buf: &mut [u8],
+) -> Result<()> {
+    let matrix = Matrix::new(info.dtype, &info.shape)?;
+    let reader = match form.flags & LAYOUT {
+        CSR => SparseReader::open_csr(matrix, form.raw_len, stream),
+        _ => SparseReader::open_bsr(matrix, form.raw_len, stream),
+    };
+    // Offsets that the matrix's reader tells are within the tensor, not the file.
+    let anonymous = |error: Error| Error::new(error.code(), error.message());
+    reader.map_err(anonymous)?.read(offset, buf, stream).map_err(anonymous)
+}

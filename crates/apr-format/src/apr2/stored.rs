@@ -1,0 +1,287 @@
+//! A tensor's bytes on their way out of the file: decrypted chunk by chunk, decoded block by block, and made dense.
+//!
+//! ```text
+//! verbatim ── AES-256-GCM, 64 KiB chunks ──▶ stored form ── codec, 64 KiB or 1 MiB blocks ──▶ layout ──▶ dense
+//! ```
+//!
+//! Each step serves any range, so one row of a large tensor costs its blocks and chunks alone.
+
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::vec::Vec;
+
+use apr_core::{ByteSource, Error, Result, StoredForm, TensorInfo};
+use once_cell::race::OnceBox;
+
+use super::index::{BLOCK_HEADER_LEN, CODEC, LAYOUT, block_len};
+use super::layout::Place;
+use super::seal::Seal;
+
+/// Top bit of a block's length: its bytes are not compressed.
+const RAW: u32 = 1 << 31;
+
+/// Where a tensor's bytes are and what they went through.
+pub(super) struct StoredTensor {
+    pub(super) place: Place,
+    /// Most tensors went through nothing, and an index has millions.
+    encoded: Option<Box<Encoded>>,
+}
+
+struct Encoded {
+    form: Option<StoredForm>,
+    /// The name that the bytes are encrypted under: a tied tensor's bytes are another one's. Empty where they are plain.
+    sealed_as: Box<str>,
+    /// Where each block starts in the stored form, and where the last one ends; found at the first read.
+    blocks: OnceBox<Vec<u64>>,
+}
+
+/// What reads need beside the tensor.
+#[derive(Clone, Copy)]
+pub(super) struct Access<'a> {
+    pub(super) source: &'a dyn ByteSource,
+    pub(super) seal: &'a Seal,
+    pub(super) scratch: &'a ScratchPool,
+}
+
+impl StoredTensor {
+    pub(super) fn new(place: Place, form: Option<StoredForm>, sealed_as: &str) -> Self {
+        let encoded = (form.is_some() || !sealed_as.is_empty())
+            .then(|| Box::new(Encoded { form, sealed_as: sealed_as.into(), blocks: OnceBox::new() }));
+        Self { place, encoded }
+    }
+
+    /// Whether the bytes in the file are other ones than the tensor's.
+    pub(super) fn is_encoded(&self) -> bool {
+        self.encoded.is_some()
+    }
+
+    /// The stored form, where the bytes don't lie there plainly.
+    pub(super) fn form(&self) -> Option<StoredForm> {
+        self.encoded.as_ref()?.form
+    }
+
+    /// The name that the bytes are encrypted under; empty where they are plain.
+    fn sealed_as(&self) -> &str {
+        self.encoded.as_ref().map_or("", |encoded| &encoded.sealed_as)
+    }
+
+    /// Bytes of the stored form.
+    fn len(&self, access: Access<'_>) -> u64 {
+        match self.form() {
+            Some(form) => form.len,
+            None if self.sealed_as().is_empty() => self.place.len,
+            None => access.seal.opened_len(self.place.len),
+        }
+    }
+
+    /// Fills `buf` with bytes as they lie in the file.
+    pub(super) fn read_verbatim(&self, access: Access<'_>, offset: u64, buf: &mut [u8]) -> Result<()> {
+        check_range(offset, buf.len(), self.place.len)?;
+        access.source.read_at(self.place.offset + offset, buf)
+    }
+
+    /// Fills `buf` with bytes of the stored form.
+    pub(super) fn read_stored(&self, access: Access<'_>, offset: u64, buf: &mut [u8]) -> Result<()> {
+        if self.sealed_as().is_empty() {
+            return self.read_verbatim(access, offset, buf);
+        }
+        check_range(offset, buf.len(), self.len(access))?;
+        access.seal.read(access.source, self.place, self.sealed_as(), offset, buf)
+    }
+
+    /// Fills `buf` with bytes of the tensor.
+    pub(super) fn read(&self, access: Access<'_>, info: &TensorInfo, offset: u64, buf: &mut [u8]) -> Result<()> {
+        match self.form() {
+            None => self.read_stored(access, offset, buf),
+            Some(form) if form.flags & LAYOUT == 0 => self.read_decoded(access, form, info, offset, buf),
+            Some(form) => {
+                let stream = |offset: u64, buf: &mut [u8]| self.read_decoded(access, form, info, offset, buf);
+                super::sparse::read(form, info, &stream, offset, buf)
+            }
+        }
+    }
+
+    /// Fills `buf` with bytes that the codec gives.
+    fn read_decoded(
+        &self,
+        access: Access<'_>,
+        form: StoredForm,
+        info: &TensorInfo,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<()> {
+        check_range(offset, buf.len(), form.raw_len)?;
+        if form.flags & CODEC == 0 {
+            return self.read_stored(access, offset, buf);
+        }
+        let Some(encoded) = &self.encoded else { return self.read_stored(access, offset, buf) };
+        let blocks = encoded.blocks.get_or_try_init(|| self.walk(access, form).map(Box::new))?;
+        let block_len = block_len(form.flags);
+        let mut scratch = access.scratch.take(form.flags, info.dtype)?;
+        let (mut done, mut position) = (0, offset);
+        while done < buf.len() {
+            let block = position / block_len;
+            let start = block * block_len;
+            let decoded_len = to_usize(block_len.min(form.raw_len - start));
+            let skip = to_usize(position - start);
+            let wanted = (decoded_len - skip).min(buf.len() - done);
+            let at = to_usize(block);
+            self.read_block(access, (blocks[at], blocks[at + 1]), &mut scratch.body)?;
+            let target = &mut buf[done..done + wanted];
+            let decoded = if wanted == decoded_len {
+                scratch.decode(target)
+            } else {
+                scratch.decode_part(decoded_len, skip, target)
+            };
+            decoded.map_err(|error| error.at(self.place.offset))?;
+            done += wanted;
+            position += wanted as u64;
+        }
+        access.scratch.put_back(scratch);
+        Ok(())
+    }
+
+    fn read_block(&self, access: Access<'_>, (start, end): (u64, u64), body: &mut Vec<u8>) -> Result<()> {
+        body.resize(to_usize(end - start), 0);
+        self.read_stored(access, start, body)
+    }
+
+    /// Walks the lengths of the blocks.
+    fn walk(&self, access: Access<'_>, form: StoredForm) -> Result<Vec<u64>> {
+        let block_len = block_len(form.flags);
+        let count = form.raw_len.div_ceil(block_len);
+        // The sizes were held against each other when the index was read, so this is less than twice the stored bytes.
+        let mut starts = Vec::with_capacity(to_usize(count) + 1);
+        let mut position = 0;
+        for _ in 0..count {
+            starts.push(position);
+            let mut head = [0; BLOCK_HEADER_LEN as usize];
+            if form.len - position < BLOCK_HEADER_LEN.into() {
+                return Err(self.misfit("the last block is missing"));
+            }
+            self.read_stored(access, position, &mut head)?;
+            let len = u64::from(u32::from_le_bytes(head) & !RAW);
+            if len > block_len {
+                return Err(self.misfit("a block is longer than what it stands for"));
+            }
+            position += u64::from(BLOCK_HEADER_LEN) + len;
+            if position > form.len {
+                return Err(self.misfit("a block ends past the tensor's bytes"));
+            }
+        }
+        starts.push(position);
+        if position == form.len { Ok(starts) } else { Err(self.misfit("bytes follow the last block")) }
+    }
+
+    fn misfit(&self, what: &str) -> Error {
+        Error::corrupt(format!("its compressed blocks do not add up: {what}")).at(self.place.offset)
+    }
+}
+
+fn check_range(offset: u64, len: usize, available: u64) -> Result<()> {
+    match offset.checked_add(len as u64) {
+        Some(end) if end <= available => Ok(()),
+        _ => Err(Error::corrupt(format!("{len} bytes at {offset} end past its {available} bytes"))),
+    }
+}
+
+/// Of a number that is at most the length of a buffer.
+fn to_usize(len: u64) -> usize {
+    usize::try_from(len).unwrap_or(usize::MAX)
+}
+
+/// Buffers of one read.
+pub(super) struct Scratch {
+    /// A block as it is stored, with its length.
+    body: Vec<u8>,
+    decoded: Vec<u8>,
+    #[cfg(feature = "compression")]
+    decoder: crate::codec::BlockDecoder,
+    #[cfg(all(feature = "std", feature = "compression"))]
+    coding: (u32, apr_core::DType),
+}
+
+impl Scratch {
+    fn decode_part(&mut self, decoded_len: usize, skip: usize, target: &mut [u8]) -> Result<()> {
+        let mut decoded = core::mem::take(&mut self.decoded);
+        decoded.resize(decoded_len, 0);
+        let result = self.decode(&mut decoded);
+        target.copy_from_slice(&decoded[skip..skip + target.len()]);
+        self.decoded = decoded;
+        result
+    }
+
+    #[cfg(feature = "compression")]
+    fn decode(&mut self, target: &mut [u8]) -> Result<()> {
+        let (head, body) = self.body.split_at(BLOCK_HEADER_LEN as usize);
+        let raw = head[3] & 0x80 != 0;
+        self.decoder.decode(body, raw, target)
+    }
+
+    #[cfg(not(feature = "compression"))]
+    #[allow(clippy::unused_self, reason = "as with the feature")]
+    fn decode(&mut self, _target: &mut [u8]) -> Result<()> {
+        Err(no_compression())
+    }
+}
+
+#[cfg(not(feature = "compression"))]
+fn no_compression() -> Error {
+    Error::version("the tensor is compressed, and this build has no compression")
+}
+
+/// Buffers to use again: one set for each thread that reads at the same time.
+#[derive(Default)]
+pub(super) struct ScratchPool {
+    #[cfg(all(feature = "std", feature = "compression"))]
+    free: std::sync::Mutex<Vec<Scratch>>,
+}
+
+impl ScratchPool {
+    #[cfg(feature = "compression")]
+    fn take(&self, flags: u32, dtype: apr_core::DType) -> Result<Scratch> {
+        use crate::codec::{BlockDecoder, Coding, Element};
+        #[cfg(feature = "std")]
+        let coding = (flags, dtype);
+        #[cfg(feature = "std")]
+        if let Ok(mut free) = self.free.lock()
+            && let Some(at) = free.iter().position(|scratch| scratch.coding == coding)
+        {
+            return Ok(free.swap_remove(at));
+        }
+        let of = Coding::from_flags(flags).ok_or_else(|| Error::version("the codec is not supported"))?;
+        let decoder = BlockDecoder::new(of, Element::of(dtype));
+        Ok(Scratch {
+            body: Vec::new(),
+            decoded: Vec::new(),
+            decoder,
+            #[cfg(feature = "std")]
+            coding,
+        })
+    }
+
+    #[cfg(not(feature = "compression"))]
+    #[allow(clippy::unused_self, reason = "as with the feature")]
+    fn take(&self, _flags: u32, _dtype: apr_core::DType) -> Result<Scratch> {
+        Err(no_compression())
+    }
+
+    /// Keeps the buffers for the next read.
+    #[cfg_attr(
+        not(all(feature = "std", feature = "compression")),
+        allow(clippy::unused_self, clippy::needless_pass_by_value, reason = "kept only where threads may share")
+    )]
+    fn put_back(&self, scratch: Scratch) {
+        /// More sets than threads are no use.
+        #[cfg(all(feature = "std", feature = "compression"))]
+        const MOST: usize = 16;
+        #[cfg(all(feature = "std", feature = "compression"))]
+        if let Ok(mut free) = self.free.lock()
+            && free.len() < MOST
+        {
+            free.push(scratch);
+            return;
+        }
+        drop(scratch);
+    }
+}
