@@ -9,7 +9,7 @@ use crate::Outcome;
 use crate::failure::Failure;
 
 /// Settings of a user; an option or an environment variable wins over each.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Config {
     pub(crate) defaults: Defaults,
@@ -19,7 +19,7 @@ pub(crate) struct Config {
 }
 
 /// `[defaults]`
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Defaults {
     pub(crate) output_format: OutputFormat,
@@ -36,7 +36,7 @@ pub(crate) enum OutputFormat {
 }
 
 /// `[inspect]`
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Inspect {
     pub(crate) show_vocab: bool,
@@ -50,7 +50,7 @@ impl Default for Inspect {
 }
 
 /// `[debug]`
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Debug {
     pub(crate) drama_mode: bool,
@@ -64,11 +64,13 @@ impl Default for Debug {
 }
 
 /// `[validate]`
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Validate {
     pub(crate) strict: bool,
     pub(crate) require_signature: bool,
+    /// Public keys that signatures are verified by.
+    pub(crate) trusted: Vec<PathBuf>,
 }
 
 impl Config {
@@ -81,7 +83,17 @@ impl Config {
             Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
             Err(error) => return Err(apr_io::io_error(&error, &path).into()),
         };
-        toml::from_str(&text).map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))
+        let config: Self =
+            toml::from_str(&text).map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))?;
+        Ok(config.in_folder(path.parent().unwrap_or(std::path::Path::new(""))))
+    }
+}
+
+impl Config {
+    /// Files that the configuration names are beside it.
+    fn in_folder(mut self, folder: &std::path::Path) -> Self {
+        self.validate.trusted.iter_mut().for_each(|path| *path = folder.join(&path));
+        self
     }
 }
 

@@ -4,17 +4,19 @@ use std::cell::OnceCell;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use apr::crypto::Unlock;
 use apr::{CheckpointReader, OpenOptions};
 use apr_arch::{Families, Family, FamilyModel};
 use apr_io::{Interrupt, Threads, io_error};
 use apr_ops::import::{Architecture, family_of};
 use apr_ops::nearest;
+use zeroize::Zeroizing;
 
-use crate::Outcome;
 use crate::args::{Arch, ColorWhen, GlobalArgs};
 use crate::config::{Config, OutputFormat};
 use crate::failure::Failure;
 use crate::printer::{Level, Printer};
+use crate::{Outcome, secrets};
 
 /// Bytes of memory a pass may use unless told otherwise.
 const DEFAULT_MEMORY: u64 = 1 << 30;
@@ -26,6 +28,10 @@ pub(crate) struct Context {
     pub(crate) options: OpenOptions,
     pub(crate) printer: Printer,
     pub(crate) interrupt: Interrupt,
+    /// The file of `--key`.
+    pub(crate) key: Option<PathBuf>,
+    /// The file of `--password-file`.
+    pub(crate) password_file: Option<PathBuf>,
     threads: NonZeroUsize,
     max_memory: u64,
     arch: Option<Arch>,
@@ -41,6 +47,7 @@ impl Context {
         if let Some(Arch::Named(name)) = &args.arch {
             options.family = Some(name.clone()).filter(|name| is_ggml_family(name));
         }
+        options.keys.unlock = secrets::unlock(args.key.as_deref(), args.password_file.as_deref())?;
         options.limits.max_metadata = args.max_metadata.unwrap_or(options.limits.max_metadata);
         let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         let json = args.json || config.defaults.output_format == OutputFormat::Json;
@@ -49,6 +56,8 @@ impl Context {
             options,
             printer: Printer::new(log_level(args)?, json),
             interrupt: Interrupt::default(),
+            key: args.key.clone(),
+            password_file: args.password_file.clone(),
             threads: args.threads.unwrap_or(cores),
             max_memory: args.max_memory.unwrap_or(DEFAULT_MEMORY),
             arch: args.arch.clone(),
@@ -56,6 +65,26 @@ impl Context {
             families: OnceCell::new(),
             config,
         })
+    }
+
+    /// The same with a password to open models with.
+    pub(crate) fn with_password(&self, password: Zeroizing<Vec<u8>>) -> Self {
+        let mut options = self.options.clone();
+        options.keys.unlock.push(Unlock::Password(password));
+        Self {
+            config: self.config.clone(),
+            json: self.json,
+            options,
+            printer: self.printer,
+            interrupt: self.interrupt.clone(),
+            key: self.key.clone(),
+            password_file: self.password_file.clone(),
+            threads: self.threads,
+            max_memory: self.max_memory,
+            arch: self.arch.clone(),
+            arch_files: self.arch_files.clone(),
+            families: OnceCell::new(),
+        }
     }
 
     /// The families that are known, with those that the user brought.

@@ -110,7 +110,7 @@ impl Failure {
         }
     }
 
-    fn message(&self) -> String {
+    pub(crate) fn message(&self) -> String {
         match self {
             Self::Model(error) | Self::Reported(error) => error.to_string(),
             Self::General(message) | Self::Usage(message) => message.clone(),

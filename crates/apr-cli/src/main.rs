@@ -10,6 +10,8 @@ mod model;
 mod output;
 mod printer;
 mod progress;
+mod revise;
+mod secrets;
 mod signals;
 
 use std::process::ExitCode;

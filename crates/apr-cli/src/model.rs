@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use apr::{CheckpointReader, Error, FormatId, IoCause};
-use apr_io::{FileSource, io_error, is_index, open_model, open_model_with_companions};
+use apr_io::{FileSource, io_error, is_index, is_interrupted, is_manifest, open_model, open_model_with_companions};
 use apr_ops::gguf::describe;
 use tempfile::NamedTempFile;
 
@@ -18,7 +18,7 @@ use crate::Outcome;
 use crate::config::cache_folder;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::signals;
+use crate::{secrets, signals};
 
 /// Name of standard input on the command line.
 const STDIN: &str = "-";
@@ -39,13 +39,22 @@ impl Model {
     }
 }
 
-/// Opens a file, a folder, a shard index, or standard input.
+/// Opens a file, a folder, an index or manifest of shards, or standard input, to read its tensors: of an encrypted model,
+/// the password is asked for where none was given.
 pub(crate) fn open(path: &Path, context: &Context) -> Outcome<Model> {
+    unlocked(|context| open_to_look(path, context), context)
+}
+
+/// Opens one to look at what is readable of it.
+pub(crate) fn open_to_look(path: &Path, context: &Context) -> Outcome<Model> {
     let name = path.display().to_string();
     if let Some(remote) = remote_scheme(path) {
         return Err(Failure::Usage(format!("{remote} models are not read by this version; download the model first")));
     }
     let options = &context.options;
+    if name != STDIN {
+        refuse_interrupted(path)?;
+    }
     if name == STDIN {
         let (source, spool) = open_stdin(context)?;
         let reader = apr::open(source, "standard input", options)?;
@@ -54,10 +63,26 @@ pub(crate) fn open(path: &Path, context: &Context) -> Outcome<Model> {
     Ok(Model { reader: described(open_model(path, options)?, context)?, name, spool: None })
 }
 
-/// Opens a model together with the configuration and tokenizer files beside it.
+/// Opens a model together with the configuration and tokenizer files beside it, to read its tensors.
 pub(crate) fn open_with_companions(path: &Path, context: &Context) -> Outcome<Model> {
+    unlocked(|context| look_with_companions(path, context), context)
+}
+
+/// Opens a model, and again with the password that the user is asked for.
+fn unlocked(open: impl Fn(&Context) -> Outcome<Model>, context: &Context) -> Outcome<Model> {
+    let model = open(context)?;
+    if !model.reader.is_locked() {
+        return Ok(model);
+    }
+    let locked = || secrets::locked(context, &model.name);
+    let password = secrets::ask(&format!("Password of {}: ", apr::Escaped(&model.name)))?.ok_or_else(locked)?;
+    open(&context.with_password(password))
+}
+
+/// Opens a model together with the configuration and tokenizer files beside it, to look at what is readable of it.
+pub(crate) fn look_with_companions(path: &Path, context: &Context) -> Outcome<Model> {
     if path.as_os_str() == STDIN || remote_scheme(path).is_some() {
-        return open(path, context);
+        return open_to_look(path, context);
     }
     let reader = open_model_with_companions(path, &context.options)?;
     Ok(Model { reader: described(reader, context)?, name: path.display().to_string(), spool: None })
@@ -73,9 +98,33 @@ fn described(reader: Box<dyn CheckpointReader>, context: &Context) -> Outcome<Bo
     Ok(describe(reader, context.families()?, &architecture))
 }
 
+/// Says that signatures and licence of a file are not those of another one that is made of it.
+pub(crate) fn warn_of_seals(reader: &dyn CheckpointReader, context: &Context) -> Outcome {
+    if reader.signed()?.is_some_and(|signed| signed.signatures.is_some() || signed.licence.is_some()) {
+        context.printer.warn("the source is signed, which holds for that file alone: the output is not");
+    }
+    Ok(())
+}
+
+/// Says why a file that a change was interrupted in is not read.
+pub(crate) fn refuse_interrupted(path: &Path) -> Outcome {
+    if is_interrupted(path) {
+        let message = "a change of this file was interrupted; `apr edit` with its name undoes it";
+        return Err(Error::corrupt(message).in_file(path.display()).into());
+    }
+    Ok(())
+}
+
+/// Whether a model's tensors are encrypted, be it that a key opens them.
+pub(crate) fn is_encrypted(reader: &dyn CheckpointReader) -> bool {
+    let fields = reader.header_fields();
+    let flags = fields.get("flags").and_then(serde_json::Value::as_array);
+    flags.is_some_and(|flags| flags.iter().any(|flag| flag == "ENCRYPTED"))
+}
+
 /// Whether the path stands for several files, so that its bytes alone say nothing.
 pub(crate) fn is_set(path: &Path) -> bool {
-    path.is_dir() || is_index(path)
+    path.is_dir() || is_index(path) || is_manifest(path).unwrap_or(false)
 }
 
 fn remote_scheme(path: &Path) -> Option<&'static str> {

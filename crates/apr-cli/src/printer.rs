@@ -29,7 +29,7 @@ pub(crate) const BAD: Style = Style::new().fg_color(Some(anstyle::Color::Ansi(An
 pub(crate) const DIM: Style = Style::new().dimmed();
 
 /// Prints reports and remarks.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Printer {
     level: Level,
     json: bool,
@@ -43,6 +43,11 @@ impl Printer {
     /// Whether a progress bar would be welcome.
     pub(crate) fn shows_progress(&self) -> bool {
         self.level >= Level::Info
+    }
+
+    /// Whether more detail was asked for.
+    pub(crate) fn shows_detail(&self) -> bool {
+        self.level >= Level::Debug
     }
 
     /// Prints a report: as JSON where that was asked for, otherwise by `text`.

@@ -2,19 +2,26 @@
 
 use std::path::Path;
 
+use apr::DType;
 use apr_fuzz_bodies::{
-    dequantize_any, probe_any, read_apr2, read_ggml, read_gguf, read_pytorch, read_safetensors, roundtrip_apr2,
-    roundtrip_gguf,
+    decode_block, dequantize_any, open_encrypted, probe_any, read_apr1, read_apr2, read_aprn, read_ggml, read_gguf,
+    read_manifest, read_pytorch, read_safetensors, roundtrip_apr2, roundtrip_gguf,
 };
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
 use apr_testkit::ggml::{GgmlBuilder, GgmlTensor};
 use apr_testkit::gguf::{GgufBuilder, GgufEntry};
+use apr_testkit::older::{Apr1Builder, apr1_json, dialect_a, dialect_d, f32s};
 use apr_testkit::{corrupt, locate};
 
 type Body = fn(&[u8]);
 
-const BODIES: [(&str, Body); 9] = [
+const BODIES: [(&str, Body); 14] = [
+    ("decode_block", decode_block),
+    ("open_encrypted", open_encrypted),
+    ("read_aprn", read_aprn),
+    ("read_manifest", read_manifest),
     ("dequantize_any", dequantize_any),
+    ("read_apr1", read_apr1),
     ("read_apr2", read_apr2),
     ("read_ggml", read_ggml),
     ("read_gguf", read_gguf),
@@ -117,4 +124,83 @@ fn broken_copies_of_ggml_files_convert_or_fail() {
         corrupt::truncations(&good).for_each(|broken| read_ggml(&broken));
         corrupt::bit_flips(&good, 0..good.len()).for_each(|broken| read_ggml(&broken));
     }
+}
+
+#[test]
+fn broken_copies_of_older_files_convert_or_fail() {
+    let whisper = Apr1Builder {
+        tensors: vec![("a", 0, &[2], f32s(&[1.0, 2.0]))],
+        filterbank: Some((1, 1, vec![0.5])),
+        ..Apr1Builder::default()
+    };
+    let index = r#"[{"name":"a","dtype":"F32","shape":[1],"offset":0,"size":4}]"#;
+    let block = [&[0, 0x3c][..], &[0x21; 16]].concat();
+    for good in [
+        whisper.build(),
+        apr1_json("{}", 1, index, &[0; 4]),
+        dialect_a(
+            *b"APR\0",
+            0x400,
+            "{}",
+            &[("a", 128, &[32], block), ("b", 129, &[1, 2], vec![0, 0, 0x80, 0x3f, 1, 2])],
+        ),
+        dialect_d(0, &[], &[("a", 4, &[3], vec![0x21, 0x03])]),
+    ] {
+        read_apr1(&good);
+        corrupt::truncations(&good).for_each(|broken| probe_any(&broken));
+        corrupt::bit_flips(&good, 0..good.len()).for_each(|broken| read_apr1(&broken));
+    }
+}
+
+/// A copy of a fixture with each of some bits flipped: one in `step`.
+fn flipped(file: &[u8], step: usize) -> impl Iterator<Item = Vec<u8>> {
+    corrupt::bit_flips(file, 0..file.len()).step_by(step)
+}
+
+#[test]
+fn broken_copies_of_typed_models_load_or_fail() {
+    for name in ["card-licence-zstd19.apr", "kmeans.apr", "recipient-x09.apr"] {
+        let good = std::fs::read(locate::fixture("valid/aprn").join(name)).expect("the fixture is there");
+        read_aprn(&good);
+        corrupt::truncations(&good).for_each(|broken| read_aprn(&broken));
+        flipped(&good, 1).for_each(|broken| read_aprn(&broken));
+    }
+}
+
+#[test]
+fn broken_copies_of_an_encrypted_file_open_or_fail() {
+    let good = std::fs::read(locate::fixture("valid/apr2/sealed.apr")).expect("the fixture is there");
+    open_encrypted(&good);
+    let front = 2048;
+    flipped(&good[..front], 7).for_each(|broken| open_encrypted(&[&broken, &good[front..]].concat()));
+    flipped(&good, 9973).for_each(|broken| open_encrypted(&broken));
+    (0..good.len()).step_by(1009).for_each(|len| open_encrypted(&good[..len]));
+}
+
+#[test]
+fn broken_blocks_decode_or_fail() {
+    let element = (DType::ALL.iter().position(|&dtype| dtype == DType::BF16)).expect("it is one of all");
+    for (name, flags) in [("constant", 3), ("entropy", 3), ("entropy_planes", 0x13), ("lz4", 1), ("zstd", 2)] {
+        let read = |suffix| std::fs::read(locate::fixture("codec").join(format!("{name}.{suffix}")));
+        let (block, raw) = (read("block").expect("it is there"), read("raw").expect("it is there"));
+        let len = u32::try_from(raw.len()).expect("fixtures are small").to_le_bytes();
+        let head = [flags, u8::try_from(element).expect("there are fewer than 256")];
+        let good = [&head[..], &len, &block[4..]].concat();
+        decode_block(&good);
+        corrupt::truncations(&good).step_by(3).for_each(|broken| decode_block(&broken));
+        flipped(&good, 5).for_each(|broken| decode_block(&broken));
+    }
+}
+
+#[test]
+fn broken_manifests_parse_or_fail() {
+    let good = br#"{"apr_version": "2.0.0", "sharded": true, "shard_count": 2,
+        "shards": [{"file": "m-00001-of-00002.apr", "size": 4096, "crc32": "0a1b2c3d"},
+                   {"file": "m-00002-of-00002.apr", "size": 256, "crc32": "00000000"}],
+        "tensor_shard_map": {"a": 0, "b": 1}, "metadata": {"model_type": "test"},
+        "companions": [{"name": "config.json", "len": 512}],
+        "tensors": [{"name": "b", "dtype": "f32", "shape": [8, 4]}, {"name": "a", "dtype": "u8", "shape": []}]}"#;
+    read_manifest(good);
+    corrupt::truncations(good).for_each(|broken| read_manifest(&broken));
+    flipped(good, 1).for_each(|broken| read_manifest(&broken));
 }

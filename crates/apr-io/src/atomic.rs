@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use apr_core::{Error, IoCause, Result, Sink};
 use tempfile::{Builder, NamedTempFile};
 
-use crate::io_error;
+use crate::{in_place, io_error};
 
 /// What an [`AtomicOutput`] replaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +56,7 @@ impl AtomicOutput {
         for (path, file) in std::mem::take(&mut self.finished) {
             let renamed = if self.overwrite { file.persist(&path) } else { file.persist_noclobber(&path) };
             renamed.map_err(|error| io_error(&error.error, &path))?;
+            in_place::forget(&path);
         }
         self.made_folders.clear();
         sync_folder(match &self.target {
@@ -127,12 +128,12 @@ impl Drop for AtomicOutput {
     }
 }
 
-fn parent(path: &Path) -> &Path {
+pub(crate) fn parent(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// A rename is on disk when its folder is.
-fn sync_folder(folder: &Path) -> Result<()> {
+pub(crate) fn sync_folder(folder: &Path) -> Result<()> {
     let synced = File::open(folder).and_then(|folder| folder.sync_all());
     match synced {
         // Some file systems can't sync folders; there is nothing more to be done about it there.

@@ -7,6 +7,7 @@
 //! - [`StreamSink`] writes to standard output, a pipe or a device.
 //! - [`open_model`] opens what a path names, with its neighbours where they belong to it.
 //! - [`apr_import`] and [`AprConverter`] run whole imports.
+//! - [`typed`] saves and loads models of serde types.
 //! - [`Threads`] runs a pass on several threads, in order and within a memory budget.
 
 mod atomic;
@@ -14,17 +15,21 @@ mod error;
 mod file;
 mod folder;
 mod import;
+mod in_place;
 mod mapped;
 mod model;
 mod stream;
 mod threads;
+#[cfg(feature = "typed")]
+pub mod typed;
 
 pub use atomic::{AtomicOutput, Target};
 pub use error::io_error;
 pub use file::FileSource;
 pub use folder::ModelFolder;
 pub use import::{AprConverter, apr_import};
+pub use in_place::{is_interrupted, replace_ends, roll_back};
 pub use mapped::MappedFile;
-pub use model::{is_index, open_model, open_model_with_companions};
+pub use model::{is_index, is_manifest, open_model, open_model_with_companions};
 pub use stream::StreamSink;
 pub use threads::{Interrupt, Threads};

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use apr::{CheckpointReader, OpenOptions, SourceSet};
+use apr::{ByteSource, CheckpointReader, HEAD_LEN, OpenOptions, SourceSet, read_vec};
 use apr_core::Result;
 
 use crate::{FileSource, ModelFolder, io_error};
@@ -10,7 +10,7 @@ use crate::{FileSource, ModelFolder, io_error};
 /// The file whose presence tells that its neighbours belong to a model.
 const CONFIG: &str = "config.json";
 
-/// Opens a file, a Hugging Face folder, an index of shards, or a part of a split GGUF model with all others.
+/// Opens a file, a Hugging Face folder, an index or manifest of shards, or a part of a split GGUF model with all others.
 ///
 /// # Errors
 /// E001 for what is no model, E007 when a file can't be read, otherwise what the format's reader says.
@@ -24,7 +24,25 @@ pub fn open_model(path: &Path, options: &OpenOptions) -> Result<Box<dyn Checkpoi
         let (folder, file) = neighbourhood(path)?;
         return apr::open_in(&folder, &file, options);
     }
-    apr::open(FileSource::open(path)?, &name.to_string(), options)
+    let source = FileSource::open(path)?;
+    if is_manifest_head(path, &source)? {
+        let (folder, file) = neighbourhood(path)?;
+        return apr::open_in(&folder, &file, options);
+    }
+    apr::open(source, &name.to_string(), options)
+}
+
+/// Whether a path names a manifest of shards.
+///
+/// # Errors
+/// E007 when it can't be read.
+pub fn is_manifest(path: &Path) -> Result<bool> {
+    is_manifest_head(path, &FileSource::open(path)?)
+}
+
+fn is_manifest_head(path: &Path, source: &FileSource) -> Result<bool> {
+    let head = read_vec(source, 0, source.len().min(HEAD_LEN))?;
+    Ok(apr::is_manifest(&path.to_string_lossy(), &head))
 }
 
 /// Opens a model together with the configuration and tokenizer files beside it.

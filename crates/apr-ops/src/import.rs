@@ -504,11 +504,38 @@ fn layout<'a>(
             let (Restored { view, losses, .. }, warnings) = gguf::from_gguf(reader, families, architecture)?;
             Ok(Layout { view, dtypes: Vec::new(), losses, warnings })
         }
+        TargetFormat::Apr1 => {
+            let view = for_apr1(reader, families, architecture)?;
+            Ok(Layout { view, dtypes: Vec::new(), losses: Vec::new(), warnings: Vec::new() })
+        }
         _ => {
             let view = original(reader, families, format)?;
             Ok(Layout { view, dtypes: Vec::new(), losses: Vec::new(), warnings: Vec::new() })
         }
     }
+}
+
+/// The programs that read APR1 know a Whisper model by the canonical names, and take vocabulary and mel filterbank from
+/// the file: those of the companions, where the checkpoint has none of its own.
+fn for_apr1<'a>(
+    reader: &'a dyn CheckpointReader,
+    families: &Families,
+    architecture: &Architecture,
+) -> Result<View<'a>> {
+    let mut view = match family_of(reader, families, architecture)? {
+        Some(model) => canonical(reader, &model),
+        None => View::new(reader),
+    };
+    let Learnt { metadata, tensors, .. } = learn_from(reader)?;
+    for (key, value) in metadata {
+        view.metadata_mut().set_default(&key, value);
+    }
+    for tensor in tensors {
+        if view.tensors().iter().all(|info| info.name != tensor.info.name) {
+            view.add(tensor.info, tensor.bytes);
+        }
+    }
+    Ok(view)
 }
 
 /// Holds the tokenizer, as the metadata under `get` describe it, against the rows of the embedding: an id without a row

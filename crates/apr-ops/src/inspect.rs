@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use apr::{CheckpointReader, DType, FormatId, Metadata, keys};
 use apr_arch::{Description, FamilyModel};
-use apr_core::{Companion, FileInfo};
+use apr_core::{Companion, FileInfo, StoredForm};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -38,6 +38,9 @@ pub struct InspectReport {
     /// How tensors are quantized, where they are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quantization: Option<QuantizationSummary>,
+    /// How tensors are compressed, where some are; the codec with the most tensors first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub compression: Vec<CodecShare>,
     /// Header fields of the format.
     pub header: Value,
     /// Files the checkpoint consists of.
@@ -67,6 +70,20 @@ pub struct DTypeShare {
     pub bits_per_weight: Option<f64>,
 }
 
+/// What one codec did.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CodecShare {
+    /// `lz4`, `zstd` or `entropy`, with `planes+` where bytes were sorted by place first, and `csr` or `bsr` of a sparse
+    /// layout.
+    pub codec: String,
+    /// Tensors that went through it.
+    pub tensors: usize,
+    /// Their bytes, decoded.
+    pub bytes: u64,
+    /// Their bytes, stored.
+    pub stored: u64,
+}
+
 /// Describes a checkpoint without reading tensor bytes.
 #[must_use]
 pub fn inspect(reader: &dyn CheckpointReader, file: &str, model: Option<&FamilyModel<'_>>) -> InspectReport {
@@ -88,6 +105,7 @@ pub fn inspect(reader: &dyn CheckpointReader, file: &str, model: Option<&FamilyM
         bits_per_weight: bits_per_weight(bytes, elements),
         quantization: quantization(metadata, &dtypes),
         dtypes,
+        compression: codec_shares(reader),
         header,
         files: reader.files().to_vec(),
         companions: reader.companions().to_vec(),
@@ -95,6 +113,29 @@ pub fn inspect(reader: &dyn CheckpointReader, file: &str, model: Option<&FamilyM
         metadata: without_texts(metadata),
         warnings: reader.warnings().to_vec(),
     }
+}
+
+fn codec_shares(reader: &dyn CheckpointReader) -> Vec<CodecShare> {
+    let mut shares: BTreeMap<String, CodecShare> = BTreeMap::new();
+    for (tensor, info) in reader.tensors().iter().enumerate() {
+        let Some(form) = reader.stored_form(tensor) else { continue };
+        let codec = codec_name(form);
+        let share = shares.entry(codec.clone()).or_insert(CodecShare { codec, tensors: 0, bytes: 0, stored: 0 });
+        share.tensors += 1;
+        share.bytes = share.bytes.saturating_add(info.byte_len().unwrap_or_default());
+        share.stored = share.stored.saturating_add(form.len);
+    }
+    let mut shares: Vec<_> = shares.into_values().collect();
+    shares.sort_by_key(|share| std::cmp::Reverse(share.tensors));
+    shares
+}
+
+/// A stored form in words, by the bits of the index entry's flags (`spec/apr2.md`, "Per-tensor flags").
+pub(crate) fn codec_name(form: StoredForm) -> String {
+    let layout = ["", "csr", "bsr"].get((form.flags >> 8 & 0xf) as usize).copied().unwrap_or("other");
+    let filter = if form.flags & 0xf0 == 0 { "" } else { "planes" };
+    let codec = ["", "lz4", "zstd", "entropy"].get((form.flags & 0xf) as usize).copied().unwrap_or("other");
+    [layout, filter, codec].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("+")
 }
 
 fn dtype_shares(reader: &dyn CheckpointReader) -> Vec<DTypeShare> {

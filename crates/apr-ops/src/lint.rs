@@ -1,6 +1,6 @@
 //! Best practices and conventions (seed 001 §4.11): what is not wrong, but could be better.
 
-use apr::{CheckpointReader, FormatId, Result, TensorInfo, keys};
+use apr::{CheckpointReader, Escaped, FormatId, Result, TensorInfo, keys};
 use apr_arch::FamilyModel;
 use apr_core::ExtentKind;
 use serde::Serialize;
@@ -12,6 +12,8 @@ use crate::{counted, nearest};
 const ALIGNMENT: u64 = 64;
 /// Uncompressed tensors above this many bytes are worth a word.
 const LARGE: u64 = 1 << 20;
+/// The bits of a stored form that tell of a sparse layout (`spec/apr2.md`, "Per-tensor flags").
+const SPARSE: u32 = 0xf00;
 /// Bytes of padding read at a time.
 const PIECE: usize = 1 << 16;
 
@@ -238,6 +240,15 @@ fn compression(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
         let tensors = counted(large.len() as u64, "uncompressed tensor");
         let message = format!("{tensors} over 1 MB ({:.1} MB together)", total as f64 / 1e6);
         remarks.add(Severity::Info, Topic::Compression, message);
+    }
+    for (position, info) in reader.tensors().iter().enumerate() {
+        let Some(form) = reader.stored_form(position).filter(|form| form.flags & SPARSE != 0) else { continue };
+        if info.byte_len().is_ok_and(|dense| form.raw_len >= dense) {
+            let name = Escaped::short(&info.name);
+            let message =
+                format!("tensor '{name}' is stored as a sparse one, but is dense: plain, it would take less room");
+            remarks.add(Severity::Warn, Topic::Compression, message);
+        }
     }
 }
 

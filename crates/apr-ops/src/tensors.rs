@@ -6,6 +6,7 @@ use globset::{GlobBuilder, GlobMatcher};
 use serde::Serialize;
 
 use crate::chunks::{Chunk, chunks, take};
+use crate::inspect::codec_name;
 use crate::values::{self, Buffers};
 use crate::{Progress, nearest};
 
@@ -62,6 +63,12 @@ pub struct TensorRow {
     pub file: String,
     /// Where it starts in that file, in bytes.
     pub offset: u64,
+    /// How it is compressed, where it is, as in [`CodecShare::codec`](crate::inspect::CodecShare::codec).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub codec: Option<String>,
+    /// Bytes, compressed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stored_bytes: Option<u64>,
     /// Statistics, where asked for and the dtype is not quantized.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stats: Option<Stats>,
@@ -179,6 +186,7 @@ pub fn histogram<P: Pipeline>(
 fn row(reader: &dyn CheckpointReader, tensor: usize) -> Result<TensorRow> {
     let info = &reader.tensors()[tensor];
     let stored = reader.stored(tensor);
+    let form = reader.stored_form(tensor);
     Ok(TensorRow {
         name: info.name.clone(),
         dtype: info.dtype,
@@ -187,6 +195,8 @@ fn row(reader: &dyn CheckpointReader, tensor: usize) -> Result<TensorRow> {
         bytes: info.byte_len()?,
         file: reader.files().get(stored.file).map(|file| file.name.clone()).unwrap_or_default(),
         offset: stored.offset,
+        codec: form.map(codec_name),
+        stored_bytes: form.map(|form| form.len),
         stats: None,
     })
 }

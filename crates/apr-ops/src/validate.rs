@@ -1,13 +1,15 @@
 //! Whether a checkpoint is healthy: one read for CRC, digests, NaN, infinity, zero tensors and improbable statistics.
 
 mod hyperparameters;
+mod report;
 
-use apr::digest::{ChunkSums, Crc32, TensorDigest};
-use apr::{CheckpointReader, Code, FormatId, Metadata, Pipeline, Result, keys};
+use apr::digest::{CHUNK, ChunkSums, Crc32, TensorDigest};
+use apr::{CheckpointReader, Code, Error, Metadata, Pipeline, Result, keys};
 use apr_arch::FamilyModel;
-use apr_core::{Extent, ExtentKind, FileChecksum};
+use apr_core::{Extent, ExtentKind, FileChecksum, Signed};
 use apr_tensor::stats::Moments;
-use serde::Serialize;
+
+pub use report::{Check, CheckOutcome, Finding, Status, ValidateReport};
 
 use crate::chunks::{Chunk, chunks, pieces, take};
 use crate::import::{learn_from, misfits, vocabulary_misfit};
@@ -18,7 +20,7 @@ use crate::{Progress, counted};
 
 /// What to check beside the structure, which opening the file has proven.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ValidateOptions {
+pub struct ValidateOptions<'a> {
     /// The file's checksum and the tensors' digests.
     pub checksum: bool,
     /// NaN and infinite values are errors.
@@ -31,11 +33,13 @@ pub struct ValidateOptions {
     pub physics: bool,
     /// Warnings count as errors.
     pub strict: bool,
-    /// A file without a verified signature fails.
+    /// A file without a signature by a trusted key fails.
     pub require_signature: bool,
+    /// Ed25519 public keys that the user trusts; with one, signatures are verified.
+    pub trusted: &'a [[u8; 32]],
 }
 
-impl Default for ValidateOptions {
+impl Default for ValidateOptions<'_> {
     fn default() -> Self {
         Self {
             checksum: true,
@@ -45,97 +49,9 @@ impl Default for ValidateOptions {
             physics: true,
             strict: false,
             require_signature: false,
+            trusted: &[],
         }
     }
-}
-
-/// Something that is wrong or odd.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Finding {
-    /// How bad it is.
-    pub level: Level,
-    /// Name of the check.
-    pub check: Check,
-    /// Error code, where one applies.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub code: Option<&'static str>,
-    /// The tensor.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tensor: Option<String>,
-    /// Name of the file, where the model has several.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub file: Option<String>,
-    /// Byte in the file.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub offset: Option<u64>,
-    /// What is wrong.
-    pub message: String,
-}
-
-/// The checks, in the order they are shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Check {
-    /// Header, metadata, index, ranges.
-    Structure,
-    /// CRC-32 of the file.
-    Checksum,
-    /// BLAKE3 of each tensor.
-    Digests,
-    /// NaN and infinity.
-    Finite,
-    /// Tensors of zeros.
-    Zeros,
-    /// Names and shapes against the family.
-    Shapes,
-    /// GGUF's key-value pairs that a network is built from; only of models that have such.
-    Hyperparameters,
-    /// Means and deviations against the family.
-    Physics,
-    /// A signature by a trusted key.
-    Signature,
-}
-
-/// What a check came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Status {
-    /// Nothing found.
-    Pass,
-    /// Warnings only.
-    Warn,
-    /// Errors.
-    Fail,
-    /// Not asked for, or the file has nothing to check.
-    Skipped,
-}
-
-/// A check and its outcome.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct CheckOutcome {
-    /// The check.
-    pub check: Check,
-    /// Its outcome.
-    pub status: Status,
-    /// What was looked at, or why not.
-    pub detail: String,
-}
-
-/// The report of `apr validate`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ValidateReport {
-    /// What was opened.
-    pub file: String,
-    /// Its format.
-    pub format: FormatId,
-    /// Whether no error was found, and with `strict` no warning either.
-    pub valid: bool,
-    /// The checks.
-    pub checks: Vec<CheckOutcome>,
-    /// Everything found.
-    pub findings: Vec<Finding>,
-    /// Bytes read.
-    pub bytes_read: u64,
 }
 
 /// A piece of the file and what to do with it.
@@ -146,6 +62,10 @@ struct Job {
     base: u64,
     len: u64,
     chunk: Chunk,
+    /// Bytes of a tensor as they lie in the file, where its values are others and come apart.
+    verbatim: bool,
+    /// Whether the file's checksum covers these very bytes.
+    summed: bool,
 }
 
 #[derive(Default)]
@@ -157,6 +77,8 @@ struct Slot {
     /// Quants below the range of their symmetric dtype.
     beyond: u64,
     nonzero: bool,
+    /// Why bytes of the tensor don't decode.
+    failure: Option<Error>,
 }
 
 /// Checks an opened checkpoint in one read, as a member of a family where that is known.
@@ -167,7 +89,7 @@ pub fn validate<P: Pipeline>(
     reader: &dyn CheckpointReader,
     file: &str,
     model: Option<&FamilyModel<'_>>,
-    options: ValidateOptions,
+    options: ValidateOptions<'_>,
     pipeline: &P,
     progress: &dyn Progress,
 ) -> Result<ValidateReport> {
@@ -188,6 +110,26 @@ pub fn validate<P: Pipeline>(
     Ok(pass.report(bytes_read))
 }
 
+/// Whether a trusted key signed the file.
+#[cfg(feature = "signing")]
+fn verify(signed: Option<&Signed>, trusted: &[[u8; 32]]) -> Result<()> {
+    use apr::crypto::{PublicKey, SignBlock};
+    let block = signed.and_then(|signed| signed.signatures.as_deref());
+    let block = block.ok_or_else(|| Error::new(Code::Signature, "a signature is required, and the file has none"))?;
+    if trusted.is_empty() {
+        let message = "a signature is required, and no key is trusted that could verify it";
+        return Err(Error::new(Code::Signature, message));
+    }
+    let trusted: Vec<_> = trusted.iter().map(|key| PublicKey::Verifying(*key)).collect();
+    let digest = signed.map(|signed| signed.digest).unwrap_or_default();
+    SignBlock::decode(block)?.verify(&digest, &trusted).check()
+}
+
+#[cfg(not(feature = "signing"))]
+fn verify(_signed: Option<&Signed>, _trusted: &[[u8; 32]]) -> Result<()> {
+    Err(Error::new(Code::Signature, "this build verifies no signatures"))
+}
+
 /// Bytes that [`validate`] will read, for a progress bar.
 #[must_use]
 pub fn bytes_to_read(reader: &dyn CheckpointReader) -> u64 {
@@ -196,16 +138,27 @@ pub fn bytes_to_read(reader: &dyn CheckpointReader) -> u64 {
 
 fn produce(
     reader: &dyn CheckpointReader,
-    options: ValidateOptions,
+    options: ValidateOptions<'_>,
     wants_sums: bool,
     job: Job,
     slot: &mut Slot,
 ) -> Result<()> {
     let bytes = take(&mut slot.bytes, job.chunk.len);
-    (slot.sums, slot.moments, slot.beyond, slot.nonzero) = (None, None, 0, false);
+    (slot.sums, slot.moments, slot.beyond, slot.nonzero, slot.failure) = (None, None, 0, false, None);
     match job.kind {
+        ExtentKind::Tensor(tensor) if job.verbatim => {
+            reader.read_verbatim(tensor, job.chunk.offset, bytes)?;
+            slot.sums = (wants_sums && job.chunk.summable).then(|| ChunkSums::of(bytes, job.chunk.offset, job.len));
+        }
         ExtentKind::Tensor(tensor) => {
-            reader.read_tensor(tensor, job.chunk.offset, bytes)?;
+            if let Err(error) = reader.read_tensor(tensor, job.chunk.offset, bytes) {
+                // What does not decode is a finding like others, and the tensors after it are looked at too.
+                if !reader.is_encoded(tensor) || error.code() == Code::Io {
+                    return Err(error);
+                }
+                slot.failure = Some(error);
+                return Ok(());
+            }
             if wants_sums && job.chunk.summable {
                 slot.sums = Some(ChunkSums::of(bytes, job.chunk.offset, job.len));
             }
@@ -224,7 +177,7 @@ fn produce(
     Ok(())
 }
 
-impl ValidateOptions {
+impl ValidateOptions<'_> {
     fn reads_values(self) -> bool {
         self.nan || self.zero || self.physics
     }
@@ -240,7 +193,7 @@ struct Pass<'a> {
     model: Option<&'a FamilyModel<'a>>,
     /// As the user wrote it.
     file: &'a str,
-    options: ValidateOptions,
+    options: ValidateOptions<'a>,
     checksum: Option<FileChecksum>,
     /// Whether the file has digests and they are to be checked.
     digests: bool,
@@ -250,6 +203,8 @@ struct Pass<'a> {
     digest: TensorDigest,
     moments: Moments,
     beyond: u64,
+    /// The last tensor whose bytes don't decode.
+    undecodable: Option<usize>,
     findings: Vec<Finding>,
 }
 
@@ -258,7 +213,7 @@ impl<'a> Pass<'a> {
         reader: &'a dyn CheckpointReader,
         file: &'a str,
         model: Option<&'a FamilyModel<'a>>,
-        options: ValidateOptions,
+        options: ValidateOptions<'a>,
     ) -> Self {
         let mut pass = Self {
             reader,
@@ -272,6 +227,7 @@ impl<'a> Pass<'a> {
             digest: TensorDigest::new(),
             moments: Moments::default(),
             beyond: 0,
+            undecodable: None,
             findings: Vec::new(),
         };
         for warning in reader.warnings() {
@@ -285,24 +241,63 @@ impl<'a> Pass<'a> {
         let tensors = self.reader.tensors();
         let extents = match &self.checksum {
             Some(checksum) => checksum.extents.clone(),
-            None if self.options.reads_values() || self.digests || (self.options.checksum && self.sums() > 0) => (0
-                ..tensors.len())
-                .map(|tensor| {
-                    let len = tensors[tensor].byte_len()?;
-                    Ok(Extent { kind: ExtentKind::Tensor(tensor), offset: self.reader.stored(tensor).offset, len })
-                })
-                .collect::<Result<_>>()?,
+            None if (self.options.reads_values() && !self.reader.is_locked())
+                || self.digests
+                || (self.options.checksum && self.sums() > 0) =>
+            {
+                (0..tensors.len())
+                    .map(|tensor| {
+                        let len = tensors[tensor].byte_len()?;
+                        Ok(Extent { kind: ExtentKind::Tensor(tensor), offset: self.reader.stored(tensor).offset, len })
+                    })
+                    .collect::<Result<_>>()?
+            }
             None => Vec::new(),
         };
         let mut jobs = Vec::new();
-        for Extent { kind, offset: base, len } in extents {
-            let job = |chunk| Job { kind, base, len, chunk };
+        let mut push = |Extent { kind, offset: base, len }: Extent, summed: bool| -> Result<()> {
+            let job = |chunk| Job { kind, base, len, chunk, verbatim: false, summed };
             match kind {
+                ExtentKind::Tensor(tensor) if self.reader.is_encoded(tensor) => {
+                    let len = self.reader.stored(tensor).len;
+                    if self.wants_sums() {
+                        jobs.extend(pieces(len, CHUNK).map(|chunk| Job { len, verbatim: true, ..job(chunk) }));
+                    }
+                    if self.options.reads_values() && !self.reader.is_locked() {
+                        let len = tensors[tensor].byte_len()?;
+                        jobs.extend(chunks(&tensors[tensor], len).map(|chunk| Job { len, ..job(chunk) }));
+                    }
+                }
                 ExtentKind::Tensor(tensor) => jobs.extend(chunks(&tensors[tensor], len).map(job)),
                 _ => jobs.extend(pieces(len, 1 << 20).map(job)),
             }
-        }
+            Ok(())
+        };
+        let decoded = self.decoded(&extents)?;
+        extents.into_iter().try_for_each(|extent| push(extent, true))?;
+        decoded.into_iter().try_for_each(|extent| push(extent, false))?;
         Ok(jobs)
+    }
+
+    /// Tensors that a checksum covers as they are stored, which is not as they are read.
+    fn decoded(&self, extents: &[Extent]) -> Result<Vec<Extent>> {
+        if self.checksum.is_none() || !self.options.reads_values() || self.reader.is_locked() {
+            return Ok(Vec::new());
+        }
+        let tensors = self.reader.tensors();
+        let mut is_read = vec![false; tensors.len()];
+        for extent in extents {
+            if let ExtentKind::Tensor(tensor) = extent.kind {
+                is_read[tensor] = true;
+            }
+        }
+        let unread = (0..tensors.len()).filter(|&tensor| !is_read[tensor] && self.reader.stored(tensor).len > 0);
+        unread
+            .map(|tensor| {
+                let (offset, len) = (self.reader.stored(tensor).offset, tensors[tensor].byte_len()?);
+                Ok(Extent { kind: ExtentKind::Tensor(tensor), offset, len })
+            })
+            .collect()
     }
 
     /// Hashing is most of the work of a pass, and a format may have nothing to compare with.
@@ -312,7 +307,11 @@ impl<'a> Pass<'a> {
 
     fn consume(&mut self, job: Job, slot: &Slot) {
         let bytes = &slot.bytes[..job.chunk.len];
-        if self.checksum.is_some() {
+        let in_file = match job.kind {
+            ExtentKind::Tensor(tensor) => job.verbatim || !self.reader.is_encoded(tensor),
+            _ => true,
+        };
+        if self.checksum.is_some() && in_file && job.summed {
             match slot.sums {
                 Some(sums) => self.crc.append(sums),
                 None => self.crc.update(bytes),
@@ -320,7 +319,7 @@ impl<'a> Pass<'a> {
         }
         match job.kind {
             ExtentKind::Tensor(tensor) => {
-                if self.digests {
+                if self.digests && in_file {
                     match slot.sums {
                         Some(sums) => self.digest.append(sums),
                         None => self.digest.update(bytes),
@@ -333,8 +332,16 @@ impl<'a> Pass<'a> {
                     self.moments.merge(moments);
                 }
                 self.beyond += slot.beyond;
+                if let Some(error) = &slot.failure {
+                    self.find_undecodable(tensor, error);
+                }
                 if job.chunk.last {
-                    self.finish_tensor(tensor, job.base);
+                    if in_file {
+                        self.finish_bytes(tensor, job.base);
+                    }
+                    if !job.verbatim {
+                        self.finish_values(tensor, job.base);
+                    }
                 }
             }
             ExtentKind::Padding if slot.nonzero => {
@@ -345,10 +352,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    fn finish_tensor(&mut self, tensor: usize, offset: u64) {
+    fn finish_bytes(&mut self, tensor: usize, offset: u64) {
         let digest = std::mem::take(&mut self.digest).value();
-        let stats = std::mem::take(&mut self.moments).finish();
-        let beyond = std::mem::take(&mut self.beyond);
         if self.options.checksum && self.reader.digest(tensor).is_some_and(|expected| expected != digest) {
             let finding =
                 self.find(Level::Error, Check::Digests, Some(tensor), "its bytes do not match its digest".into());
@@ -361,6 +366,23 @@ impl<'a> Pass<'a> {
             let finding = self.find(Level::Error, Check::Digests, Some(tensor), message);
             (finding.code, finding.offset) = (Some(Code::Checksum.id()), Some(offset));
         }
+    }
+
+    /// Reports a tensor whose bytes don't decode, once.
+    fn find_undecodable(&mut self, tensor: usize, error: &Error) {
+        if self.undecodable.replace(tensor) != Some(tensor) {
+            let finding = self.find(Level::Error, Check::Structure, Some(tensor), error.message().to_owned());
+            (finding.code, finding.offset) = (Some(error.code().id()), error.offset());
+        }
+    }
+
+    fn finish_values(&mut self, tensor: usize, offset: u64) {
+        if self.undecodable == Some(tensor) {
+            (self.moments, self.beyond) = (Moments::default(), 0);
+            return;
+        }
+        let stats = std::mem::take(&mut self.moments).finish();
+        let beyond = std::mem::take(&mut self.beyond);
         let info = &self.reader.tensors()[tensor];
         let (name, dtype) = (info.name.clone(), info.dtype);
         let expectation = match self.model {
@@ -449,10 +471,17 @@ impl<'a> Pass<'a> {
     }
 
     fn check_signature(&mut self) {
-        if self.options.require_signature {
-            let message = "a signature is required, and none was verified".to_owned();
-            self.find(Level::Error, Check::Signature, None, message).code = Some(Code::Signature.id());
+        if !self.checks_signature() {
+            return;
         }
+        let outcome = self.reader.signed().and_then(|signed| verify(signed.as_ref(), self.options.trusted));
+        if let Err(error) = outcome {
+            self.find(Level::Error, Check::Signature, None, error.message().to_owned()).code = Some(error.code().id());
+        }
+    }
+
+    fn checks_signature(&self) -> bool {
+        self.options.require_signature || !self.options.trusted.is_empty()
     }
 
     fn report(mut self, bytes_read: u64) -> ValidateReport {
@@ -472,11 +501,17 @@ impl<'a> Pass<'a> {
     }
 
     fn outcomes(&self) -> Vec<CheckOutcome> {
-        let ValidateOptions { checksum, nan, zero, shapes, physics, require_signature, .. } = self.options;
+        let ValidateOptions { checksum, nan, zero, shapes, physics, .. } = self.options;
         let tensors = self.reader.tensors();
         let digests = (0..tensors.len()).filter(|&tensor| self.reader.digest(tensor).is_some()).count();
         let count = |number: usize, noun: &str| counted(number as u64, noun);
         let asked = |asked: bool, detail: String| if asked { Ok(detail) } else { Err("not asked for") };
+        let locked = self.reader.is_locked();
+        let seen = |asked: bool, detail: String| match (asked, locked) {
+            (true, true) => Err("the tensors are encrypted, and no key was given"),
+            (true, false) => Ok(detail),
+            (false, _) => Err("not asked for"),
+        };
         let checks = [
             (
                 Check::Structure,
@@ -497,18 +532,18 @@ impl<'a> Pass<'a> {
                     _ => asked(checksum, format!("BLAKE3 of {}", count(digests, "tensor"))),
                 },
             ),
-            (Check::Finite, asked(nan, format!("no NaN, no infinity in {}", count(tensors.len(), "tensor")))),
-            (Check::Zeros, asked(zero, count(tensors.len(), "tensor"))),
+            (Check::Finite, seen(nan, format!("no NaN, no infinity in {}", count(tensors.len(), "tensor")))),
+            (Check::Zeros, seen(zero, count(tensors.len(), "tensor"))),
             (Check::Shapes, asked(shapes, String::new()).and_then(|_| self.family("shapes"))),
             (Check::Hyperparameters, asked(shapes, "GGUF's key-value pairs".to_owned())),
             (
                 Check::Physics,
-                asked(physics, String::new()).map(|_| match self.family("ranges") {
+                seen(physics, String::new()).map(|_| match self.family("ranges") {
                     Ok(detail) => detail,
                     Err(_) => "layer norms, by their names".to_owned(),
                 }),
             ),
-            (Check::Signature, asked(require_signature, "required".to_owned())),
+            (Check::Signature, asked(self.checks_signature(), "by a trusted key".to_owned())),
         ];
         let has_pairs = self.reader.metadata().get(keys::GGUF).is_some();
         let checks = checks.into_iter().filter(|(check, _)| has_pairs || *check != Check::Hyperparameters);

@@ -3,7 +3,7 @@
 use apr_core::digest::Digest;
 use apr_core::{
     ByteSource, CheckpointReader, Companion, Error, FileChecksum, FileInfo, FormatId, IoCause, Limits, Metadata,
-    Result, SourceSet, StoredRange, TensorInfo, keys, read_vec,
+    Result, Signed, SourceSet, StoredForm, StoredRange, TensorInfo, keys, read_vec,
 };
 use serde_json::{Map, Value};
 
@@ -32,8 +32,8 @@ pub struct FolderCheckpoint {
     warnings: Vec<String>,
 }
 
-/// Opens a model's folder: the weights (`model.safetensors`, an index of shards, or the only weights file, which a split
-/// GGUF model counts as) and its companions.
+/// Opens a model's folder: the weights (`model.safetensors`, an index or manifest of shards, or the only weights file,
+/// which a split GGUF model counts as) and its companions.
 ///
 /// # Errors
 /// E001 when there are no weights or the choice is not clear, otherwise those of [`open_in`].
@@ -41,7 +41,8 @@ pub fn open_folder(set: &dyn SourceSet, options: impl Into<OpenOptions>) -> Resu
     let options = options.into();
     let weights = find_weights(&set.list()?)?;
     if let Some((number, count)) = shard_number(&weights).filter(|_| !is_gguf(&weights)) {
-        let message = format!("this is shard {number} of {count}, and the folder has no index of the shards");
+        let index = if weights.ends_with(".apr") { "manifest" } else { "index" };
+        let message = format!("this is shard {number} of {count}, and the folder has no {index} of the shards");
         return Err(Error::io(IoCause::NotFound, message).in_file(weights));
     }
     with_companions(open_in(set, &weights, &options)?, set, &options.limits)
@@ -66,8 +67,8 @@ pub fn with_companions(
         limits: *limits,
     };
     let shard = checkpoint.inner.files().first().filter(|_| checkpoint.inner.files().len() == 1);
-    // Parts of a split GGUF model need no index, and their reader tells what is missing.
-    let shard = shard.filter(|_| checkpoint.inner.format() != FormatId::Gguf);
+    // Parts of a split GGUF model need no index, and their reader tells what is missing, as that of .apr shards does.
+    let shard = shard.filter(|_| ![FormatId::Gguf, FormatId::Apr2].contains(&checkpoint.inner.format()));
     if let Some((number, count)) = shard.and_then(|file| shard_number(&file.name)) {
         checkpoint.warnings.push(format!("this is shard {number} of {count} alone; the index names the whole model"));
     }
@@ -97,7 +98,16 @@ fn find_weights(names: &[String]) -> Result<String> {
         return Ok(name.clone());
     }
     let indexes: Vec<_> = top().filter(|name| name.ends_with(".safetensors.index.json")).collect();
-    let files: Vec<_> = top().filter(|name| name.ends_with(".safetensors") || name.ends_with(".apr")).collect();
+    let native = || top().filter(|name| name.ends_with(".apr"));
+    // A manifest stands for its shards; without one, the first tells what is missing.
+    let has_manifest =
+        |shard: &str| shard_stem(shard).is_some_and(|stem| native().any(|name| *name == format!("{stem}.apr")));
+    let is_covered = |name: &str| match shard_number(name) {
+        Some((number, _)) => number != 1 || has_manifest(name),
+        None => false,
+    };
+    let files: Vec<_> =
+        top().filter(|name| name.ends_with(".safetensors")).chain(native().filter(|name| !is_covered(name))).collect();
     let pickled = top().find(|name| PYTORCH.contains(&name.as_str()));
     if let (true, true, Some(pickled)) = (indexes.is_empty(), files.is_empty(), pickled) {
         return Ok(pickled.clone());
@@ -121,8 +131,15 @@ fn find_weights(names: &[String]) -> Result<String> {
     }
 }
 
+/// What the names of a model's shards start with: `model` of `model-00001-of-00003.apr`.
+fn shard_stem(name: &str) -> Option<&str> {
+    shard_number(name)?;
+    let (rest, _) = name.rsplit_once("-of-")?;
+    rest.rsplit_once('-').map(|(stem, _)| stem)
+}
+
 /// Number and count of a shard, by its name: `model-00001-of-00003.safetensors`.
-fn shard_number(name: &str) -> Option<(u32, u32)> {
+pub(crate) fn shard_number(name: &str) -> Option<(u32, u32)> {
     let (stem, _) = name.rsplit_once('.')?;
     let (rest, count) = stem.rsplit_once("-of-")?;
     let (_, number) = rest.rsplit_once('-')?;
@@ -235,6 +252,30 @@ impl CheckpointReader for FolderCheckpoint {
         self.inner.tensor_slice(tensor)
     }
 
+    fn stored_form(&self, tensor: usize) -> Option<StoredForm> {
+        self.inner.stored_form(tensor)
+    }
+
+    fn read_stored(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.inner.read_stored(tensor, offset, buf)
+    }
+
+    fn read_verbatim(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.inner.read_verbatim(tensor, offset, buf)
+    }
+
+    fn is_locked(&self) -> bool {
+        self.inner.is_locked()
+    }
+
+    fn is_encoded(&self, tensor: usize) -> bool {
+        self.inner.is_encoded(tensor)
+    }
+
+    fn signed(&self) -> Result<Option<Signed>> {
+        self.inner.signed()
+    }
+
     fn digest(&self, tensor: usize) -> Option<Digest> {
         self.inner.digest(tensor)
     }
@@ -249,6 +290,14 @@ impl CheckpointReader for FolderCheckpoint {
 
     fn read_raw(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.inner.read_raw(offset, buf)
+    }
+
+    fn shard_count(&self) -> usize {
+        self.inner.shard_count()
+    }
+
+    fn shard(&self, shard: usize) -> Result<&dyn CheckpointReader> {
+        self.inner.shard(shard)
     }
 
     fn files(&self) -> &[FileInfo] {

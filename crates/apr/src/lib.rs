@@ -2,7 +2,7 @@
 //!
 //! [`open`] looks at the bytes and picks the reader, [`open_folder`] does so for a Hugging Face folder with all that
 //! travels with the weights, and [`plan`] makes the writer for a target format. Everything in between is a
-//! [`CheckpointReader`] and a [`CheckpointWriter`].
+//! [`CheckpointReader`] and a [`CheckpointWriter`]. [`StreamingLoader`] loads tensor by tensor with as few reads as can be.
 //!
 //! ```
 //! use apr::{CheckpointReader, Limits};
@@ -18,19 +18,28 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod few_reads;
 mod folder;
 mod open;
 mod plan;
+mod streaming;
 
 pub use apr_core::{
     ByteSource, CheckpointReader, CheckpointWriter, Code, DType, DTypeKind, Error, Escaped, FileInfo, FormatId,
     HEAD_LEN, IoCause, Layout, Limits, Loss, MemoryFolder, Metadata, Notes, Pipeline, Result, Serial, Shape, Sink,
     SourceSet, TensorInfo, digest, keys, read_vec, recognise,
 };
-pub use apr_format::apr2;
+#[cfg(feature = "typed")]
+pub use apr_format::aprn;
+#[cfg(feature = "compression")]
+pub use apr_format::codec;
+#[cfg(any(feature = "encryption", feature = "signing"))]
+pub use apr_format::crypto;
+pub use apr_format::{apr1, apr2, dialect};
 pub use apr_gguf as gguf;
 pub use apr_pytorch as pytorch;
 pub use apr_safetensors as safetensors;
 pub use folder::{FolderCheckpoint, open_folder, with_companions};
-pub use open::{OpenOptions, open, open_in};
+pub use open::{OpenOptions, is_manifest, open, open_in};
 pub use plan::{PlanOptions, TargetFormat, plan};
+pub use streaming::{StreamingLoader, Tensor, TensorLoader};

@@ -3,12 +3,15 @@
 use apr_core::{
     ByteSource, CheckpointReader, Error, FormatId, HEAD_LEN, Limits, Metadata, Result, SourceSet, read_vec, recognise,
 };
+use apr_format::apr2::{self, Keys};
+
+use crate::folder::shard_number;
 
 /// Extensions that PyTorch checkpoints have.
 const PICKLED: [&str; 6] = ["pt", "pth", "bin", "ckpt", "pkl", "tar"];
 
 /// How to open: within which limits, and what to take on trust.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub struct OpenOptions {
     /// How much of a file's claims are believed.
     pub limits: Limits,
@@ -17,6 +20,8 @@ pub struct OpenOptions {
     /// Full names of classes, as `__main__.Net`, whose pickled instances are read for their parameters. Nothing of the
     /// class runs.
     pub pickle_classes: Vec<String>,
+    /// What opens an encrypted model.
+    pub keys: Keys,
 }
 
 impl From<&Limits> for OpenOptions {
@@ -32,6 +37,26 @@ impl From<&Self> for OpenOptions {
 }
 
 impl OpenOptions {
+    /// The keys as typed models take them: one password, one private key.
+    #[cfg(all(feature = "typed", feature = "encryption"))]
+    fn aprn(&self) -> apr_format::aprn::LoadOptions {
+        use apr_format::crypto::Unlock;
+        let mut options = apr_format::aprn::LoadOptions::default();
+        for key in &self.keys.unlock {
+            match key {
+                Unlock::Password(password) => options.password = Some(password.as_slice().into()),
+                Unlock::Identity(key) => options.identity = Some((*key.secret_bytes()).into()),
+            }
+        }
+        options
+    }
+
+    #[cfg(all(feature = "typed", not(feature = "encryption")))]
+    #[allow(clippy::unused_self, reason = "as with the feature")]
+    fn aprn(&self) -> apr_format::aprn::LoadOptions {
+        apr_format::aprn::LoadOptions::default()
+    }
+
     fn pytorch(&self) -> apr_pytorch::OpenOptions {
         apr_pytorch::OpenOptions { classes: self.pickle_classes.clone(), ..apr_pytorch::OpenOptions::default() }
     }
@@ -61,13 +86,21 @@ pub fn open<S: ByteSource + 'static>(
         return Err(Error::format(mistake).in_file(name).at(0));
     }
     match recognise(&head).or_else(hint) {
-        Some(FormatId::Apr2) => Ok(Box::new(apr_format::apr2::open(source, name, limits)?)),
+        Some(FormatId::Apr2) if is_manifest(name, &head) => {
+            let message = "this is the manifest of a sharded model, which is opened where its shards are: in a folder";
+            Err(Error::format(message).in_file(name))
+        }
+        Some(FormatId::Apr2) => Ok(Box::new(open_apr2(source, name, limits, &options.keys)?)),
+        Some(FormatId::Apr1) => Ok(Box::new(apr_format::apr1::open(source, name, limits)?)),
+        Some(FormatId::AprDialect) => Ok(Box::new(apr_format::dialect::open(source, name, limits)?)),
         Some(FormatId::Safetensors) => Ok(Box::new(apr_safetensors::open(source, name, limits)?)),
         Some(FormatId::Gguf) => Ok(Box::new(apr_gguf::open(source, name, limits)?)),
         Some(FormatId::Ggml) => Ok(Box::new(apr_gguf::ggml::open(source, name, limits, options.family.as_deref())?)),
         Some(FormatId::Pytorch | FormatId::Zip | FormatId::Pickle | FormatId::Tar) => {
             Ok(Box::new(apr_pytorch::open_with(source, name, limits, &options.pytorch())?))
         }
+        #[cfg(feature = "typed")]
+        Some(FormatId::Aprn) => Ok(Box::new(apr_format::aprn::open(source, name, limits, &options.aprn())?)),
         Some(other) => {
             let message = format!("this is {}, which this version of apr does not read", other.name());
             Err(Error::format(message).in_file(name))
@@ -76,7 +109,26 @@ pub fn open<S: ByteSource + 'static>(
     }
 }
 
-/// Opens the file `name` of a folder: a model file, a part of a split GGUF model with all others, or an index of shards.
+fn open_apr2<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits, keys: &Keys) -> Result<apr2::Apr2Reader> {
+    let mut reader = apr2::open_with_keys(source, name, limits, keys)?;
+    if reader.header().flags.contains(apr2::Flags::SHARDED) {
+        let which = match shard_number(name) {
+            Some((number, count)) => format!("shard {number} of {count}"),
+            None => "one of several shards".to_owned(),
+        };
+        reader.warn(format!("this is {which} alone; the manifest names the whole model"));
+    }
+    Ok(reader)
+}
+
+/// Whether a file is the manifest of a sharded APR2 model, by its name and its first bytes.
+#[must_use]
+pub fn is_manifest(name: &str, head: &[u8]) -> bool {
+    extension(name) == "apr" && apr2::is_manifest(head)
+}
+
+/// Opens the file `name` of a folder: a model file, a part of a split GGUF model with all others, an index of shards, or
+/// a manifest of them.
 ///
 /// # Errors
 /// Those of [`open`]; E007 when a shard is missing.
@@ -89,14 +141,22 @@ pub fn open_in(set: &dyn SourceSet, name: &str, options: impl Into<OpenOptions>)
         if recognise(&head) == Some(FormatId::Gguf) {
             return Ok(Box::new(apr_gguf::open_split(set, name, limits)?));
         }
+        if is_manifest(name, &head) {
+            let json = read_json(&source, limits).map_err(|error| error.in_file(name))?;
+            return Ok(Box::new(apr2::open_manifest(&json, name, set, limits, &options.keys)?));
+        }
         return open(source, name, options);
     }
-    limits.check_metadata(source.len()).map_err(|error| error.in_file(name))?;
-    let json = read_vec(&source, 0, source.len()).map_err(|error| error.in_file(name))?;
+    let json = read_json(&source, limits).map_err(|error| error.in_file(name))?;
     if names_pickles(&json) {
         return Ok(Box::new(apr_pytorch::open_index_with(&json, name, set, limits, &options.pytorch())?));
     }
     Ok(Box::new(apr_safetensors::open_index(&json, name, set, limits)?))
+}
+
+fn read_json(source: &dyn ByteSource, limits: &Limits) -> Result<Vec<u8>> {
+    limits.check_metadata(source.len())?;
+    read_vec(source, 0, source.len())
 }
 
 /// Whether the shards of an index are pickles; of anything else, the reader of safetensors tells what is wrong with it.

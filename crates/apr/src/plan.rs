@@ -2,6 +2,7 @@
 
 use apr_core::digest::ChunkSums;
 use apr_core::{CheckpointWriter, FileInfo, Layout, Loss, Metadata, Notes, Result, Sink, TensorInfo};
+use apr_format::apr1;
 use apr_format::apr2::{self, CompanionFile};
 use apr_safetensors::Order;
 
@@ -17,10 +18,15 @@ pub enum TargetFormat {
     Pytorch,
     /// A GGUF file, or the parts of a split model.
     Gguf,
+    /// The Whisper container of seed 002.
+    Apr1,
+    /// The typed container that the model came from.
+    #[cfg(feature = "typed")]
+    Aprn,
 }
 
 /// How the output is laid out.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct PlanOptions {
     /// The format.
     pub format: TargetFormat,
@@ -32,6 +38,10 @@ pub struct PlanOptions {
     pub shard_size: Option<u64>,
     /// Align APR2 tensors to 32 bytes instead of 64.
     pub align_32: bool,
+    /// How APR2 tensors are stored; `align_32` and `file_name` are the ones here.
+    pub apr2: apr2::WriteOptions,
+    /// The tensors come in the order of their first use; APR2 says so in its header.
+    pub streaming: bool,
     /// Alignment of GGUF tensors in bytes; `None` for the source's, or 32.
     pub alignment: Option<u32>,
     /// Sort safetensors entries as its library does instead of keeping the source's order.
@@ -43,7 +53,17 @@ impl PlanOptions {
     #[must_use]
     pub fn new(format: TargetFormat, file_name: impl Into<String>) -> Self {
         let file_name = file_name.into();
-        Self { format, file_name, folder: false, shard_size: None, align_32: false, alignment: None, canonical: false }
+        Self {
+            format,
+            file_name,
+            folder: false,
+            shard_size: None,
+            align_32: false,
+            apr2: apr2::WriteOptions::default(),
+            streaming: false,
+            alignment: None,
+            canonical: false,
+        }
     }
 }
 
@@ -59,9 +79,16 @@ pub fn plan(
 ) -> Result<Box<dyn CheckpointWriter>> {
     match options.format {
         TargetFormat::Apr2 => {
-            let (align_32, file_name) = (options.align_32, options.file_name.clone());
-            let options = apr2::WriteOptions { align_32, file_name, ..apr2::WriteOptions::default() };
-            Ok(Box::new(apr2::plan(tensors, metadata, companions, &options)?))
+            let write_options = apr2::WriteOptions {
+                align_32: options.align_32,
+                streaming: options.streaming,
+                file_name: options.file_name.clone(),
+                ..options.apr2.clone()
+            };
+            match options.shard_size {
+                Some(size) => apr2::plan_shards(tensors, metadata, companions, &write_options, size),
+                None => Ok(Box::new(apr2::plan(tensors, metadata, companions, &write_options)?)),
+            }
         }
         TargetFormat::Safetensors => {
             let write_options = apr_safetensors::WriteOptions {
@@ -88,6 +115,16 @@ pub fn plan(
             };
             let weights = apr_gguf::plan(tensors, metadata, &write_options)?;
             Ok(Box::new(WithCompanions::new(weights, companions, options.folder)))
+        }
+        TargetFormat::Apr1 => {
+            let write_options = apr1::WriteOptions { file_name: options.file_name.clone() };
+            let weights = apr1::plan(tensors, metadata, &companions, &write_options)?;
+            Ok(Box::new(WithCompanions::new(weights, companions, options.folder)))
+        }
+        #[cfg(feature = "typed")]
+        TargetFormat::Aprn => {
+            let weights = apr_format::aprn::plan(tensors, metadata, &options.file_name)?;
+            Ok(Box::new(WithCompanions::new(weights, companions, false)))
         }
     }
 }

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use apr::{DType, FormatId, TargetFormat};
 use clap::{Args, ValueEnum};
 
-use super::RequantizeArgs;
+use super::{ContainerArgs, RequantizeArgs};
 use crate::human::parse_size;
 
 pub(super) fn parse_shard_size(text: &str) -> Result<u64, String> {
@@ -48,6 +48,8 @@ pub(crate) struct WriteArgs {
     /// Show the size of every tensor and write nothing
     #[arg(long, group = "look")]
     pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) container: ContainerArgs,
 }
 
 /// Arguments of `import`.
@@ -94,12 +96,15 @@ pub(crate) struct ConvertArgs {
     /// Target format [default: by the output's extension]
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub(crate) format: Option<ModelFormat>,
-    /// Cut safetensors or GGUF output into files of at most this many bytes of tensors, such as 5GB
+    /// Cut .apr, safetensors or GGUF output into files of at most this many bytes of tensors, such as 5GB
     #[arg(long, value_name = "SIZE", value_parser = parse_shard_size)]
     pub(crate) shard_size: Option<u64>,
     /// Align tensors: .apr output to 32 or 64 bytes [default: 64], GGUF to any power of two [default: the source's, or 32]
     #[arg(long, value_name = "BYTES", value_parser = parse_alignment)]
     pub(crate) align: Option<u32>,
+    /// Store the tensors of .apr output in the order in which the model uses them, and flag the file as made for streaming
+    #[arg(long)]
+    pub(crate) streaming: bool,
 }
 
 /// Arguments of `export`.
@@ -182,6 +187,10 @@ impl SourceFormat {
 pub(crate) enum ModelFormat {
     /// The native container
     Apr,
+    /// The Whisper container of whisper-apr 0.1
+    Apr1,
+    /// The typed container of aprender, for models that came from one
+    Aprn,
     /// llama.cpp's format
     Gguf,
     /// A PyTorch state dict
@@ -194,6 +203,8 @@ impl ModelFormat {
     pub(crate) fn target(self) -> TargetFormat {
         match self {
             Self::Apr => TargetFormat::Apr2,
+            Self::Apr1 => TargetFormat::Apr1,
+            Self::Aprn => TargetFormat::Aprn,
             Self::Gguf => TargetFormat::Gguf,
             Self::Pytorch => TargetFormat::Pytorch,
             Self::Safetensors => TargetFormat::Safetensors,

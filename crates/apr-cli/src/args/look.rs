@@ -80,6 +80,12 @@ pub(crate) struct ValidateArgs {
     /// Check means and deviations of tensors against the model's family
     #[arg(long)]
     pub(crate) physics: bool,
+    /// Verify that a trusted key signed the model; the keys are those of --trusted and of the configuration
+    #[arg(long)]
+    pub(crate) signature: bool,
+    /// Public key that you trust; may be given several times
+    #[arg(long, value_name = "PUB")]
+    pub(crate) trusted: Vec<PathBuf>,
     /// Write what was found, also what a pickle would run, as SARIF
     #[arg(long, value_name = "FILE")]
     pub(crate) sarif: Option<PathBuf>,

@@ -1,8 +1,12 @@
 //! What can be typed.
 
+mod container;
 mod convert;
 mod look;
 mod quantize;
+mod shard;
+mod upgrade;
+mod watermark;
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -10,9 +14,16 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+pub(crate) use container::{
+    Compress, ContainerArgs, DecryptArgs, EditArgs, EncryptArgs, KeyPurpose, KeygenArgs, LicenseAction, SignArgs,
+    VerifyArgs,
+};
 pub(crate) use convert::{ConvertArgs, ExportArgs, ImportArgs, ModelFormat, Precision, Sha256, WriteArgs};
 pub(crate) use look::{DebugArgs, DiffArgs, ExplainArgs, InspectArgs, LintArgs, Sort, TensorsArgs, ValidateArgs};
 pub(crate) use quantize::{Dequantized, QuantizeArgs, QuantizeOptions, RequantizeArgs};
+pub(crate) use shard::{JoinArgs, ShardArgs};
+pub(crate) use upgrade::UpgradeArgs;
+pub(crate) use watermark::{DetectArgs, EmbedArgs, WatermarkAction};
 
 use crate::human::parse_size;
 
@@ -52,6 +63,12 @@ pub(crate) struct GlobalArgs {
     /// Largest metadata or header to accept [default: 100MiB]
     #[arg(long, global = true, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) max_metadata: Option<u64>,
+    /// Private key that opens an encrypted model, as PEM; commands that sign or mark take theirs by it
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) key: Option<PathBuf>,
+    /// File whose first line is the password of an encrypted model [default: APR_PASSWORD, or asked for]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) password_file: Option<PathBuf>,
     /// Read pickled objects of this class, such as __main__.Net, for their parameters; nothing of it is run
     #[arg(long, global = true, value_name = "CLASS")]
     pub(crate) pickle_class: Vec<String>,
@@ -113,6 +130,34 @@ pub(crate) enum Command {
     Quantize(QuantizeArgs),
     /// Write a model in another format, as a file or as a folder with its configuration
     Export(ExportArgs),
+    /// Make a key pair for signing, or for receiving encrypted models
+    Keygen(KeygenArgs),
+    /// Sign a model, in place
+    Sign(SignArgs),
+    /// Verify signatures against keys that you trust
+    Verify(VerifyArgs),
+    /// Encrypt a model for a password, for recipients, or both
+    Encrypt(EncryptArgs),
+    /// Write a model without its encryption
+    Decrypt(DecryptArgs),
+    /// Issue, show or check a model's licence
+    License {
+        #[command(subcommand)]
+        action: LicenseAction,
+    },
+    /// Change metadata, names, or the chat template; in place where that fits
+    Edit(EditArgs),
+    /// Write a file of an older APR format as an .apr file of today
+    Upgrade(UpgradeArgs),
+    /// Cut a model into .apr files of a size, with a manifest that stands for all of them
+    Shard(ShardArgs),
+    /// Put the shards that a manifest names together into one .apr file
+    Join(JoinArgs),
+    /// Hide an id in the weights, or read it: whose copy of a model is this
+    Watermark {
+        #[command(subcommand)]
+        action: WatermarkAction,
+    },
     /// Show or clear the cache folder
     Cache {
         #[command(subcommand)]

@@ -28,7 +28,7 @@ fn parse_drift(text: &str) -> Result<f64, String> {
 }
 
 /// How to quantize, and what it may cost.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Quantization")]
 pub(crate) struct QuantizeOptions {
     /// Type of the token embeddings
@@ -61,7 +61,7 @@ pub(crate) struct QuantizeOptions {
 }
 
 /// Arguments of `import`, `convert` and `export` about quantization.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Quantization")]
 pub(crate) struct RequantizeArgs {
     /// Quantize: q8_0, q4_0, q4_k_m, int8 ...; `apr quantize --help` lists all

@@ -36,7 +36,7 @@ struct Report {
 
 /// Describes a model.
 pub(super) fn run(args: &InspectArgs, context: &Context) -> Outcome {
-    let model = model::open_with_companions(&args.model, context)?;
+    let model = model::look_with_companions(&args.model, context)?;
     let reader: &dyn CheckpointReader = &*model.reader;
     let settings = &context.config.inspect;
     let vocabulary = if args.vocab || args.full || settings.show_vocab {
@@ -79,6 +79,7 @@ fn render(out: &mut dyn Write, report: &InspectReport, args: &InspectArgs) -> io
         line(out, "Vocab Size:", human::count(size))?;
     }
     render_header_summary(out, &report.header)?;
+    render_compression(out, report)?;
     render_dtypes(out, report)?;
     if args.quantization || args.full {
         render_quantization(out, report)?;
@@ -90,7 +91,9 @@ fn render(out: &mut dyn Write, report: &InspectReport, args: &InspectArgs) -> io
     let (rows, width) = if args.full { (usize::MAX, usize::MAX) } else { (BRIEF, BRIEF_VALUE) };
     render_metadata(out, report, rows, width)?;
     if report.files.len() > 1 {
-        writeln!(out, "\n{BOLD}Shards{BOLD:#}")?;
+        // A manifest lists itself beside its shards.
+        let title = if report.header.get("shards").is_some() { "Manifest and shards" } else { "Shards" };
+        writeln!(out, "\n{BOLD}{title}{BOLD:#}")?;
         let shards = report.files.iter().map(|file| (file.name.as_str(), file.len));
         render_files(out, shards, report.files.len(), rows)?;
     }
@@ -140,6 +143,16 @@ fn render_header_summary(out: &mut dyn Write, header: &Value) -> io::Result<()> 
         writeln!(out, "{:<12} {crc32} (`apr validate` checks it)", "Checksum:")?;
     }
     Ok(())
+}
+
+fn render_compression(out: &mut dyn Write, report: &InspectReport) -> io::Result<()> {
+    let codecs = report.compression.iter().map(|share| {
+        let percent = share.stored as f64 * 100.0 / share.bytes.max(1) as f64;
+        let tensors = apr_ops::counted(share.tensors as u64, "tensor");
+        format!("{} ({tensors}, {percent:.1} % of their bytes)", share.codec)
+    });
+    let codecs: Vec<String> = codecs.collect();
+    if codecs.is_empty() { Ok(()) } else { writeln!(out, "{:<12} {}", "Compression:", codecs.join(", ")) }
 }
 
 fn render_dtypes(out: &mut dyn Write, report: &InspectReport) -> io::Result<()> {

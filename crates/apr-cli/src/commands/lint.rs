@@ -17,7 +17,7 @@ const SHOWN: usize = 8;
 
 /// Looks for what could be better.
 pub(super) fn run(args: &LintArgs, context: &Context) -> Outcome {
-    let model = model::open_with_companions(&args.model, context)?;
+    let model = model::look_with_companions(&args.model, context)?;
     let family = context.family_of(&*model.reader)?;
     let report = lint(&*model.reader, &model.name, family.as_ref())?;
     context.printer.report(&report, render)?;

@@ -5,13 +5,21 @@ mod cache;
 mod convert;
 mod debug;
 mod diff;
+mod edit;
+mod encrypt;
 mod explain;
 mod inspect;
+mod keygen;
+mod license;
 mod lint;
 mod manual;
 mod quantize;
+mod shard;
+mod sign;
 mod tensors;
+mod upgrade;
 mod validate;
+mod watermark;
 
 use crate::Outcome;
 use crate::args::Command;
@@ -31,6 +39,17 @@ pub(crate) fn run(command: Command, context: &Context) -> Outcome {
         Command::Convert(args) => convert::convert(&args, context),
         Command::Quantize(args) => quantize::run(&args, context),
         Command::Export(args) => convert::export(&args, context),
+        Command::Keygen(args) => keygen::run(&args, context),
+        Command::Sign(args) => sign::sign(&args, context),
+        Command::Verify(args) => sign::verify(&args, context),
+        Command::Encrypt(args) => encrypt::encrypt(&args, context),
+        Command::Decrypt(args) => encrypt::decrypt(&args, context),
+        Command::License { action } => license::run(&action, context),
+        Command::Edit(args) => edit::run(&args, context),
+        Command::Upgrade(args) => upgrade::run(&args, context),
+        Command::Shard(args) => shard::shard(&args, context),
+        Command::Join(args) => shard::join(&args, context),
+        Command::Watermark { action } => watermark::run(&action, context),
         Command::Cache { action } => cache::run(&action, context),
         Command::Completions { shell } => manual::completions(shell),
         Command::Man { dir } => manual::write_pages(&dir),

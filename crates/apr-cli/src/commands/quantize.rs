@@ -37,12 +37,15 @@ pub(super) fn run(args: &QuantizeArgs, context: &Context) -> Outcome {
             write: &args.write,
             shard_size: args.shard_size,
             align: None,
+            streaming: false,
             wanted: Wanted {
                 scheme: Some(args.scheme),
                 dequantize: None,
                 precision: args.write.precision.map(crate::args::Precision::dtype),
                 options: &args.options,
             },
+            judged: true,
+            changes: None,
         },
         context,
     )
@@ -107,7 +110,7 @@ impl Wanted<'_> {
         }
         let QuantizeOptions { quality_check, max_drift, .. } = *self.options;
         let gate = max_drift.map(QualityGate::with_max_drift).or(quality_check.then(QualityGate::default));
-        Ok(ConvertOptions { precision: self.precision, dequantize: self.dequantize, targets, gate })
+        Ok(ConvertOptions { precision: self.precision, dequantize: self.dequantize, targets, gate, decompress: false })
     }
 
     /// Options that would do nothing, or say two things at once.

@@ -26,7 +26,9 @@ const BIN_HEIGHT: u64 = 10;
 
 /// Lists the tensors, or shows one's distribution.
 pub(super) fn run(args: &TensorsArgs, context: &Context) -> Outcome {
-    let model = model::open(&args.model, context)?;
+    let reads_values = args.stats || args.hist.is_some();
+    let open = if reads_values { model::open } else { model::open_to_look };
+    let model = open(&args.model, context)?;
     model.reader.warnings().iter().for_each(|warning| context.printer.warn(warning));
     if let Some(name) = &args.hist {
         return show_histogram(&model, name, context);
@@ -80,6 +82,10 @@ fn render(out: &mut dyn Write, report: &TensorsReport, args: &TensorsArgs) -> io
     let (name_width, dtype_width, shape_width) =
         (width(&names, "Name"), width(&dtypes, "Dtype"), width(&shapes, "Shape"));
     write!(out, "{BOLD}{:<name_width$}  {:<dtype_width$}  {:<shape_width$}  {:>8}", "Name", "Dtype", "Shape", "Size")?;
+    let compressed = report.tensors.iter().any(|row| row.codec.is_some());
+    if compressed {
+        write!(out, "  {:>8}  {:<14}", "Stored", "Codec")?;
+    }
     if args.offset {
         write!(out, "  {:>14}", "Offset")?;
     }
@@ -92,6 +98,10 @@ fn render(out: &mut dyn Write, report: &TensorsReport, args: &TensorsArgs) -> io
     for ((row, name), shape) in report.tensors.iter().zip(&names).zip(&shapes) {
         let size = human::bytes(row.bytes);
         write!(out, "{name:<name_width$}  {:<dtype_width$}  {shape:<shape_width$}  {size:>8}", row.dtype)?;
+        if compressed {
+            let stored = human::bytes(row.stored_bytes.unwrap_or(row.bytes));
+            write!(out, "  {stored:>8}  {:<14}", row.codec.as_deref().unwrap_or("-"))?;
+        }
         if args.offset {
             write!(out, "  {:>14}", row.offset)?;
         }

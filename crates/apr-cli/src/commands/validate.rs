@@ -8,7 +8,8 @@ use apr::pytorch::{Action, ScanReport, Verdict, scan};
 use apr::{ByteSource, Code, Error, Escaped, FormatId, HEAD_LEN, recognise};
 use apr_io::io_error;
 use apr_ops::sarif;
-use apr_ops::validate::{Check, Level, Status, ValidateOptions, ValidateReport, bytes_to_read, validate};
+use apr_ops::shards::validate_all;
+use apr_ops::validate::{Check, Level, Status, ValidateOptions, ValidateReport, bytes_to_read};
 
 use serde::Serialize;
 
@@ -17,14 +18,14 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::printer::{BAD, BOLD, DIM, GOOD, ODD};
 use crate::progress::Bar;
-use crate::{Outcome, human, model};
+use crate::{Outcome, human, model, secrets};
 
 /// Findings shown before the rest is only counted.
 const SHOWN: usize = 20;
 
 /// Checks a model.
 pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
-    let model = match model::open_with_companions(&args.model, context) {
+    let model = match model::look_with_companions(&args.model, context) {
         Ok(model) => model,
         Err(Failure::Model(error)) => {
             if let Some(path) = args.sarif.as_ref().filter(|_| error.code() != Code::Io) {
@@ -35,7 +36,10 @@ pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
         Err(failure) => return Err(failure),
     };
     let settings = &context.config.validate;
-    let all = !(args.checksum || args.nan_check || args.zero_check || args.shapes || args.physics);
+    let all = !(args.checksum || args.nan_check || args.zero_check || args.shapes || args.physics || args.signature);
+    let asked = args.signature || settings.require_signature || !args.trusted.is_empty();
+    let trusted = if asked { secrets::read_trusted(args.trusted.iter().chain(&settings.trusted))? } else { Vec::new() };
+    let trusted: Vec<[u8; 32]> = trusted.iter().map(|key| *key.bytes()).collect();
     let options = ValidateOptions {
         checksum: all || args.checksum,
         nan: all || args.nan_check,
@@ -43,11 +47,13 @@ pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
         shapes: all || args.shapes,
         physics: all || args.physics,
         strict: args.strict || settings.strict,
-        require_signature: settings.require_signature,
+        require_signature: args.signature || settings.require_signature,
+        trusted: &trusted,
     };
     let family = context.family_of(&*model.reader)?;
     let bar = Bar::new(&context.printer, bytes_to_read(&*model.reader));
-    let report = validate(&*model.reader, &model.name, family.as_ref(), options, &context.pipeline()?, &bar)?;
+    let families = (family.as_ref(), context.families()?);
+    let report = validate_all(&*model.reader, &model.name, families, options, &context.pipeline()?, &bar)?;
     let seconds = bar.elapsed().as_secs_f64();
     drop(bar);
     context.printer.detail(&format!(
@@ -160,6 +166,9 @@ pub(super) fn render(out: &mut dyn Write, report: &ValidateReport) -> io::Result
             Level::Warning => (ODD, "warning"),
         };
         write!(out, "{style}{mark}{style:#}: ")?;
+        if let Some(file) = &finding.file {
+            write!(out, "{}: ", Escaped::short(file))?;
+        }
         if let Some(tensor) = &finding.tensor {
             write!(out, "tensor '{}': ", Escaped::short(tensor))?;
         }

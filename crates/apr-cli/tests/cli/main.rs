@@ -1,13 +1,17 @@
 //! The `apr` command from outside: what it prints, writes, refuses and leaves behind.
 
 mod bad_input;
+mod container;
 mod diff;
+mod edit;
+mod encryption;
 mod families;
 mod family_round_trip;
 mod gguf;
 mod golden;
 mod interruption;
 mod pytorch;
+mod qa_container;
 mod qa_conversion;
 mod qa_family_import;
 mod qa_family_physics;
@@ -20,5 +24,9 @@ mod quantize;
 mod reference;
 mod round_trip;
 mod sarif;
+mod seals;
+mod shards;
 mod support;
 mod terminal;
+mod upgrade;
+mod watermark;

@@ -25,9 +25,9 @@ fn figure(sandbox: &Sandbox, model: &str, tensor: &str, figure: &str) -> f64 {
 fn assert_odd(sandbox: &Sandbox, tensor: &str, canonical: &str, what: &str) {
     let run = sandbox.apr("import m -o m.apr").ok();
     run.says(&["1 odd", &format!("tensor '{tensor}': {what}"), "is healthy"]);
-    for (model, name) in [("m", tensor), ("m.apr", canonical)] {
+    for (model, file, name) in [("m", "model.safetensors: ", tensor), ("m.apr", "", canonical)] {
         for line in [format!("validate {model}"), format!("validate {model} --physics")] {
-            sandbox.apr(&line).ok().says(&[&format!("warning: tensor '{name}': {what}"), "\nVALID"]);
+            sandbox.apr(&line).ok().says(&[&format!("warning: {file}tensor '{name}': {what}"), "\nVALID"]);
             sandbox.apr(&format!("{line} --strict")).fails(5, &["INVALID"]);
         }
         sandbox.apr(&format!("validate {model} --nan-check --strict")).clean();
@@ -49,7 +49,7 @@ fn qa_28_a_gamma_near_one_is_healthy_and_one_of_eleven_is_refused() {
         assert!((10.5..=11.5).contains(&mean), "{gamma}: {mean}");
         refused(&sandbox, &["the mean of this norm weight (gamma) is 1", "is healthy"]);
         for line in ["validate m", "validate m --physics"] {
-            let said = format!("error: tensor '{gamma}': the mean of this norm weight (gamma) is 1");
+            let said = format!("error: model.safetensors: tensor '{gamma}': the mean of this norm weight (gamma) is 1");
             sandbox.apr(line).fails(5, &[&said, "INVALID"]);
         }
     }
@@ -68,7 +68,7 @@ fn qa_29_a_beta_near_zero_is_healthy_and_one_of_five_is_refused() {
         let sandbox = TinyModel::new(family).map(&beta, |value| value + 5.0).sandbox();
         assert!((figure(&sandbox, "m", &beta, "mean") - 5.0).abs() < 1e-6);
         refused(&sandbox, &["the mean of this norm bias (beta) is 5; ", "is healthy"]);
-        let said = format!("error: tensor '{beta}': the mean of this norm bias (beta) is 5; ");
+        let said = format!("error: model.safetensors: tensor '{beta}': the mean of this norm bias (beta) is 5; ");
         sandbox.apr("validate m --physics").fails(5, &[&said, "INVALID"]);
     }
 }

@@ -187,7 +187,7 @@ fn results_do_not_depend_on_the_number_of_threads() {
 fn options_that_would_do_nothing_are_refused() {
     let sandbox = Sandbox::new().with("m.apr", sound().build());
     let cases = [
-        ("export m.apr --format apr --shard-size 5 -o x.apr", "--shard-size"),
+        ("export m.apr --format apr1 --shard-size 5 -o x.apr1", "--shard-size"),
         ("convert m.apr --align 32 -o x.safetensors", "--align"),
         ("convert m.apr --shard-size 0 -o x.safetensors", "shard of 0 bytes"),
         ("convert m.apr --format safetensors --shard-size 5 -o -", "several files"),

@@ -4,7 +4,7 @@ use apr::CheckpointReader;
 use apr::digest::Crc32;
 use apr_tensor::stats::Moments;
 
-use super::{Job, Slot};
+use super::work::{Job, Slot};
 use crate::inline::{InlineValidator, ValidationError};
 
 /// Puts the parts of a tensor together and hands it to the validator when it is complete.

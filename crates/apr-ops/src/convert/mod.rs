@@ -22,6 +22,7 @@ mod judge;
 mod quality;
 mod recode;
 mod report;
+mod work;
 
 use apr::apr2::CompanionFile;
 use apr::digest::{ChunkSums, TensorDigest};
@@ -29,8 +30,8 @@ use apr::{
     CheckpointReader, CheckpointWriter, DType, DTypeKind, Error, Loss, Metadata, Notes, Pipeline, PlanOptions, Result,
     Sink, TargetFormat, TensorInfo, keys,
 };
-use apr_tensor::cast::{CastCounts, can_cast, cast_float};
-use apr_tensor::stats::Moments;
+use apr_core::StoredForm;
+use apr_tensor::cast::{CastCounts, can_cast};
 use serde_json::json;
 
 pub use quality::{Quality, QualityGate, QuantizationReport, TensorQuality, TypeQuality};
@@ -40,9 +41,10 @@ pub use report::{ConvertReport, ConvertedTensor, Rounding};
 use self::judge::Judge;
 use self::quality::QualityLog;
 use self::recode::{Found, Recode};
-use crate::chunks::{Chunk, chunks, take};
+use self::work::{Job, JobKind, Slot, Source, Wanted};
+use crate::chunks::Chunk;
 use crate::inline::{InlineValidator, ValidationConfig, ValidationError};
-use crate::{Progress, counted, values};
+use crate::{Progress, counted};
 
 /// Why a conversion ended early.
 #[derive(Debug)]
@@ -103,6 +105,8 @@ pub struct ConvertOptions {
     pub targets: Vec<Option<TensorTarget>>,
     /// How far quantization may move values.
     pub gate: Option<QualityGate>,
+    /// Decompress tensors that stay as they are otherwise, which keep their stored form in the native container.
+    pub decompress: bool,
 }
 
 impl ConvertOptions {
@@ -122,10 +126,19 @@ impl ConvertOptions {
 enum Recipe {
     /// Its bytes stay.
     Keep,
+    /// They stay, and compressed as they are.
+    Stored(StoredForm),
     /// From float to float.
     Cast(DType),
     /// From or to blocks.
     Recode(Recode),
+}
+
+impl Recipe {
+    /// Whether what is written is what is read.
+    fn keeps_bytes(&self) -> bool {
+        matches!(self, Self::Keep | Self::Stored(_))
+    }
 }
 
 /// A planned conversion: sizes are known, nothing was read or written.
@@ -154,10 +167,13 @@ pub fn plan(reader: &dyn CheckpointReader, options: &ConvertOptions, target: &Pl
         .map(|(info, target)| TensorInfo { dtype: target.dtype, ..info.clone() })
         .collect();
 
+    let mut target = target.clone();
+    let recipes = keep_forms(reader, recipes, options, &mut target);
+
     // Order is part of a safetensors file's identity only while its entries are the source's.
-    let changed = recipes.iter().any(|recipe| !matches!(recipe, Recipe::Keep));
+    let changed = recipes.iter().any(|recipe| !matches!(recipe, Recipe::Keep | Recipe::Stored(_)));
     let foreign = reader.metadata().get(keys::SAFETENSORS).is_none();
-    let target = PlanOptions { canonical: target.canonical || changed || foreign, ..target.clone() };
+    let target = PlanOptions { canonical: target.canonical || changed || foreign, ..target };
     let metadata = target_metadata(reader, &target);
     let writer = apr::plan(&target_infos, &metadata, read_companions(reader)?, &target)?;
 
@@ -193,6 +209,26 @@ fn recipe(reader: &dyn CheckpointReader, tensor: usize, target: &TensorTarget, g
         return Ok(Recipe::Cast(target.dtype));
     }
     Err(Error::format(format!("{} does not become {}", info.dtype, target.dtype)).for_tensor(&info.name))
+}
+
+/// Leaves compressed tensors as they are where their bytes stay and the target is of their kind.
+fn keep_forms(
+    reader: &dyn CheckpointReader,
+    recipes: Vec<Recipe>,
+    options: &ConvertOptions,
+    target: &mut PlanOptions,
+) -> Vec<Recipe> {
+    if target.format != TargetFormat::Apr2 || options.decompress || target.apr2.compresses() {
+        return recipes;
+    }
+    let kept = recipes.into_iter().enumerate().map(|(tensor, recipe)| match (recipe, reader.stored_form(tensor)) {
+        (Recipe::Keep, Some(form)) => Recipe::Stored(form),
+        (recipe, _) => recipe,
+    });
+    let kept: Vec<_> = kept.collect();
+    let form = |recipe: &Recipe| if let Recipe::Stored(form) = recipe { Some(*form) } else { None };
+    target.apr2.forms = kept.iter().map(form).collect();
+    kept
 }
 
 fn target_metadata(reader: &dyn CheckpointReader, target: &PlanOptions) -> Metadata {
@@ -249,29 +285,6 @@ fn describe(
         .collect()
 }
 
-/// One chunk on its way; the buffers are reused.
-#[derive(Default)]
-struct Slot {
-    input: Vec<u8>,
-    output: Vec<u8>,
-    input_sums: Option<ChunkSums>,
-    output_sums: Option<ChunkSums>,
-    /// Quants outside of the range of their dtype.
-    beyond: u64,
-    found: Found,
-    buffers: recode::Buffers,
-    summary: values::Buffers,
-    moments: Option<Moments>,
-}
-
-/// A chunk and the tensor it belongs to.
-#[derive(Clone, Copy)]
-struct Job {
-    tensor: usize,
-    chunk: Chunk,
-    len: u64,
-}
-
 impl Conversion {
     /// What will be done.
     #[must_use]
@@ -305,33 +318,46 @@ impl Conversion {
         progress: &dyn Progress,
     ) -> Result<ConvertReport, ConvertError> {
         let Self { mut writer, recipes, validator, gate, mut report } = self;
+        let encoder = writer.encoder();
         let wanted = Wanted { sums: writer.wants_sums(), moments: validator.config().reads_values() };
-        let jobs = jobs(reader, &recipes, &*writer)?;
-        let produce = |at: usize, slot: &mut Slot| produce(reader, jobs[at], &recipes[jobs[at].tensor], wanted, slot);
+        let source = Source { reader, recipes: &recipes, wanted, encoder: encoder.as_deref() };
+        source.learn(&*writer, pipeline)?;
+        let jobs = source.jobs(&*writer)?;
+        let produce = |at: usize, slot: &mut Slot| source.produce(jobs[at], slot);
 
         let mut digest = TensorDigest::new();
         let mut judge = Judge::new(validator);
         let mut tensor_so_far = Found::default();
         let mut quality = QualityLog::default();
         let mut losses = Vec::new();
+        let mut mismatches = 0;
         let mut violation = None;
         // The pipeline's errors are the model's; what is meant by this one is told below.
         let stopped = |name: &str| Error::corrupt("a violation ended the job").for_tensor(name);
         writer.begin(sink)?;
         let outcome = pipeline.run(jobs.len(), produce, |at, slot| {
-            let Job { tensor, chunk, .. } = jobs[at];
+            let Job { tensor, chunk, kind, .. } = jobs[at];
             let info = &reader.tensors()[tensor];
-            let input = &slot.input[..chunk.len];
-            check_digest(reader, tensor, chunk, input, slot.input_sums, &mut digest)?;
             let recipe = &recipes[tensor];
+            let input = &slot.input[..chunk.len];
+            if kind == JobKind::Check || !source.is_checked_apart(tensor) {
+                check_digest(reader, tensor, chunk, input, slot.input_sums, &mut digest)?;
+            }
+            if kind == JobKind::Check {
+                return Ok(());
+            }
             if let Err(error) = judge.see(reader, jobs[at], slot) {
                 violation = Some((error, recipe));
                 return Err(stopped(&info.name));
             }
             tensor_so_far.merge(&slot.found);
             if slot.found.is_finite() {
-                let bytes = if matches!(recipe, Recipe::Keep) { input } else { &slot.output };
-                writer.write_chunk(sink, bytes, slot.output_sums)?;
+                let bytes = if recipe.keeps_bytes() { input } else { &slot.output };
+                match kind {
+                    JobKind::Encode => writer.write_piece(sink, bytes, &slot.encoded)?,
+                    _ => writer.write_chunk(sink, bytes, slot.output_sums)?,
+                }
+                mismatches += slot.mismatches;
             }
             progress.advance(chunk.len as u64);
             if !chunk.last {
@@ -352,7 +378,7 @@ impl Conversion {
                 Recipe::Cast(to) | Recipe::Recode(Recode { to, .. }) => {
                     losses.extend(overflow_loss(&info.name, *to, found.counts));
                 }
-                Recipe::Keep => {}
+                Recipe::Keep | Recipe::Stored(_) => {}
             }
             Ok(())
         });
@@ -376,66 +402,11 @@ impl Conversion {
         let violations = validation.errors.iter().filter_map(|error| serde_json::to_value(error).ok()).collect();
         let notes = Notes { losses, violations };
         writer.finish(sink, &notes)?;
+        report.measure(writer.layout(), mismatches);
         report.losses.extend(notes.losses);
         report.validation = (wanted.moments || !validation.errors.is_empty()).then_some(validation);
         Ok(report)
     }
-}
-
-/// What to compute of each chunk.
-#[derive(Clone, Copy)]
-struct Wanted {
-    sums: bool,
-    moments: bool,
-}
-
-fn jobs(reader: &dyn CheckpointReader, recipes: &[Recipe], writer: &dyn CheckpointWriter) -> Result<Vec<Job>> {
-    let mut jobs = Vec::new();
-    for planned in &writer.layout().tensors {
-        let info = &reader.tensors()[planned.source];
-        let len = info.byte_len()?;
-        let job = |chunk| Job { tensor: planned.source, chunk, len };
-        match &recipes[planned.source] {
-            Recipe::Recode(recode) => jobs.extend(recode.pieces().into_iter().map(job)),
-            _ => jobs.extend(chunks(info, len).map(job)),
-        }
-    }
-    // Empty tensors have no chunk to write.
-    jobs.retain(|job| job.len > 0);
-    Ok(jobs)
-}
-
-fn produce(reader: &dyn CheckpointReader, job: Job, recipe: &Recipe, wanted: Wanted, slot: &mut Slot) -> Result<()> {
-    let Job { tensor, chunk, len } = job;
-    let input = take(&mut slot.input, chunk.len);
-    reader.read_tensor(tensor, chunk.offset, input)?;
-    let input = &*input;
-    let check = chunk.summable && reader.digest(tensor).is_some();
-    let kept = matches!(recipe, Recipe::Keep);
-    slot.input_sums =
-        (check || (wanted.sums && kept && chunk.summable)).then(|| ChunkSums::of(input, chunk.offset, len));
-    let info = &reader.tensors()[tensor];
-    slot.beyond = if wanted.moments { values::quants_beyond_range(info, chunk.offset, input) } else { 0 };
-    slot.moments = None;
-    if wanted.moments && !matches!(recipe, Recipe::Recode(_)) {
-        slot.moments = Some(values::moments(reader, tensor, chunk, input, &mut slot.summary)?);
-    }
-    slot.found = Found::default();
-    slot.output_sums = None;
-    match recipe {
-        Recipe::Keep => slot.output_sums = slot.input_sums,
-        Recipe::Cast(to) => {
-            let from = reader.tensors()[tensor].dtype;
-            slot.found.counts = cast_float(from, *to, input, &mut slot.output);
-            let scaled = |bytes: u64| bytes / from.block_bytes() * to.block_bytes();
-            slot.output_sums = wanted.sums.then(|| ChunkSums::of(&slot.output, scaled(chunk.offset), scaled(len)));
-        }
-        Recipe::Recode(recode) => {
-            slot.found = recode.run(chunk.offset, input, wanted.moments, &mut slot.buffers, &mut slot.output);
-            slot.moments = slot.found.moments.take();
-        }
-    }
-    Ok(())
 }
 
 fn check_digest(

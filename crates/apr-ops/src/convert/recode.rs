@@ -105,6 +105,9 @@ impl Recode {
     /// must be in memory as a whole are too long for that.
     pub(super) fn plan(info: &TensorInfo, target: &TensorTarget, measured: bool) -> Result<Self> {
         let wrong = |message: String| Error::format(message).for_tensor(&info.name);
+        if target.dtype.is_quantized() && !block::can_quantize(target.dtype) {
+            return Err(wrong(format!("this build does not make {}", target.dtype)));
+        }
         let row = [info.shape.row_len()].into();
         let row_bytes = info.dtype.stored_len(&row).zip(target.dtype.stored_len(&row)).map(|(from, _)| from);
         let row_bytes = row_bytes.ok_or_else(|| {

@@ -1,11 +1,12 @@
 //! What a conversion did, or would do.
 
 use apr::{DType, FormatId, Loss};
-use apr_core::FileInfo;
+use apr_core::{FileInfo, Layout};
 use apr_tensor::cast::CastCounts;
 use serde::Serialize;
 
 use super::quality::QuantizationReport;
+use crate::counted;
 use crate::inline::ValidationReport;
 
 /// A tensor's way through a conversion.
@@ -69,6 +70,18 @@ pub struct Rounding {
 }
 
 impl ConvertReport {
+    /// Takes over the sizes that came out, which compression makes known at the end.
+    pub(super) fn measure(&mut self, layout: &Layout, mismatches: u64) {
+        self.tensors.iter_mut().zip(&layout.tensors).for_each(|(tensor, planned)| tensor.bytes_after = planned.len);
+        self.files.clone_from(&layout.files);
+        self.bytes_out = layout.total_len();
+        if mismatches > 0 {
+            let blocks = counted(mismatches, "compressed block");
+            let message = format!("{blocks} did not decode to what they were made of, and were stored uncompressed");
+            self.warnings.push(message);
+        }
+    }
+
     /// Bits that an element of the tensors takes in the target, scales included; none without elements.
     #[must_use]
     pub fn bits_per_weight(&self) -> Option<f64> {

@@ -3,7 +3,7 @@
 use apr::digest::Digest;
 use apr::{CheckpointReader, FileInfo, FormatId, Metadata, Result, TensorInfo};
 use apr_arch::Families;
-use apr_core::{Companion, FileChecksum, StoredRange};
+use apr_core::{Companion, FileChecksum, Signed, StoredForm, StoredRange};
 use serde_json::Value;
 
 use super::described;
@@ -51,6 +51,30 @@ impl CheckpointReader for Described {
 
     fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
         self.inner.tensor_slice(tensor)
+    }
+
+    fn stored_form(&self, tensor: usize) -> Option<StoredForm> {
+        self.inner.stored_form(tensor)
+    }
+
+    fn read_stored(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.inner.read_stored(tensor, offset, buf)
+    }
+
+    fn read_verbatim(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.inner.read_verbatim(tensor, offset, buf)
+    }
+
+    fn is_locked(&self) -> bool {
+        self.inner.is_locked()
+    }
+
+    fn is_encoded(&self, tensor: usize) -> bool {
+        self.inner.is_encoded(tensor)
+    }
+
+    fn signed(&self) -> Result<Option<Signed>> {
+        self.inner.signed()
     }
 
     fn digest(&self, tensor: usize) -> Option<Digest> {

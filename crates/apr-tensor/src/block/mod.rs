@@ -40,28 +40,29 @@ use apr_core::DType;
 use kernel::{Dequantize, Quantize, QuantizeGroups};
 
 /// Whether [`quantize`] makes this dtype: all that [`can_dequantize`], but for Q8_1 and Q8_K, which are for activations,
-/// and the IQ types of 1 to 3 bits, which are only read.
+/// and the IQ types of 1 to 3 bits, which are only read. Without the feature `quantize` it makes none.
 #[must_use]
 pub const fn can_quantize(dtype: DType) -> bool {
-    k_quants::is_one(dtype)
-        || matches!(
-            dtype,
-            DType::Q8_0
-                | DType::Q4_0
-                | DType::Q4_1
-                | DType::Q5_0
-                | DType::Q5_1
-                | DType::IQ4_NL
-                | DType::IQ4_XS
-                | DType::TQ1_0
-                | DType::TQ2_0
-                | DType::MXFP4
-                | DType::NVFP4
-                | DType::Q1_0
-                | DType::Q2_0
-                | DType::I8_ROW
-                | DType::I4_ROW
-        )
+    cfg!(feature = "quantize")
+        && (k_quants::is_one(dtype)
+            || matches!(
+                dtype,
+                DType::Q8_0
+                    | DType::Q4_0
+                    | DType::Q4_1
+                    | DType::Q5_0
+                    | DType::Q5_1
+                    | DType::IQ4_NL
+                    | DType::IQ4_XS
+                    | DType::TQ1_0
+                    | DType::TQ2_0
+                    | DType::MXFP4
+                    | DType::NVFP4
+                    | DType::Q1_0
+                    | DType::Q2_0
+                    | DType::I8_ROW
+                    | DType::I4_ROW
+            ))
 }
 
 /// Whether [`dequantize`] takes this dtype: all that are quantized.

@@ -6,24 +6,27 @@ mod write;
 use std::path::Path;
 
 use apr::{ByteSource, CheckpointReader, Error, FormatId, PlanOptions, TargetFormat, keys};
+use apr_ops::convert::ConvertOptions;
+use apr_ops::first_use::sort_by_first_use;
 use apr_ops::import::{Foreign, ImportOptions, Prepared, prepare, restore};
 use apr_ops::inline::{InlineValidator, ValidationConfig};
 use apr_ops::quantize::{Unpacked, place};
 use apr_ops::sha256;
 use apr_ops::view::View;
 
-use self::write::{Job, write};
+pub(super) use self::write::{Job, write};
 use super::analyze;
 use super::quantize::Wanted;
 use crate::args::{
-    ConvertArgs, Dequantized, ExportArgs, ImportArgs, ModelFormat, Precision, RequantizeArgs, Sha256, WriteArgs,
+    Compress, ContainerArgs, ConvertArgs, Dequantized, ExportArgs, ImportArgs, ModelFormat, Precision, RequantizeArgs,
+    Sha256, WriteArgs,
 };
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::model::Model;
 use crate::output::Output;
 use crate::progress::Bar;
-use crate::{Outcome, model, signals};
+use crate::{Outcome, model, secrets, signals};
 
 /// Losses shown before the rest is only counted.
 const SHOWN: usize = 20;
@@ -49,13 +52,16 @@ pub(super) fn import(args: &ImportArgs, context: &Context) -> Outcome {
         return Err(Failure::Usage(message));
     }
     let target = layout(Output::plan_options(TargetFormat::Apr2, output), args.align, None)?;
-    let mut prepared = prepared(&selected, &args.write, args.license.clone(), context)?;
+    let target = contain(target, &args.write.container, context)?;
+    let mut prepared = prepared(&selected, validation(&args.write), args.license.clone(), context)?;
     if let Some(digest) = &args.sha256 {
         record_sha256(&mut prepared.view, digest);
     }
     let wanted = wanted(&args.requantize, &args.write);
     let options = wanted.apply(&mut prepared.view, Vec::new(), TargetFormat::Apr2, context)?;
-    write(Job { prepared, name: &model.name, args: &args.write, target: &target, losses: Vec::new(), options }, context)
+    let options = with_compression(options, &args.write);
+    let (name, losses, changes) = (model.name.as_str(), Vec::new(), Vec::new());
+    write(Job { prepared, name, args: &args.write, target: &target, losses, options, changes }, context)
 }
 
 /// A conversion as typed.
@@ -66,8 +72,17 @@ pub(super) struct Request<'a> {
     pub(super) write: &'a WriteArgs,
     pub(super) shard_size: Option<u64>,
     pub(super) align: Option<u32>,
+    /// In the order of first use.
+    pub(super) streaming: bool,
     pub(super) wanted: Wanted<'a>,
+    /// Hold the tensors against their family, and their values against what is healthy.
+    pub(super) judged: bool,
+    /// What the conversion does to the source, where the report is to tell; an error refuses the source.
+    pub(super) changes: Option<Changes>,
 }
+
+/// Says what changes in a checkpoint, or why it is not taken.
+pub(super) type Changes = fn(&dyn CheckpointReader) -> Result<Vec<String>, Error>;
 
 /// Converts between formats.
 pub(super) fn convert(args: &ConvertArgs, context: &Context) -> Outcome {
@@ -83,7 +98,10 @@ pub(super) fn convert(args: &ConvertArgs, context: &Context) -> Outcome {
             write: &args.write,
             shard_size: args.shard_size,
             align: args.align,
+            streaming: args.streaming,
             wanted: wanted(&args.requantize, &args.write),
+            judged: true,
+            changes: None,
         },
         context,
     )
@@ -98,22 +116,43 @@ pub(super) fn run(request: &Request<'_>, context: &Context) -> Outcome {
     };
     let format = target_format(asked, request.write.output.as_deref())?;
     let target = Output::plan_options(format, request.write.output.as_deref());
-    let target = layout(target, request.align, request.shard_size)?;
-    // A GGUF file has the tokenizer inside, be it that the weights alone were named.
+    if request.streaming && format != TargetFormat::Apr2 {
+        return Err(Failure::Usage("--streaming works for .apr output only".to_owned()));
+    }
+    let target = PlanOptions { streaming: request.streaming, ..layout(target, request.align, request.shard_size)? };
+    let target = contain(target, &request.write.container, context)?;
+    // GGUF and APR1 files have the tokenizer inside, be it that the weights alone were named.
     let model = match format {
-        TargetFormat::Gguf => model::open_with_companions(request.model, context)?,
+        TargetFormat::Gguf | TargetFormat::Apr1 => model::open_with_companions(request.model, context)?,
         _ => model::open(request.model, context)?,
     };
-    let selected = select(&*model.reader, request.prefix)?;
+    let changes = match request.changes {
+        Some(changes) => changes(&*model.reader).map_err(|error| error.in_file(&model.name))?,
+        None => Vec::new(),
+    };
+    if request.changes.is_some() {
+        model.reader.warnings().iter().for_each(|warning| context.printer.warn(warning));
+    }
+    if target.apr2.signers.is_empty() {
+        model::warn_of_seals(&*model.reader, context)?;
+    }
+    if request.judged {
+        warn_if_opened(&*model.reader, &target, context);
+    }
+    let mut selected = select(&*model.reader, request.prefix)?;
+    if request.streaming {
+        // Before the tensors are judged, which goes by their positions.
+        sort_by_first_use(&mut selected);
+    }
     let goal = Goal { write: request.write, target: &target, wanted: request.wanted };
     match format {
         TargetFormat::Apr2 => {
-            let mut prepared = prepared(&selected, request.write, None, context)?;
+            let judged = if request.judged { validation(request.write) } else { ValidationConfig::off() };
+            let mut prepared = prepared(&selected, judged, None, context)?;
             let options = request.wanted.apply(&mut prepared.view, Vec::new(), format, context)?;
-            write(
-                Job { prepared, name: &model.name, args: request.write, target: &target, losses: Vec::new(), options },
-                context,
-            )
+            let options = with_compression(options, request.write);
+            let (name, losses) = (model.name.as_str(), Vec::new());
+            write(Job { prepared, name, args: request.write, target: &target, losses, options, changes }, context)
         }
         _ => write_foreign(selected, (request.model, &model.name), &goal, validation(request.write), context),
     }
@@ -123,10 +162,13 @@ pub(super) fn run(request: &Request<'_>, context: &Context) -> Outcome {
 pub(super) fn export(args: &ExportArgs, context: &Context) -> Outcome {
     let format = export_format(args)?;
     let model = match format {
-        TargetFormat::Gguf => model::open_with_companions(&args.model, context)?,
+        TargetFormat::Gguf | TargetFormat::Apr1 => model::open_with_companions(&args.model, context)?,
         _ => model::open(&args.model, context)?,
     };
     let target = layout(Output::plan_options(format, args.write.output.as_deref()), None, args.shard_size)?;
+    let target = contain(target, &args.write.container, context)?;
+    model::warn_of_seals(&*model.reader, context)?;
+    warn_if_opened(&*model.reader, &target, context);
     // What went through an import was judged there; an export gives back what is in the file.
     let stop = validation(&args.write).stop;
     let integrity = ValidationConfig { stop, ..ValidationConfig::integrity() };
@@ -165,7 +207,7 @@ fn write_foreign(
         prepared.view.metadata_mut().remove(NAME);
     }
     let options = wanted.apply(&mut prepared.view, dtypes, target.format, context)?;
-    let job = |prepared, losses, options| Job { prepared, name, args, target, losses, options };
+    let job = |prepared, losses, options| Job { prepared, name, args, target, losses, options, changes: Vec::new() };
     let stays_quantized = options.dequantize.is_none() && wanted.scheme.is_none();
     if target.format == TargetFormat::Safetensors && stays_quantized && Unpacked::is_needed(&prepared.view) {
         let Prepared { view, family, misfits, warnings, .. } = prepared;
@@ -183,7 +225,7 @@ fn write_foreign(
         );
         // Not the name under which libraries look for weights that they can use as they are.
         let target = &PlanOptions { file_name: "weights.safetensors".to_owned(), ..target.clone() };
-        return write(Job { prepared, name, args, target, losses, options }, context);
+        return write(Job { prepared, name, args, target, losses, options, changes: Vec::new() }, context);
     }
     write(job(prepared, losses, options), context)
 }
@@ -212,6 +254,31 @@ fn layout(target: PlanOptions, align: Option<u32>, shard_size: Option<u64>) -> O
     }
 }
 
+/// Options that only the native container has.
+fn contain(mut target: PlanOptions, args: &ContainerArgs, context: &Context) -> Outcome<PlanOptions> {
+    if target.format != TargetFormat::Apr2 {
+        return match args.is_wanted() {
+            true => Err(Failure::Usage("--compress, --encrypt, --recipient and --sign are for .apr output".to_owned())),
+            false => Ok(target),
+        };
+    }
+    target.apr2.compression = args.compress.and_then(|Compress(choice)| choice);
+    target.apr2.encryption = secrets::encryption(args.encrypt, &args.recipient, args.encrypt_metadata, context)?;
+    target.apr2.signers = args.sign.iter().map(|path| secrets::read_signing(path)).collect::<Outcome<_>>()?;
+    Ok(target)
+}
+
+/// Says when a conversion takes the encryption away.
+fn warn_if_opened(reader: &dyn CheckpointReader, target: &PlanOptions, context: &Context) {
+    if model::is_encrypted(reader) && target.apr2.encryption.is_none() {
+        context.printer.warn("the source is encrypted, and the output is not");
+    }
+}
+
+fn with_compression(options: ConvertOptions, args: &WriteArgs) -> ConvertOptions {
+    ConvertOptions { decompress: args.container.compress == Some(Compress(None)), ..options }
+}
+
 fn wanted<'a>(args: &'a RequantizeArgs, write: &WriteArgs) -> Wanted<'a> {
     Wanted {
         scheme: args.quantize,
@@ -236,11 +303,11 @@ fn validation(args: &WriteArgs) -> ValidationConfig {
 /// A model for an `.apr` file.
 fn prepared<'a>(
     reader: &'a dyn CheckpointReader,
-    args: &WriteArgs,
+    validation: ValidationConfig,
     license: Option<String>,
     context: &Context,
 ) -> Outcome<Prepared<'a>> {
-    let options = ImportOptions { architecture: context.architecture()?, validation: validation(args), license };
+    let options = ImportOptions { architecture: context.architecture()?, validation, license };
     Ok(prepare(reader, context.families()?, &options)?)
 }
 
@@ -305,10 +372,11 @@ fn format_of(path: &Path) -> Option<ModelFormat> {
 }
 
 /// The format asked for, or the one that the output's extension stands for.
-fn target_format(asked: Option<ModelFormat>, output: Option<&Path>) -> Outcome<TargetFormat> {
+pub(super) fn target_format(asked: Option<ModelFormat>, output: Option<&Path>) -> Outcome<TargetFormat> {
     let extension = output.and_then(Path::extension).and_then(|text| text.to_str());
     let format = asked.or_else(|| by_extension(extension?)).ok_or_else(|| {
-        let message = "the output's extension names no format; say --format apr, gguf, pytorch or safetensors";
+        let message =
+            "the output's extension names no format; say --format apr, apr1, aprn, gguf, pytorch or safetensors";
         Failure::Usage(message.to_owned())
     });
     Ok(format?.target())

@@ -27,16 +27,19 @@ pub(crate) struct Job<'a> {
     pub(crate) losses: Vec<Loss>,
     /// What happens to the tensors.
     pub(crate) options: ConvertOptions,
+    /// What the conversion does to the source, where the report is to tell.
+    pub(crate) changes: Vec<String>,
 }
 
 /// Writes it, or with `--dry-run` tells what would be written.
 pub(crate) fn write(job: Job<'_>, context: &Context) -> Outcome {
-    let Job { prepared, name, args, target, losses, mut options } = job;
+    let Job { prepared, name, args, target, losses, mut options, changes } = job;
     // With --force the gate only tells.
     let gate = options.gate;
     options.gate = gate.filter(|_| !args.force);
-    if target.shard_size.is_some() && ![TargetFormat::Safetensors, TargetFormat::Gguf].contains(&target.format) {
-        return Err(Failure::Usage("--shard-size works for safetensors and GGUF output".to_owned()));
+    let has_shards = matches!(target.format, TargetFormat::Apr2 | TargetFormat::Safetensors | TargetFormat::Gguf);
+    if target.shard_size.is_some() && !has_shards {
+        return Err(Failure::Usage("--shard-size works for .apr, safetensors and GGUF output".to_owned()));
     }
     let Prepared { view, validator, family, misfits, warnings } = prepared;
     if validator.config().stop && !misfits.is_empty() && !args.dry_run {
@@ -81,10 +84,11 @@ pub(crate) fn write(job: Job<'_>, context: &Context) -> Outcome {
         human::bytes(report.bytes_out),
         report.bytes_out as f64 / seconds / 1e9
     ));
-    let report = WriteReport { family, misfits, conversion: report };
+    let report = WriteReport { family, misfits, changes, conversion: report };
     let summary = |out: &mut dyn Write, report: &WriteReport| {
         let target = path.display().to_string();
         writeln!(out, "{BOLD}{}{BOLD:#} -> {BOLD}{}{BOLD:#}", Escaped(name), Escaped(&target))?;
+        report.changes.iter().try_for_each(|change| writeln!(out, "  {}", Escaped(change)))?;
         render(out, &report.conversion)?;
         render_family(out, report)?;
         render_validation(out, report)

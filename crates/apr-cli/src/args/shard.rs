@@ -1,0 +1,37 @@
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::convert::parse_shard_size;
+
+/// Arguments of `shard`.
+#[derive(Debug, Args)]
+pub(crate) struct ShardArgs {
+    /// File, folder, shard index or manifest, or - for standard input
+    pub(crate) model: PathBuf,
+    /// Most bytes of tensors in a shard, such as 2GB; a larger tensor gets a shard of its own
+    #[arg(long, value_name = "SIZE", value_parser = parse_shard_size)]
+    pub(crate) size: u64,
+    /// The manifest to write, OUT.apr; the shards lie beside it as OUT-00001-of-00004.apr and so on
+    #[arg(short, long, value_name = "PATH")]
+    pub(crate) output: PathBuf,
+    /// Replace what is there
+    #[arg(short, long)]
+    pub(crate) force: bool,
+    /// Show what would be written and write nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// Arguments of `join`.
+#[derive(Debug, Args)]
+pub(crate) struct JoinArgs {
+    /// The manifest; its shards lie beside it
+    pub(crate) manifest: PathBuf,
+    /// Where to write; - is standard output
+    #[arg(short, long, value_name = "PATH")]
+    pub(crate) output: PathBuf,
+    /// Replace what is there; it may be the manifest
+    #[arg(short, long)]
+    pub(crate) force: bool,
+}

@@ -1,0 +1,167 @@
+//! `apr license` (seed 004 §9.1).
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::SystemTime;
+
+use apr::apr2::Changes;
+use apr::crypto::{Licence, LicenceBlock, Timestamp, hash_licensee, parse_time};
+use apr::{CheckpointReader, Code, Error, Escaped};
+use serde::Serialize;
+
+use crate::args::LicenseAction;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::printer::{BAD, BOLD, GOOD};
+use crate::{Outcome, revise, secrets};
+
+#[derive(Serialize)]
+struct LicenceReport {
+    file: String,
+    uuid: String,
+    licensee_hash: Option<String>,
+    expires: Option<String>,
+    seats: Option<u64>,
+    terms: String,
+    /// The trusted key that issued it; none where nobody looked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    issuer: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    violations: Option<Vec<String>>,
+}
+
+impl LicenceReport {
+    fn new(file: &Path, licence: &Licence) -> Self {
+        Self {
+            file: file.display().to_string(),
+            uuid: licence.uuid.clone(),
+            licensee_hash: licence.licensee_hash.clone(),
+            expires: licence.expires.map(|time| time.to_string()),
+            seats: licence.seats,
+            terms: licence.terms.clone(),
+            issuer: None,
+            violations: None,
+        }
+    }
+}
+
+/// Issues, shows or checks a licence.
+pub(super) fn run(action: &LicenseAction, context: &Context) -> Outcome {
+    match action {
+        LicenseAction::Issue { model, licensee, expires, seats, terms, output, force } => {
+            let uuid = random_uuid()?;
+            let licence = Licence {
+                licensee_hash: Some(hash_licensee(&uuid, licensee)),
+                uuid,
+                expires: expires.as_deref().map(moment).transpose()?,
+                seats: *seats,
+                terms: terms.clone().unwrap_or_default(),
+            };
+            issue(model, output.as_deref(), licence, *force, context)
+        }
+        LicenseAction::Show { model } => {
+            let block = block(&revise::open(model, context)?)?;
+            context.printer.report(&LicenceReport::new(model, block.licence()), render)
+        }
+        LicenseAction::Check { model, trusted, licensee, seats } => {
+            check(model, trusted, licensee.as_deref(), *seats, context)
+        }
+    }
+}
+
+fn issue(model: &Path, output: Option<&Path>, licence: Licence, force: bool, context: &Context) -> Outcome {
+    let Some(key) = &context.key else {
+        return Err(Failure::Usage("name the issuer's private key: --key FILE; `apr keygen` makes one".to_owned()));
+    };
+    let key = secrets::read_signing(key)?;
+    let reader = revise::open_to_change(model, context)?;
+    let report = LicenceReport::new(output.unwrap_or(model), &licence);
+    let changes = Changes { licence: Some((licence, key)), ..Changes::default() };
+    let revision = revise::revise(&reader, &changes)?;
+    drop(reader);
+    if revision.dropped_signatures > 0 {
+        let signatures = apr_ops::counted(revision.dropped_signatures as u64, "signature");
+        if !force {
+            let message = format!("a licence changes what is signed: {signatures} by other keys would no longer hold");
+            return Err(Failure::General(format!("{message}; --force drops them, and others can sign again")));
+        }
+        context
+            .printer
+            .warn(&format!("{signatures} by other keys dropped, which held for the model without this licence"));
+    }
+    revise::write(model, output, force, &revision, context)?;
+    context.printer.report(&report, render)
+}
+
+fn block(reader: &dyn CheckpointReader) -> Outcome<LicenceBlock> {
+    let block = reader.signed()?.and_then(|signed| signed.licence);
+    let block = block
+        .ok_or_else(|| Error::new(Code::Signature, "the file carries no licence"))
+        .map_err(|error| error.in_file(&reader.files()[0].name))?;
+    Ok(LicenceBlock::decode(&block)?)
+}
+
+fn check(
+    model: &Path,
+    trusted: &[std::path::PathBuf],
+    licensee: Option<&str>,
+    seats: Option<u64>,
+    context: &Context,
+) -> Outcome {
+    let trusted = secrets::read_trusted(trusted)?;
+    let reader = revise::open(model, context)?;
+    let named = |error: Error| error.in_file(model.display());
+    let block = block(&reader)?;
+    let digest = reader.signed()?.map(|signed| signed.digest).unwrap_or_default();
+    let issuer = block.verify(&digest, &trusted).map_err(named)?;
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let seconds = i64::try_from(since_1970.as_secs()).unwrap_or(i64::MAX);
+    let now = Timestamp::from_second(seconds).map_err(|error| Failure::General(error.to_string()))?;
+    let violations = block.licence().check(now, licensee, seats);
+    let report = LicenceReport {
+        issuer: Some(issuer.fingerprint()),
+        violations: Some(violations.iter().map(ToString::to_string).collect()),
+        ..LicenceReport::new(model, block.licence())
+    };
+    context.printer.report(&report, render)?;
+    if violations.is_empty() { Ok(()) } else { Err(Failure::Validation) }
+}
+
+fn render(out: &mut dyn Write, report: &LicenceReport) -> io::Result<()> {
+    writeln!(out, "{BOLD}Licence of {}{BOLD:#}", Escaped(&report.file))?;
+    writeln!(out, "  Id:       {}", report.uuid)?;
+    writeln!(out, "  Licensee: {}", report.licensee_hash.as_deref().unwrap_or("anybody"))?;
+    writeln!(out, "  Expires:  {}", report.expires.as_deref().unwrap_or("never"))?;
+    match report.seats {
+        Some(seats) => writeln!(out, "  Seats:    {seats}")?,
+        None => writeln!(out, "  Seats:    any number")?,
+    }
+    if !report.terms.is_empty() {
+        writeln!(out, "  Terms:    {}", Escaped(&report.terms))?;
+    }
+    if let Some(issuer) = &report.issuer {
+        writeln!(out, "  Issuer:   {issuer}, trusted")?;
+    }
+    let Some(violations) = &report.violations else { return Ok(()) };
+    for violation in violations {
+        writeln!(out, "{BAD}error{BAD:#}: {}", Escaped(violation))?;
+    }
+    let (style, verdict) = if violations.is_empty() { (GOOD, "LICENSED") } else { (BAD, "NOT LICENSED") };
+    writeln!(out, "{style}{verdict}{style:#}")
+}
+
+/// A moment; a day alone means its beginning, in UTC.
+fn moment(text: &str) -> Outcome<Timestamp> {
+    let whole = if text.len() == "2027-01-31".len() { format!("{text}T00:00:00Z") } else { text.to_owned() };
+    parse_time(&whole).map_err(|_| Failure::Usage(format!("'{text}' is no time such as 2027-01-31T00:00:00Z")))
+}
+
+/// A random UUID, version 4 (RFC 9562 §5.4).
+fn random_uuid() -> Outcome<String> {
+    let mut bytes = [0; 16];
+    secrets::random(&mut bytes)?;
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok([&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-"))
+}

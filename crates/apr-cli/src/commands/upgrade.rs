@@ -1,0 +1,82 @@
+//! `apr upgrade`: the conversion of older APR files, and what it changes.
+
+use apr::{CheckpointReader, Error, FormatId};
+use apr_ops::counted;
+use serde_json::Value;
+
+use super::convert::{self, Request};
+use super::quantize::Wanted;
+use crate::Outcome;
+use crate::args::{ContainerArgs, ModelFormat, QuantizeOptions, UpgradeArgs, WriteArgs};
+use crate::context::Context;
+
+/// Writes an older file as an `.apr` file of today. What is wrong with the model was wrong before: it is told and recorded,
+/// and strands nobody with a format of the past.
+pub(super) fn run(args: &UpgradeArgs, context: &Context) -> Outcome {
+    let write = WriteArgs {
+        output: Some(args.new.clone()),
+        force: args.force,
+        relaxed: true,
+        precision: None,
+        dry_run: false,
+        container: ContainerArgs::default(),
+    };
+    let options = QuantizeOptions::default();
+    convert::run(
+        &Request {
+            model: &args.old,
+            prefix: None,
+            format: Some(ModelFormat::Apr),
+            write: &write,
+            shard_size: None,
+            align: None,
+            wanted: Wanted { scheme: None, dequantize: None, precision: None, options: &options },
+            streaming: false,
+            judged: true,
+            changes: Some(changes),
+        },
+        context,
+    )
+}
+
+/// What an upgrade does to a file.
+///
+/// # Errors
+/// E001 where there is nothing to upgrade.
+fn changes(reader: &dyn CheckpointReader) -> Result<Vec<String>, Error> {
+    let format = reader.format();
+    match format {
+        FormatId::Apr1 | FormatId::Aprn | FormatId::AprDialect => {}
+        FormatId::Apr2 => return Err(Error::format("this is APR2 already; there is nothing to upgrade")),
+        other => {
+            let message = format!("this is {}, no older APR format; `apr import` packs it", other.name());
+            return Err(Error::format(message));
+        }
+    }
+    let header = reader.header_fields();
+    let program = header.get("program").and_then(Value::as_str);
+    let program = program.map_or_else(String::new, |program| format!(" of {program}"));
+    let mut changes = vec![format!("format: {}{program} -> APR2 2.0.0", format.name())];
+    changes.extend(recoded(reader));
+    let before = if reader.checksum().is_some() { "a CRC-32" } else { "no checksum" };
+    changes.push(format!("integrity: {before} -> a CRC-32, and a BLAKE3 digest for each tensor"));
+    Ok(changes)
+}
+
+/// Tensors that get another layout, by the dtype that they get.
+fn recoded(reader: &dyn CheckpointReader) -> Vec<String> {
+    let mut counts: Vec<(&str, u64)> = Vec::new();
+    for (at, info) in reader.tensors().iter().enumerate() {
+        if info.byte_len().is_ok_and(|len| len == reader.stored(at).len) && !info.dtype.is_quantized() {
+            continue;
+        }
+        match counts.iter_mut().find(|(dtype, _)| *dtype == info.dtype.name()) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((info.dtype.name(), 1)),
+        }
+    }
+    let line = |(dtype, count)| {
+        format!("layout: {} of older dtypes -> {dtype}, with the same values", counted(count, "tensor"))
+    };
+    counts.into_iter().map(line).collect()
+}

@@ -1,0 +1,206 @@
+//! `apr watermark` (seed 004 §9.2).
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+use apr::{CheckpointReader, Escaped, Loss, TargetFormat};
+use apr_io::io_error;
+use apr_ops::convert::{ConvertError, ConvertOptions, plan};
+use apr_ops::gguf::{is_in_gguf_layout, restore as hugging_face_layout};
+use apr_ops::import::{Foreign, ImportOptions, Prepared, prepare, restore};
+use apr_ops::inline::ValidationConfig;
+use apr_ops::view::View;
+use apr_ops::watermark::{Carriers, DetectReport, EmbedReport, MarkKey, Marked, detect as find};
+use apr_ops::{counted, grouped};
+use serde::Serialize;
+
+use super::convert::target_format;
+use crate::args::{DetectArgs, EmbedArgs, WatermarkAction};
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::printer::{BAD, BOLD, DIM, GOOD};
+use crate::progress::Bar;
+use crate::{Outcome, human, model, signals};
+
+/// Bytes of the largest file that is taken for a key.
+const LARGEST_KEY: u64 = 1 << 16;
+
+/// Marks a model, or looks for a mark.
+pub(super) fn run(action: &WatermarkAction, context: &Context) -> Outcome {
+    match action {
+        WatermarkAction::Embed(args) => embed(args, context),
+        WatermarkAction::Detect(args) => detect(args, context),
+    }
+}
+
+/// What was marked and written.
+#[derive(Serialize)]
+struct MarkReport<'a> {
+    model: &'a str,
+    #[serde(flatten)]
+    mark: &'a EmbedReport,
+    bytes_out: u64,
+    losses: &'a [Loss],
+}
+
+fn embed(args: &EmbedArgs, context: &Context) -> Outcome {
+    let key = read_key(context)?;
+    let format = target_format(args.format, Some(&args.output))?;
+    let target = Output::plan_options(format, Some(&args.output));
+    let model = match format {
+        TargetFormat::Gguf => model::open_with_companions(&args.model, context)?,
+        _ => model::open(&args.model, context)?,
+    };
+    if is_in_gguf_layout(&*model.reader) {
+        let message = "llama.cpp's files have rows in another order and weights that are mostly quantized; mark the model \
+                       that they were made of. `apr watermark detect` finds its mark in them";
+        return Err(Failure::Usage(message.to_owned()));
+    }
+    signals::stop_cleanly(&context.interrupt)?;
+    let pipeline = context.pipeline()?;
+    let family = context.family_of(&*model.reader)?;
+    let bar = Bar::new(&context.printer, model.reader.files().iter().map(|file| file.len).sum());
+    let carriers = Carriers::survey(&*model.reader, family.as_ref(), &pipeline, &bar)?;
+    drop(bar);
+    let marked = Marked::new(&*model.reader, &carriers, &key, &args.id, args.strength)?;
+
+    let Foreign { prepared, dtypes, losses } = prepared(&marked, format, context)?;
+    let targets = dtypes.into_iter().map(|dtype| dtype.map(Into::into)).collect();
+    let options = ConvertOptions { targets, ..ConvertOptions::default() };
+    let conversion = plan(&prepared.view, &options, &target)?.after_losing(losses);
+    let warnings = conversion.report().warnings.iter().chain(&prepared.warnings);
+    warnings.for_each(|warning| context.printer.warn(warning));
+    let mut output = Output::create(&args.output, &target, &conversion.report().files, args.force)?;
+    let bar = Bar::new(&context.printer, conversion.report().bytes_in);
+    let written = conversion.run(&prepared.view, output.sink(), &pipeline, &bar).map_err(|error| match error {
+        ConvertError::Model(error) => error.into(),
+        other => Failure::General(other.to_string()),
+    })?;
+    let aside = output.is_stream();
+    output.commit()?;
+    drop(bar);
+
+    let report =
+        MarkReport { model: &model.name, mark: marked.report(), bytes_out: written.bytes_out, losses: &written.losses };
+    let summary = |out: &mut dyn Write, report: &MarkReport<'_>| render_mark(out, report, &args.output);
+    if aside { context.printer.report_aside(&report, summary) } else { context.printer.report(&report, summary) }
+}
+
+/// The marked model as its target format has it.
+fn prepared<'a>(marked: &'a Marked<'_>, format: TargetFormat, context: &Context) -> Outcome<Foreign<'a>> {
+    let (families, architecture, validation) = (context.families()?, context.architecture()?, ValidationConfig::off());
+    if format != TargetFormat::Apr2 {
+        return Ok(restore(marked, families, &architecture, format, validation)?);
+    }
+    let options = ImportOptions { architecture, validation, license: None };
+    let prepared: Prepared<'_> = prepare(marked, families, &options)?;
+    Ok(Foreign { prepared, dtypes: Vec::new(), losses: Vec::new() })
+}
+
+fn detect(args: &DetectArgs, context: &Context) -> Outcome {
+    let key = read_key(context)?;
+    let model = model::open(&args.model, context)?;
+    let view = plain_layout(&*model.reader, context)?;
+    signals::stop_cleanly(&context.interrupt)?;
+    let pipeline = context.pipeline()?;
+    let family = context.family_of(&view)?;
+    // The weights are read twice.
+    let bar = Bar::new(&context.printer, model.reader.files().iter().map(|file| 2 * file.len).sum());
+    let carriers = Carriers::survey(&view, family.as_ref(), &pipeline, &bar)?;
+    let report = find(&view, &carriers, &key, args.id.as_deref(), &pipeline, &bar)?;
+    drop(bar);
+    let verbose = context.printer.shows_detail();
+    context.printer.report(&report, |out, report| render_find(out, report, verbose))?;
+    if report.detected { Ok(()) } else { Err(Failure::Validation) }
+}
+
+/// The model with rows in the order that Hugging Face's models have, which marks go by.
+fn plain_layout<'a>(reader: &'a dyn CheckpointReader, context: &Context) -> Outcome<View<'a>> {
+    if !is_in_gguf_layout(reader) {
+        return Ok(View::new(reader));
+    }
+    match hugging_face_layout(reader, context.families()?, &context.architecture()?) {
+        Ok(restored) => Ok(restored.view),
+        Err(error) => {
+            let message = error.message();
+            context.printer.warn(&format!("weights are looked at as llama.cpp lays them out: {message}"));
+            Ok(View::new(reader))
+        }
+    }
+}
+
+/// The secret in the file of `--key`.
+fn read_key(context: &Context) -> Outcome<MarkKey> {
+    let Some(path) = &context.key else {
+        return Err(Failure::Usage("name the file with the secret: --key FILE".to_owned()));
+    };
+    let mut secret = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(LARGEST_KEY + 1).read_to_end(&mut secret));
+    read.map_err(|error| io_error(&error, path))?;
+    if secret.len() as u64 > LARGEST_KEY {
+        return Err(Failure::Usage(format!("{}: a key has {LARGEST_KEY} bytes at most", path.display())));
+    }
+    let key = MarkKey::from_secret(&secret);
+    secret.fill(0);
+    key.map_err(|error| Failure::Usage(format!("{}: {}", path.display(), error.message())))
+}
+
+fn render_mark(out: &mut dyn Write, report: &MarkReport<'_>, output: &Path) -> io::Result<()> {
+    let EmbedReport { id, tensors, weights, strength, relative_change, expected_z, .. } = report.mark;
+    writeln!(
+        out,
+        "{BOLD}{}{BOLD:#} -> {BOLD}{}{BOLD:#}",
+        Escaped(report.model),
+        Escaped(&output.display().to_string())
+    )?;
+    writeln!(
+        out,
+        "Mark: {BOLD}{}{BOLD:#} in {} weights of {}",
+        Escaped(id),
+        grouped(*weights),
+        counted(*tensors as u64, "tensor")
+    )?;
+    writeln!(
+        out,
+        "Strength: each moved by {:.2} % of its tensor's deviation; all together by {:.2} % of their norm",
+        100.0 * strength,
+        100.0 * relative_change
+    )?;
+    writeln!(out, "{DIM}stands out by {expected_z:.0} deviations; {} written{DIM:#}", human::bytes(report.bytes_out))
+}
+
+fn render_find(out: &mut dyn Write, report: &DetectReport, verbose: bool) -> io::Result<()> {
+    let DetectReport { detected, id, asked, z, log10_chance, tensors, weights, strength, symbols } = report;
+    match (detected, id, asked) {
+        (true, Some(id), None) => writeln!(out, "{GOOD}FOUND{GOOD:#}: {BOLD}{}{BOLD:#}", Escaped(id))?,
+        (true, None, None) => writeln!(out, "{GOOD}FOUND{GOOD:#}: a mark of this key whose id can't be read any more")?,
+        (true, _, Some(asked)) => writeln!(out, "{GOOD}FOUND{GOOD:#}: {BOLD}{}{BOLD:#}", Escaped(asked))?,
+        (false, _, Some(asked)) => writeln!(out, "{BAD}NOT FOUND{BAD:#}: {}", Escaped(asked))?,
+        (false, _, None) => writeln!(out, "{BAD}NOT FOUND{BAD:#}: no mark of this key")?,
+    }
+    if let (false, Some(id)) = (*detected, id) {
+        writeln!(out, "The weights have another id: {BOLD}{}{BOLD:#}", Escaped(id))?;
+    }
+    let chance = if *log10_chance < -300.0 {
+        "below 1e-300".to_owned()
+    } else {
+        format!("at most {:.1e}", 10_f64.powf(*log10_chance))
+    };
+    // Without an id the best of all frames is told, which is well above zero where there is nothing.
+    let best = if asked.is_none() { "Best correlation" } else { "Correlation" };
+    writeln!(out, "{best}: {z:.1} deviations; that a key leads to as much by chance: {chance}")?;
+    let looked_at = format!("{} weights of {}", grouped(*weights), counted(*tensors as u64, "tensor"));
+    match detected {
+        true => writeln!(out, "{DIM}{looked_at}; moved by {:.2} % of their deviation{DIM:#}", 100.0 * strength)?,
+        false => writeln!(out, "{DIM}{looked_at}{DIM:#}")?,
+    }
+    if verbose {
+        writeln!(out, "\nbyte      z   next")?;
+        symbols
+            .iter()
+            .try_for_each(|symbol| writeln!(out, "  {:02x} {:6.1} {:6.1}", symbol.byte, symbol.z, symbol.runner_up))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,180 @@
+//! Keys and passwords: from files, from the environment, from the user.
+
+use std::fs;
+use std::io::{IsTerminal, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use apr::apr2::Encrypt;
+use apr::crypto::{Argon2Costs, EncrBlock, Lock, PrivateKey, PublicKey, SigningKey, Unlock};
+use apr::{Code, Error};
+use apr_io::io_error;
+use zeroize::Zeroizing;
+
+use crate::Outcome;
+use crate::context::Context;
+use crate::failure::Failure;
+
+/// Longest key or password file: a PEM file has some 200 bytes.
+const MAX_FILE: u64 = 64 << 10;
+
+/// A private key from a PEM file.
+pub(crate) fn read_private(path: &Path) -> Outcome<PrivateKey> {
+    let text = read(path)?;
+    Ok(PrivateKey::from_pem(&text).map_err(|error| error.in_file(path.display()))?)
+}
+
+/// A private key that signs.
+pub(crate) fn read_signing(path: &Path) -> Outcome<SigningKey> {
+    match read_private(path)? {
+        PrivateKey::Signing(key) => Ok(key),
+        _ => {
+            let message = "this key is for opening encrypted models; signing takes one of `apr keygen --for signing`";
+            Err(Error::format(message).in_file(path.display()).into())
+        }
+    }
+}
+
+/// Public keys from PEM files; of a private one, its public half.
+pub(crate) fn read_public(path: &Path) -> Outcome<PublicKey> {
+    let text = read(path)?;
+    if text.contains("PRIVATE KEY") {
+        let message = "this is a private key, which should stay with its owner; name the .pub file";
+        return Err(Error::format(message).in_file(path.display()).into());
+    }
+    Ok(PublicKey::from_pem(&text).map_err(|error| error.in_file(path.display()))?)
+}
+
+/// Public keys that signatures are verified by.
+pub(crate) fn read_trusted<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Outcome<Vec<PublicKey>> {
+    let read = |path: &Path| match read_public(path)? {
+        key @ PublicKey::Verifying(_) => Ok(key),
+        PublicKey::Recipient(_) => {
+            let message = "this key is for encryption; it verifies no signatures";
+            Err(Error::format(message).in_file(path.display()).into())
+        }
+    };
+    paths.into_iter().map(|path| read(path.as_ref())).collect()
+}
+
+fn read(path: &Path) -> Outcome<Zeroizing<String>> {
+    let metadata = path.metadata().map_err(|error| io_error(&error, path))?;
+    if metadata.len() > MAX_FILE {
+        return Err(Error::format("this is no key: it is too long").in_file(path.display()).into());
+    }
+    let bytes = Zeroizing::new(fs::read(path).map_err(|error| io_error(&error, path))?);
+    let text = std::str::from_utf8(&bytes).map_err(|_| Error::format("this is no text").in_file(path.display()))?;
+    Ok(Zeroizing::new(text.to_owned()))
+}
+
+/// Writes a file that only its owner may read.
+pub(crate) fn write_secret(path: &Path, text: &str, force: bool) -> Outcome {
+    let failed = |error: std::io::Error| io_error(&error, path);
+    if force {
+        // A file that is there keeps its permissions when it is written to: a new one takes its place.
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error).into()),
+            _ => {}
+        }
+    }
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
+    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
+    Ok(())
+}
+
+/// Random bytes from the operating system.
+pub(crate) fn random(bytes: &mut [u8]) -> apr::Result<()> {
+    getrandom::fill(bytes).map_err(|error| Error::io(apr::IoCause::Other, format!("no randomness: {error}")))
+}
+
+/// What `--key`, `--password-file` and `APR_PASSWORD` give to open a model with.
+pub(crate) fn unlock(key: Option<&Path>, password_file: Option<&Path>) -> Outcome<Vec<Unlock>> {
+    let mut keys = Vec::new();
+    if let Some(path) = key {
+        path.metadata().map_err(|error| io_error(&error, path))?;
+        // Commands that sign and mark take keys of other kinds.
+        if let Ok(PrivateKey::Decryption(key)) = read_private(path) {
+            keys.push(Unlock::Identity(key));
+        }
+    }
+    keys.extend(given_password(password_file)?.map(Unlock::Password));
+    Ok(keys)
+}
+
+fn given_password(file: Option<&Path>) -> Outcome<Option<Zeroizing<Vec<u8>>>> {
+    if let Some(path) = file {
+        let text = read(path)?;
+        let line = text.lines().next().unwrap_or_default();
+        if line.is_empty() {
+            return Err(Failure::Usage(format!("{}: the first line holds no password", path.display())));
+        }
+        return Ok(Some(Zeroizing::new(line.as_bytes().to_vec())));
+    }
+    let given = std::env::var_os("APR_PASSWORD").filter(|password| !password.is_empty());
+    Ok(given.map(|password| Zeroizing::new(password.into_encoded_bytes())))
+}
+
+/// Asks for the password of a model, where somebody is there to be asked.
+pub(crate) fn ask(prompt: &str) -> Outcome<Option<Zeroizing<Vec<u8>>>> {
+    if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+        return Ok(None);
+    }
+    let password = Zeroizing::new(rpassword::prompt_password(prompt)?);
+    Ok(Some(Zeroizing::new(password.as_bytes().to_vec())))
+}
+
+/// The password that a model is to be encrypted with; typed twice where it is typed.
+fn new_password(context: &Context) -> Outcome<Zeroizing<Vec<u8>>> {
+    if let Some(password) = given_password(context.password_file.as_deref())? {
+        return Ok(password);
+    }
+    let Some(password) = ask("New password: ")? else {
+        let message = "a password is needed: --password-file FILE, APR_PASSWORD, or a terminal to ask on";
+        return Err(Failure::Usage(message.to_owned()));
+    };
+    match ask("Once more: ")? {
+        Some(again) if again == password && !password.is_empty() => Ok(password),
+        _ => Err(Failure::Usage("the two passwords differ, or are empty".to_owned())),
+    }
+}
+
+/// How to encrypt for a password, recipients, or both.
+pub(crate) fn encryption(
+    password: bool,
+    recipients: &[impl AsRef<Path>],
+    hide_metadata: bool,
+    context: &Context,
+) -> Outcome<Option<Encrypt>> {
+    if !password && recipients.is_empty() {
+        return match hide_metadata {
+            true => Err(Failure::Usage("--encrypt-metadata needs --encrypt or --recipient".to_owned())),
+            false => Ok(None),
+        };
+    }
+    let mut locks = Vec::new();
+    if password {
+        locks.push(Lock::Password { password: new_password(context)?, costs: Argon2Costs::default() });
+    }
+    for path in recipients {
+        let path = path.as_ref();
+        match read_public(path)? {
+            PublicKey::Recipient(public) => locks.push(Lock::Recipient(public)),
+            PublicKey::Verifying(_) => {
+                let message =
+                    "this key is for signatures; models are encrypted for one of `apr keygen --for encryption`";
+                return Err(Error::format(message).in_file(path.display()).into());
+            }
+        }
+    }
+    let (block, key) = EncrBlock::seal(&locks, &mut random)?;
+    Ok(Some(Encrypt { block, key, hide_metadata }))
+}
+
+/// What a locked model says to somebody who gave the wrong kind of key, or none.
+pub(crate) fn locked(context: &Context, name: &str) -> Failure {
+    let message = match &context.key {
+        Some(_) => "the model is encrypted, and the file of --key holds no key of `apr keygen --for encryption`",
+        None => "the model is encrypted; --key FILE, --password-file FILE or APR_PASSWORD opens it",
+    };
+    Error::new(Code::Decrypt, message).in_file(name).into()
+}

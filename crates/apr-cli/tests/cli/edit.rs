@@ -1,0 +1,125 @@
+//! `apr edit`: what it changes, what it leaves, what a crash leaves behind.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use crate::container::{crc32, same, stored, word, workshop};
+use crate::support::{Sandbox, small_safetensors};
+
+#[test]
+fn an_edit_in_place_changes_what_it_was_asked_to_and_nothing_else() {
+    let sandbox = workshop();
+    let before = sandbox.apr("inspect plain.apr --json").clean().json();
+    let (file, data) = (sandbox.read("plain.apr"), word(&sandbox.read("plain.apr"), 28));
+    sandbox.apr("edit plain.apr --set model_name=bob --set architecture_note=7").clean().says(&["in place"]);
+    let mut after = sandbox.apr("inspect plain.apr --json").clean().json();
+    let changed = sandbox.read("plain.apr");
+    assert_eq!(file[data..file.len() - 16], changed[data..changed.len() - 16]);
+    let metadata = after["metadata"].as_object_mut().expect("an object");
+    assert_eq!(
+        (metadata.remove("model_name"), metadata.remove("architecture_note")),
+        (Some("bob".into()), Some(7.into()))
+    );
+    assert_eq!(after["metadata"], before["metadata"]);
+    sandbox.apr("validate plain.apr").clean();
+    // Undone, the file is what it was.
+    sandbox.apr("edit plain.apr --unset model_name --unset architecture_note").clean();
+    assert_eq!(sandbox.read("plain.apr"), file);
+}
+
+#[test]
+fn a_text_stays_a_text_though_it_looks_like_a_number() {
+    let sandbox = workshop();
+    sandbox.apr("edit plain.apr --set model_type=7 --set model_name=one --set note.x=2").clean();
+    sandbox.apr("edit plain.apr --set model_name=2").clean();
+    let report = sandbox.apr("inspect plain.apr --json").clean().json();
+    let metadata = &report["metadata"];
+    assert_eq!((&metadata["model_type"], &metadata["model_name"]), (&"7".into(), &"2".into()));
+    assert_eq!(metadata["note.x"], 2);
+}
+
+#[test]
+fn an_edit_of_what_is_encrypted_says_what_to_do_instead() {
+    let sandbox = workshop();
+    sandbox.apr("encrypt plain.apr -o e.apr --recipient owner.pub --encrypt-metadata").clean();
+    let before = sandbox.read("e.apr");
+    for change in ["--set a=1", "--rename steps=s", "--drop steps"] {
+        sandbox.apr(&format!("edit e.apr {change} --key owner")).fails(1, &["apr decrypt"]);
+        assert_eq!(sandbox.read("e.apr"), before, "{change}");
+    }
+}
+
+#[test]
+fn an_edit_renames_and_drops_tensors() {
+    let sandbox = workshop();
+    sandbox.apr("edit plain.apr --rename table=a.table -o renamed.apr").ok();
+    sandbox.apr("tensors renamed.apr").ok().says(&["a.table"]);
+    sandbox.apr("edit renamed.apr --rename a.table=table -o back.apr").ok();
+    same(&sandbox, "back.apr", "plain.apr");
+    sandbox.apr("edit plain.apr --drop steps -o dropped.apr").ok().says(&["without 1 tensor"]);
+    let left = sandbox.apr("tensors dropped.apr --json").ok().json();
+    assert_eq!(left["tensors"].as_array().expect("a list").len(), 3);
+    sandbox.apr("validate dropped.apr").clean();
+    sandbox.apr("edit plain.apr --drop nothing*").fails(2, &["no tensor matches"]);
+    sandbox.apr("edit plain.apr --rename table=steps").fails(4, &["steps"]);
+    sandbox.apr("edit plain.apr --rename tabel=x").fails(4, &["tabel", "table"]);
+    sandbox.apr("edit m.safetensors --set a=1").fails(4, &["E001", "m.safetensors"]);
+}
+
+#[test]
+fn an_edit_drops_signatures_and_says_so() {
+    let sandbox = workshop();
+    sandbox.apr("license issue plain.apr --licensee Ann --key signer").clean();
+    sandbox.apr("edit plain.apr --set a=1").ok().says(&["warning", "1 signature", "sign it again", "licence"]);
+    sandbox.apr("verify plain.apr --trusted signer.pub").fails(5, &["E006"]);
+    sandbox.apr("license show plain.apr").fails(5, &["E006"]);
+    sandbox.apr("validate plain.apr").clean();
+}
+
+#[test]
+fn an_edit_that_died_halfway_is_undone_by_the_next() {
+    let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
+    sandbox.apr("convert m.safetensors -o m.apr").clean();
+    let file = sandbox.read("m.apr");
+    // What the command writes before it changes anything: which file it is, both its ends as they were, and a checksum.
+    let (front, tail) = (word(&file, 28), word(&file, 28) + 200);
+    let inode = fs::metadata(sandbox.path("m.apr")).expect("the file").ino();
+    let mut undo = [&b"APRUNDO1"[..], &inode.to_le_bytes()].concat();
+    for (offset, bytes) in [(0, &file[..front]), (tail, &file[tail..])] {
+        undo.extend((offset as u64).to_le_bytes().into_iter().chain((bytes.len() as u64).to_le_bytes()));
+        undo.extend(bytes);
+    }
+    undo.extend(crc32(&undo).to_le_bytes());
+    let torn = [&vec![0xaa; front][..], &file[front..tail], b"half a tail"].concat();
+    sandbox.write("m.apr", torn);
+    sandbox.write(".m.apr.undo", &undo);
+    sandbox.apr("edit m.apr --set a=1").ok().says(&["warning", "interrupted", "undone"]);
+    sandbox.apr("edit m.apr --unset a").clean();
+    assert_eq!(sandbox.read("m.apr"), file);
+    assert_eq!(sandbox.files(), ["m.apr", "m.safetensors"]);
+    // Cut short, it was written before anything changed.
+    sandbox.write(".m.apr.undo", &undo[..undo.len() - 9]);
+    sandbox.apr("edit m.apr --set a=1").ok();
+    sandbox.apr("edit m.apr --unset a").clean();
+    assert_eq!(sandbox.read("m.apr"), file);
+}
+
+#[test]
+fn an_edit_that_needs_room_streams_a_new_file_and_keeps_the_codecs() {
+    let sandbox = workshop();
+    for codec in ["none", "lz4", "best"] {
+        sandbox.apr(&format!("convert m.safetensors -o m.apr -f --compress={codec}")).clean();
+        let before = sandbox.read("m.apr");
+        sandbox.write("template", "{{ messages }}".repeat(4000));
+        sandbox.apr("edit m.apr --chat-template template").ok().says(&["written"]);
+        let after = sandbox.read("m.apr");
+        for tensor in ["layers.0.weight", "layers.1.weight", "steps", "table"] {
+            let bytes = |file: &[u8]| {
+                let (start, size) = stored(file, tensor);
+                file[start..start + size].to_vec()
+            };
+            assert!(bytes(&before) == bytes(&after), "{tensor} with {codec}");
+        }
+        sandbox.apr("validate m.apr").clean();
+    }
+}

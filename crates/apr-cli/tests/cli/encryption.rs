@@ -1,0 +1,248 @@
+//! Encryption and keys: what comes back, what is refused, what is never shown.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use crate::container::{PASSWORD, flipped, same, stored, workshop};
+use crate::support::Run;
+
+#[test]
+fn what_is_encrypted_and_decrypted_is_the_file_that_it_was() {
+    let sandbox = workshop();
+    sandbox.apr("convert plain.apr -o small.apr --compress").clean();
+    let locks = [
+        ("--password --password-file password", &["--password-file password"][..]),
+        ("--recipient owner.pub", &["--key owner"]),
+        ("--recipient owner.pub --recipient other.pub", &["--key owner", "--key other"]),
+        ("--recipient owner.pub --password --password-file password", &["--key owner", "--password-file password"]),
+    ];
+    for file in ["plain.apr", "small.apr"] {
+        for (lock, keys) in locks {
+            for hidden in ["", "--encrypt-metadata"] {
+                sandbox.apr(&format!("encrypt {file} -o sealed.apr -f {lock} {hidden}")).clean();
+                for key in keys {
+                    sandbox.apr(&format!("decrypt sealed.apr -o open.apr -f {key}")).clean();
+                    same(&sandbox, file, "open.apr");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn encrypted_tensors_are_not_in_the_file_and_metadata_only_unless_they_are_hidden() {
+    let sandbox = workshop();
+    sandbox.apr("edit plain.apr --set note=some-plain-remark").ok();
+    let tensor = vec![3; 700];
+    let shows = |name: &str, text: &[u8]| sandbox.read(name).windows(text.len()).any(|window| window == text);
+    assert!(shows("plain.apr", &tensor) && shows("plain.apr", b"some-plain-remark"));
+    sandbox.apr("encrypt plain.apr -o open-front.apr --recipient owner.pub").clean();
+    assert!(!shows("open-front.apr", &tensor[..16]) && shows("open-front.apr", b"some-plain-remark"));
+    sandbox.apr("encrypt plain.apr -o hidden.apr --recipient owner.pub --encrypt-metadata").clean();
+    assert!(!shows("hidden.apr", &tensor[..16]) && !shows("hidden.apr", b"some-plain-remark"));
+    let told = sandbox.apr("inspect hidden.apr").ok();
+    assert!(!told.to_string().contains("some-plain-remark"), "{told}");
+    sandbox.apr("inspect hidden.apr --key owner").clean().says(&["some-plain-remark"]);
+    // Names and shapes stay readable.
+    sandbox.apr("tensors hidden.apr").ok().says(&["layers.0.weight", "[32, 16]"]);
+}
+
+#[test]
+fn every_command_reads_an_encrypted_model_with_its_key() {
+    let sandbox = workshop();
+    sandbox.apr("convert m.safetensors -o sealed.apr --compress --recipient owner.pub").clean();
+    let keyed = |line: &str| sandbox.apr(&format!("{line} --key owner"));
+    keyed("inspect sealed.apr").clean();
+    keyed("validate sealed.apr").clean();
+    keyed("tensors sealed.apr --stats").clean();
+    keyed("diff sealed.apr plain.apr --tolerance 0 --exit-code").ok();
+    keyed("export sealed.apr -o back.safetensors").ok().says(&["encrypted, and the output is not"]);
+    same(&sandbox, "m.safetensors", "back.safetensors");
+    keyed("lint sealed.apr").ok();
+    keyed("convert sealed.apr -o other.apr").ok();
+}
+
+#[test]
+fn a_wrong_key_or_password_or_none_is_e005_and_writes_nothing() {
+    let sandbox = workshop().with("wrong", "another password\n");
+    sandbox.apr("encrypt plain.apr -o key.apr --recipient owner.pub").clean();
+    sandbox.apr("encrypt plain.apr -o word.apr --password --password-file password").clean();
+    let before = sandbox.files();
+    for file in ["key.apr", "word.apr"] {
+        for opened in ["", "--key other", "--key signer", "--password-file wrong"] {
+            for line in [
+                format!("decrypt {file} -o x.apr {opened}"),
+                format!("convert {file} -o x.safetensors {opened}"),
+                format!("export {file} -o x.gguf {opened}"),
+                format!("tensors {file} --stats {opened}"),
+            ] {
+                sandbox.apr(&line).fails(4, &["E005", file]);
+                assert_eq!(sandbox.files(), before, "{line}");
+            }
+        }
+        sandbox.with_env(&[("APR_PASSWORD", "no")], &format!("decrypt {file} -o x.apr")).fails(4, &["E005", file]);
+    }
+    assert_eq!(sandbox.files(), before);
+    sandbox.with_env(&[("APR_PASSWORD", PASSWORD)], "decrypt word.apr -o x.apr").clean();
+    same(&sandbox, "x.apr", "plain.apr");
+}
+
+#[test]
+fn a_flipped_byte_of_an_encrypted_tensor_never_becomes_other_weights() {
+    let sandbox = workshop();
+    for compress in ["none", "auto"] {
+        let line = format!("convert m.safetensors -o sealed.apr -f --compress={compress} --recipient owner.pub");
+        sandbox.apr(&line).clean();
+        let file = sandbox.read("sealed.apr");
+        for name in ["layers.0.weight", "layers.1.weight", "table", "steps"] {
+            let (start, size) = stored(&file, name);
+            for at in [start, start + size / 2, start + size - 1] {
+                sandbox.write("sealed.apr", flipped(&file, at));
+                let run = sandbox.apr("convert sealed.apr -o x.safetensors --key owner");
+                assert!(run.stderr.contains("E005") || run.stderr.contains("E004"), "{run}");
+                assert!(matches!(run.code, Some(4 | 5)), "{run}");
+                run.says(&[name]);
+                assert!(!sandbox.path("x.safetensors").exists());
+                sandbox.apr("validate sealed.apr --key owner").fails(5, &[name]);
+            }
+        }
+    }
+}
+
+#[test]
+fn no_byte_of_an_encrypted_files_front_can_be_changed() {
+    let sandbox = workshop();
+    sandbox.apr("encrypt plain.apr -o sealed.apr --recipient owner.pub").clean();
+    let file = sandbox.read("sealed.apr");
+    let first = ["layers.0.weight", "layers.1.weight", "table", "steps"].map(|name| stored(&file, name).0);
+    let end = first.into_iter().min().expect("four");
+    // Alignment and unknown flags only say how a file is told of: the rest of the front is under the key.
+    for at in (4..end).step_by(7) {
+        sandbox.write("broken.apr", flipped(&file, at));
+        let run = sandbox.apr("convert broken.apr -o x.safetensors --key owner -f --relaxed");
+        if run.code == Some(0) {
+            same(&sandbox, "x.safetensors", "m.safetensors");
+            assert!(file[at] == 0, "byte {at} of the front is under no seal: {run}");
+        } else {
+            assert!(matches!(run.code, Some(4 | 5)), "byte {at}: {run}");
+        }
+    }
+}
+
+#[test]
+fn what_is_encrypted_is_not_encrypted_again_and_what_is_not_is_not_decrypted() {
+    let sandbox = workshop();
+    sandbox.apr("encrypt plain.apr -o sealed.apr --recipient owner.pub").clean();
+    for keys in ["", "--key owner"] {
+        let run = sandbox.apr(&format!("encrypt sealed.apr -o x.apr --recipient other.pub {keys}"));
+        run.fails(1, &["encrypted already", "apr decrypt"]);
+    }
+    sandbox.apr("decrypt plain.apr -o x.apr").fails(4, &["E001", "plain.apr", "not encrypted"]);
+    sandbox.apr("decrypt m.safetensors -o x.apr").fails(4, &["E001", "m.safetensors"]);
+    sandbox.apr("encrypt plain.apr -o x.apr --recipient signer.pub").fails(4, &["signer.pub", "signatures"]);
+    sandbox.apr("encrypt plain.apr -o x.apr --recipient owner").fails(4, &["owner", "private key"]);
+    sandbox.apr("encrypt plain.apr -o x.apr").fails(2, &["a password is needed"]);
+    sandbox.apr("convert plain.apr -o x.apr --encrypt-metadata").fails(2, &["--encrypt-metadata"]);
+    assert!(!sandbox.path("x.apr").exists());
+    // An existing file stays what it is.
+    sandbox.apr("encrypt plain.apr -o sealed.apr --recipient other.pub").fails(1, &["exists"]);
+    sandbox.apr("decrypt sealed.apr -o plain.apr --key owner").fails(1, &["exists"]);
+}
+
+#[test]
+fn secrets_are_in_no_report_and_private_keys_are_their_owners_alone() {
+    let sandbox = workshop();
+    let secret = |name: &str| {
+        let pem = String::from_utf8(sandbox.read(name)).expect("PEM is text");
+        pem.lines().nth(1).expect("a line of Base64").to_owned()
+    };
+    let secrets = [PASSWORD.to_owned(), secret("signer"), secret("owner")];
+    let quiet = |run: Run| {
+        let said = run.to_string();
+        secrets.iter().for_each(|secret| assert!(!said.contains(secret.as_str()), "{said}"));
+    };
+    for verbosity in ["", "--json", "-v"] {
+        for line in [
+            "encrypt plain.apr -o sealed.apr -f --password --recipient owner.pub --password-file password",
+            "inspect sealed.apr --password-file password",
+            "validate sealed.apr --key owner",
+            "decrypt sealed.apr -o open.apr -f --password-file password",
+            "decrypt sealed.apr -o open.apr -f --key other",
+            "encrypt sealed.apr -o again.apr -f --password --password-file password",
+            "sign open.apr --key signer",
+            "sign m.safetensors --key signer",
+            "sign open.apr --key owner",
+            "verify open.apr --trusted signer",
+            "verify open.apr --trusted signer.pub",
+            "inspect plain.apr --key password",
+            "encrypt plain.apr -o again.apr -f --recipient password",
+            "debug sealed.apr --drama --password-file password",
+        ] {
+            quiet(sandbox.apr(&format!("{line} {verbosity}")));
+        }
+        quiet(sandbox.with_env(&[("APR_PASSWORD", PASSWORD)], &format!("tensors sealed.apr --stats {verbosity}")));
+        quiet(sandbox.with_env(&[("APR_PASSWORD", PASSWORD)], &format!("decrypt plain.apr -o x.apr {verbosity}")));
+    }
+    for name in ["signer", "owner"] {
+        let mode = sandbox.path(name).metadata().expect("a file").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+    }
+    for name in ["sealed.apr", "open.apr"] {
+        let file = sandbox.read(name);
+        secrets.iter().for_each(|secret| {
+            assert!(!file.windows(secret.len()).any(|window| window == secret.as_bytes()), "{name}");
+        });
+    }
+}
+
+#[test]
+fn keys_are_replaced_only_when_forced() {
+    let sandbox = workshop();
+    sandbox.apr("keygen -o -").fails(2, &["files"]);
+    let (private, public) = (sandbox.read("signer"), sandbox.read("signer.pub"));
+    sandbox.apr("keygen -o signer").fails(1, &["E007", "signer", "exists"]);
+    // The public file alone is in the way, too.
+    sandbox.write("half.pub", "something else");
+    sandbox.apr("keygen -o half").fails(1, &["E007", "half.pub", "exists"]);
+    assert!(!sandbox.path("half").exists());
+    assert_eq!((sandbox.read("signer"), sandbox.read("signer.pub")), (private.clone(), public.clone()));
+    sandbox.apr("keygen -o signer -f").clean();
+    assert!(sandbox.read("signer") != private && sandbox.read("signer.pub") != public);
+    // What others could read is not written into.
+    let path = sandbox.path("open");
+    sandbox.write("open", "x");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("permissions");
+    sandbox.apr("keygen -o open -f").clean();
+    assert_eq!(path.metadata().expect("a file").permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn reading_an_encrypted_model_needs_a_key_only_for_its_weights() {
+    let sandbox = workshop();
+    sandbox.apr("encrypt plain.apr -o sealed.apr --recipient owner.pub --encrypt-metadata").clean();
+    sandbox.apr("inspect sealed.apr").ok().says(&["metadata are encrypted"]);
+    sandbox.apr("validate sealed.apr").ok().says(&["pass  Tensor digests", "the tensors are encrypted, and no key"]);
+    sandbox.apr("lint sealed.apr").ok();
+    for line in ["diff sealed.apr plain.apr", "tensors sealed.apr --stats", "debug sealed.apr --hex --tensor table"] {
+        sandbox.apr(line).fails(4, &["E005", "sealed.apr", "--password-file"]);
+        sandbox.apr(&format!("{line} --key owner")).ok();
+    }
+}
+
+#[test]
+fn costs_of_a_password_that_nobody_would_ask_for_are_e008_before_anything_is_computed() {
+    let sandbox = workshop();
+    sandbox.apr("encrypt plain.apr -o sealed.apr --password --password-file password").clean();
+    let file = sandbox.read("sealed.apr");
+    let costs: Vec<u8> = [19456_u32, 2, 1].into_iter().flat_map(u32::to_le_bytes).collect();
+    let at = file.windows(12).position(|window| window == costs).expect("Argon2's costs");
+    for costs in [[(1 << 20) + 1, 2, 1], [u32::MAX, 2, 1], [19456, 17, 1], [19456, u32::MAX, 1], [19456, 2, u32::MAX]] {
+        let mut broken = file.clone();
+        broken[at..at + 12].copy_from_slice(&costs.map(u32::to_le_bytes).concat());
+        sandbox.write("sealed.apr", broken);
+        let run =
+            sandbox.shell(r#"ulimit -v 300000; exec "$APR" decrypt sealed.apr -o x.apr --password-file password"#);
+        run.fails(4, &["E008", "sealed.apr"]);
+    }
+    assert!(!sandbox.path("x.apr").exists());
+}

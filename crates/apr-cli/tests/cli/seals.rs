@@ -1,0 +1,126 @@
+//! Signatures and licences: what they hold for, whom they are trusted from.
+
+use serde_json::Value;
+
+use crate::container::{flipped, same, stored, weights, word, workshop};
+
+#[test]
+fn a_signature_in_place_keeps_every_tensor_and_verifies() {
+    let sandbox = workshop();
+    for (name, line) in [
+        ("p.apr", "convert m.safetensors -o p.apr"),
+        ("c.apr", "convert m.safetensors -o c.apr --compress"),
+        ("e.apr", "convert m.safetensors -o e.apr --recipient owner.pub"),
+    ] {
+        sandbox.apr(line).clean();
+        let before = sandbox.read(name);
+        sandbox.apr(&format!("verify {name} --trusted signer.pub")).fails(5, &["E006", "no signature"]);
+        sandbox.apr(&format!("sign {name} --key signer")).clean().says(&["1 signature"]);
+        let after = sandbox.read(name);
+        let (data, end) = (word(&before, 28), stored(&before, "steps"));
+        assert_eq!(before[data..end.0 + end.1], after[data..end.0 + end.1], "{name}");
+        sandbox.apr(&format!("verify {name} --trusted signer.pub")).clean().says(&["VERIFIED"]);
+        sandbox.apr(&format!("validate {name} --key owner")).clean();
+        // A second signature leaves the first one in force.
+        sandbox.apr(&format!("sign {name} --key stranger")).clean().says(&["2 signatures"]);
+        sandbox.apr(&format!("verify {name} --trusted signer.pub")).ok();
+        sandbox.apr(&format!("verify {name} --trusted stranger.pub")).ok();
+        sandbox.apr(&format!("export {name} -o {name}.safetensors --key owner")).ok();
+        same(&sandbox, &format!("{name}.safetensors"), "m.safetensors");
+    }
+    sandbox.apr("convert m.safetensors -o at-once.apr --sign signer").clean();
+    sandbox.apr("sign plain.apr --key signer -o copy.apr").clean();
+    same(&sandbox, "at-once.apr", "copy.apr");
+    sandbox.apr("verify plain.apr --trusted signer.pub").fails(5, &["E006"]);
+}
+
+#[test]
+fn a_signature_of_a_key_that_is_not_trusted_is_e006() {
+    let sandbox = workshop();
+    sandbox.apr("sign plain.apr --key stranger").clean();
+    sandbox.apr("verify plain.apr --trusted signer.pub").fails(5, &["E006", "not trusted"]);
+    sandbox.apr("validate plain.apr --signature --trusted signer.pub").fails(5, &["E006", "INVALID"]);
+    sandbox.apr("validate plain.apr --signature --trusted stranger.pub").clean().says(&["VALID"]);
+    sandbox.apr("verify plain.apr --trusted owner.pub").fails(4, &["owner.pub", "encryption"]);
+    sandbox.apr("verify plain.apr --trusted stranger").fails(4, &["stranger", "private key"]);
+    sandbox.apr("verify plain.apr --trusted absent.pub").fails(3, &["E007", "absent.pub"]);
+    sandbox.apr("verify plain.apr").fails(2, &["--trusted"]);
+}
+
+#[test]
+fn the_settings_can_require_a_signature() {
+    let sandbox = workshop();
+    let trusted = sandbox.path("signer.pub").display().to_string();
+    sandbox.write("config.toml", format!("[validate]\nrequire_signature = true\ntrusted = [\"{trusted}\"]\n"));
+    let config = [("APR_CONFIG", "config.toml")];
+    sandbox.with_env(&config, "validate plain.apr").fails(5, &["E006", "signature"]);
+    sandbox.apr("sign plain.apr --key stranger").clean();
+    sandbox.with_env(&config, "validate plain.apr").fails(5, &["E006"]);
+    sandbox.apr("sign plain.apr --key signer").clean();
+    sandbox.with_env(&config, "validate plain.apr").clean().says(&["VALID"]);
+}
+
+#[test]
+fn no_flipped_byte_of_a_signed_file_verifies_and_validates() {
+    let sandbox = workshop();
+    sandbox.apr("convert m.safetensors -o signed.apr --compress --sign signer").clean();
+    let file = sandbox.read("signed.apr");
+    let front = word(&file, 20) + word(&file, 24);
+    for at in (0..front).step_by(5) {
+        sandbox.write("broken.apr", flipped(&file, at));
+        let run = sandbox.apr("verify broken.apr --trusted signer.pub");
+        assert!(matches!(run.code, Some(4 | 5)), "byte {at}: {run}");
+    }
+    for at in (front..file.len()).step_by(41) {
+        sandbox.write("broken.apr", flipped(&file, at));
+        let run = sandbox.apr("validate broken.apr --checksum --signature --trusted signer.pub");
+        assert!(matches!(run.code, Some(4 | 5)), "byte {at}: {run}");
+    }
+}
+
+#[test]
+fn only_apr_files_are_signed_and_others_are_told_how_they_become_one() {
+    let sandbox = workshop();
+    sandbox.apr("sign m.safetensors --key signer").fails(4, &["E001", "m.safetensors", "apr convert"]);
+    sandbox.apr("sign plain.apr").fails(2, &["--key", "apr keygen"]);
+    sandbox.apr("sign plain.apr --key owner").fails(4, &["owner", "--for signing"]);
+    sandbox.apr("sign plain.apr --key absent").fails(3, &["E007", "absent"]);
+    sandbox.apr("sign plain.apr --key m.safetensors").fails(4, &["m.safetensors"]);
+    sandbox.apr("sign plain.apr --key signer -o m.safetensors").fails(1, &["exists"]);
+    assert_eq!(sandbox.read("m.safetensors"), weights());
+}
+
+#[test]
+fn a_licence_is_checked_against_time_seats_and_licensee() {
+    let sandbox = workshop();
+    let issue = "license issue plain.apr --licensee Ann --seats 3 --terms research-only --key signer";
+    sandbox.apr(&format!("{issue} --expires 2020-01-01 -o old.apr")).clean();
+    sandbox.apr(&format!("{issue} --expires 9999-01-01T00:00:00Z -o new.apr")).clean();
+    let check = |line: &str| sandbox.apr(&format!("license check {line}"));
+    check("new.apr --trusted signer.pub --licensee Ann --seats 3").clean().says(&["LICENSED", "research-only"]);
+    check("new.apr --trusted signer.pub --licensee Bob").fails(5, &["another licensee", "NOT LICENSED"]);
+    check("new.apr --trusted signer.pub --licensee Ann --seats 4").fails(5, &["allows 3"]);
+    check("old.apr --trusted signer.pub --licensee Ann").fails(5, &["expired"]);
+    check("new.apr --trusted stranger.pub --licensee Ann").fails(5, &["E006"]);
+    check("plain.apr --trusted signer.pub").fails(5, &["E006", "no licence"]);
+    sandbox.apr("license show new.apr").clean().says(&["9999-01-01", "3", "research-only"]);
+    // Who the licensee is stays out of the file.
+    assert!(!sandbox.read("new.apr").windows(3).any(|window| window == b"Ann"));
+    // A licence put into another model is none.
+    let report: Value = sandbox.apr("license show new.apr --json").clean().json();
+    assert_eq!(report["seats"], 3);
+    sandbox.apr(&format!("{issue} --expires never -o x.apr")).fails(2, &["never"]);
+}
+
+#[test]
+fn an_edited_licence_is_e006() {
+    let sandbox = workshop();
+    let line = "license issue plain.apr --licensee Ann --seats 3 --expires 2020-01-01 --key signer -o l.apr";
+    sandbox.apr(line).clean();
+    let file = sandbox.read("l.apr");
+    let at = file.windows(10).position(|window| window == b"2020-01-01").expect("the licence is JSON");
+    let mut broken = file;
+    broken[at..at + 4].copy_from_slice(b"2090");
+    sandbox.write("l.apr", broken);
+    sandbox.apr("license check l.apr --trusted signer.pub --licensee Ann").fails(5, &["E006"]);
+}

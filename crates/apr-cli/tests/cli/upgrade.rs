@@ -1,0 +1,99 @@
+//! Older APR files, in and out.
+
+use apr_testkit::locate;
+use apr_testkit::older::{Apr1Builder, dialect_a, f32s};
+
+use crate::support::{Sandbox, small_safetensors};
+
+/// Files that published programs wrote, and tensors that they have.
+const REAL: [(&str, usize); 7] = [
+    ("apr-format-0.72.3-alldtypes.v2.apr", 6),
+    ("aprender-0.20.0-json.apr1.apr", 2),
+    ("aprender-0.20.0-v2.APR2magic.apr", 2),
+    ("aprender-core-0.72.3-conv-fp16.v2.apr", 12),
+    ("aprender-core-0.72.3-conv-int8.v2.apr", 12),
+    ("aprender-core-0.72.3-import-f32.v2.apr", 12),
+    ("whisper-apr-0.1.0-f32.apr1.apr", 3),
+];
+
+#[test]
+fn real_files_are_inspected_validated_and_upgraded() {
+    let Some(folder) = locate::shared_data("apr") else { return };
+    for (name, tensors) in REAL {
+        let sandbox = Sandbox::new();
+        sandbox.write("old.apr", std::fs::read(folder.join(name)).expect("it can be read"));
+        sandbox.apr("inspect old.apr --header").ok();
+        sandbox.apr("lint old.apr").ok();
+        let listed = sandbox.apr("tensors old.apr --json").ok().json();
+        assert_eq!(listed["tensors"].as_array().expect("a list").len(), tensors, "{name}");
+        let checked = sandbox.apr("validate old.apr --checksum --nan-check --json").ok().json();
+        assert_eq!(checked["bytes_read"].as_u64().map(|bytes| bytes > 0), Some(true), "{name}");
+        // The samples are cut to be small: that they are no whole model is told, and is no reason to refuse them.
+        let report = sandbox.apr("upgrade old.apr new.apr --json").ok().json();
+        assert!(report["changes"][0].as_str().expect("a text").contains("APR2 2.0.0"), "{name}: {report}");
+        sandbox.apr("validate new.apr --checksum --nan-check").ok();
+        // Quants keep their values, if in another layout.
+        sandbox.apr("diff old.apr new.apr --tolerance 0 --exit-code").ok();
+        sandbox.apr("upgrade new.apr newer.apr").fails(4, &["APR2 already"]);
+    }
+}
+
+#[test]
+fn an_import_of_the_source_and_an_upgrade_of_its_conversion_are_the_same_model() {
+    let Some(folder) = locate::shared_data("apr") else { return };
+    let sandbox = Sandbox::new();
+    for (from, to) in
+        [("source-model.safetensors", "s.safetensors"), ("aprender-core-0.72.3-import-f32.v2.apr", "old.apr")]
+    {
+        sandbox.write(to, std::fs::read(folder.join(from)).expect("it can be read"));
+    }
+    sandbox.apr("upgrade old.apr new.apr").ok();
+    sandbox.apr("export new.apr -o back.safetensors --relaxed").ok();
+    sandbox.apr("diff s.safetensors back.safetensors --tolerance 0 --exit-code").ok();
+}
+
+#[test]
+fn what_changed_is_told_and_recorded() {
+    let sandbox = Sandbox::new()
+        .with("old.apr", dialect_a(*b"APR\0", 0, "{}", &[("w", 129, &[1, 2], vec![0, 0, 0x80, 0x3f, 1, 2])]));
+    sandbox.apr("upgrade old.apr new.apr").ok().says(&[
+        "format: an APR v2 dialect of aprender or apr-cli 0.25 to 0.72 -> APR2 2.0.0",
+        "layout: 1 tensor of older dtypes -> i8_row, with the same values",
+        "ROW_MAJOR is not set",
+    ]);
+    let inspected = sandbox.apr("inspect new.apr --json").ok().json();
+    assert_eq!(inspected["metadata"]["source"]["file"], "old.apr", "{inspected}");
+    assert!(inspected["metadata"]["source"]["tool"].as_str().expect("a text").starts_with("apr "));
+    sandbox.apr("upgrade old.apr new.apr").fails(1, &["new.apr"]);
+    sandbox.apr("upgrade old.apr new.apr -f").ok();
+}
+
+#[test]
+fn only_older_files_are_upgraded() {
+    let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
+    sandbox.apr("upgrade m.safetensors new.apr").fails(4, &["no older APR format", "apr import"]);
+    assert_eq!(sandbox.files(), ["m.safetensors"]);
+}
+
+#[test]
+fn a_wrong_checksum_is_found_by_validate_and_not_before() {
+    let mut file =
+        Apr1Builder { tensors: vec![("a.weight", 0, &[2], f32s(&[1.0, 2.0]))], ..Apr1Builder::default() }.build();
+    let last = file.len() - 5;
+    file[last] ^= 1;
+    let sandbox = Sandbox::new().with("old.apr", file);
+    sandbox.apr("inspect old.apr").ok();
+    sandbox.apr("validate old.apr").fails(5, &["E004"]);
+}
+
+#[test]
+fn an_apr1_file_is_exported_as_it_was() {
+    let Some(path) = locate::shared_data("apr/whisper-apr-0.1.0-f32.apr1.apr") else { return };
+    let bytes = std::fs::read(path).expect("it can be read");
+    let sandbox = Sandbox::new().with("old.apr", &bytes);
+    sandbox.apr("export old.apr --format apr1 -o same.apr --relaxed").ok();
+    assert_eq!(sandbox.read("same.apr"), bytes);
+    sandbox.apr("upgrade old.apr new.apr").ok();
+    sandbox.apr("export new.apr --format apr1 -o back.apr --relaxed").ok();
+    assert_eq!(sandbox.read("back.apr"), bytes);
+}

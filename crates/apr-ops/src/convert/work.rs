@@ -1,0 +1,212 @@
+//! What is done with a chunk before it is written, on whichever thread.
+
+use apr::digest::{CHUNK, ChunkSums};
+use apr::{CheckpointReader, CheckpointWriter, Pipeline, Result};
+use apr_core::{ChunkEncoder, StoredForm};
+use apr_tensor::cast::cast_float;
+use apr_tensor::element::chunk_len;
+use apr_tensor::stats::Moments;
+
+use super::Recipe;
+use super::recode::{self, Found};
+use crate::chunks::{Chunk, chunks, pieces, take};
+use crate::values;
+
+/// One chunk on its way; the buffers are reused.
+#[derive(Default)]
+pub(super) struct Slot {
+    pub(super) input: Vec<u8>,
+    pub(super) output: Vec<u8>,
+    /// What the writer's encoder made of the bytes.
+    pub(super) encoded: Vec<u8>,
+    /// Blocks that did not decode to what they were made of.
+    pub(super) mismatches: u64,
+    pub(super) input_sums: Option<ChunkSums>,
+    pub(super) output_sums: Option<ChunkSums>,
+    /// Quants outside of the range of their dtype.
+    pub(super) beyond: u64,
+    pub(super) found: Found,
+    pub(super) buffers: recode::Buffers,
+    pub(super) summary: values::Buffers,
+    pub(super) moments: Option<Moments>,
+}
+
+/// A chunk and the tensor it belongs to.
+#[derive(Clone, Copy)]
+pub(super) struct Job {
+    pub(super) tensor: usize,
+    /// Position in the writer's layout.
+    pub(super) planned: usize,
+    pub(super) chunk: Chunk,
+    /// Bytes of all chunks of its kind.
+    pub(super) len: u64,
+    pub(super) kind: JobKind,
+}
+
+/// What is done with a chunk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum JobKind {
+    /// Its bytes are compared with the digest, as they lie in the file; the others then come without a check.
+    Check,
+    /// It is written.
+    Write,
+    /// It is a piece that the writer's encoder takes.
+    Encode,
+}
+
+/// What to compute of each chunk.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    pub(super) sums: bool,
+    pub(super) moments: bool,
+}
+
+/// What all threads look at.
+#[derive(Clone, Copy)]
+pub(super) struct Source<'a> {
+    pub(super) reader: &'a dyn CheckpointReader,
+    pub(super) recipes: &'a [Recipe],
+    pub(super) wanted: Wanted,
+    pub(super) encoder: Option<&'a dyn ChunkEncoder>,
+}
+
+impl Source<'_> {
+    /// Whether a tensor's digest is of other bytes than those that are read to be converted.
+    pub(super) fn is_checked_apart(&self, tensor: usize) -> bool {
+        let is_what_is_read = |form: StoredForm| self.reader.stored(tensor).len == form.len;
+        self.reader.is_encoded(tensor) && !matches!(self.recipes[tensor], Recipe::Stored(form) if is_what_is_read(form))
+    }
+
+    /// Shows the encoder samples of the tensors whose codec it chooses by them.
+    pub(super) fn learn<P: Pipeline>(&self, writer: &dyn CheckpointWriter, pipeline: &P) -> Result<()> {
+        let Some(encoder) = self.encoder else { return Ok(()) };
+        let planned = &writer.layout().tensors;
+        let wanted: Vec<usize> = (0..planned.len()).filter(|&at| encoder.wants_samples(at)).collect();
+        let look = |at: usize, slot: &mut Slot| {
+            let samples = self.samples(planned[wanted[at]].source, slot)?;
+            if !samples.is_empty() {
+                encoder.learn(wanted[at], &samples.iter().map(Vec::as_slice).collect::<Vec<_>>());
+            }
+            Ok(())
+        };
+        pipeline.run(wanted.len(), look, |_, _| Ok(()))
+    }
+
+    /// What beginning, middle and end of a tensor will be; nothing of one that gets quantized, of which the writer sees
+    /// enough.
+    fn samples(&self, tensor: usize, slot: &mut Slot) -> Result<Vec<Vec<u8>>> {
+        /// Bytes of a sample, of which each element is a divisor.
+        const SAMPLE: u64 = 64 << 10;
+        let info = &self.reader.tensors()[tensor];
+        let len = info.byte_len()?;
+        if matches!(self.recipes[tensor], Recipe::Recode(_)) {
+            return Ok(Vec::new());
+        }
+        let starts = [0, (len / 2) & !(SAMPLE - 1), len.saturating_sub(SAMPLE) & !(SAMPLE - 1)];
+        let mut samples = Vec::new();
+        for (at, start) in starts.into_iter().enumerate() {
+            if starts[..at].contains(&start) {
+                continue;
+            }
+            let input = take(&mut slot.input, usize::try_from(SAMPLE.min(len - start)).unwrap_or_default());
+            self.reader.read_tensor(tensor, start, input)?;
+            match &self.recipes[tensor] {
+                Recipe::Cast(to) => {
+                    cast_float(info.dtype, *to, input, &mut slot.output);
+                    samples.push(slot.output.clone());
+                }
+                _ => samples.push(input.to_vec()),
+            }
+        }
+        Ok(samples)
+    }
+
+    pub(super) fn jobs(&self, writer: &dyn CheckpointWriter) -> Result<Vec<Job>> {
+        let mut jobs = Vec::new();
+        for (at, planned) in writer.layout().tensors.iter().enumerate() {
+            let tensor = planned.source;
+            let info = &self.reader.tensors()[tensor];
+            if self.is_checked_apart(tensor) && self.reader.digest(tensor).is_some() {
+                let len = self.reader.stored(tensor).len;
+                let check = |chunk| Job { tensor, planned: at, chunk, len, kind: JobKind::Check };
+                jobs.extend(pieces(len, CHUNK).map(check));
+            }
+            let len = info.byte_len()?;
+            let write = |kind| move |chunk| Job { tensor, planned: at, chunk, len, kind };
+            let piece = self.encoder.and_then(|encoder| encoder.piece_len(at));
+            match (&self.recipes[tensor], piece) {
+                (Recipe::Stored(form), piece) => {
+                    let kind = if piece.is_some() { JobKind::Encode } else { JobKind::Write };
+                    let job = |chunk| Job { tensor, planned: at, chunk, len: form.len, kind };
+                    jobs.extend(pieces(form.len, CHUNK).map(job));
+                }
+                (Recipe::Keep, Some(piece)) if chunk_len(info.dtype) == piece => {
+                    jobs.extend(pieces(len, piece).map(write(JobKind::Encode)));
+                }
+                (Recipe::Cast(to), Some(piece)) => {
+                    let wide = usize::try_from(info.dtype.block_bytes()).unwrap_or(1);
+                    let narrow = usize::try_from(to.block_bytes()).unwrap_or(1);
+                    jobs.extend(pieces(len, piece / narrow * wide).map(write(JobKind::Encode)));
+                }
+                (Recipe::Recode(recode), _) => jobs.extend(recode.pieces().into_iter().map(write(JobKind::Write))),
+                _ => jobs.extend(chunks(info, len).map(write(JobKind::Write))),
+            }
+        }
+        // Empty tensors have no chunk to write.
+        jobs.retain(|job| job.len > 0);
+        Ok(jobs)
+    }
+
+    pub(super) fn produce(&self, job: Job, slot: &mut Slot) -> Result<()> {
+        let Self { reader, wanted, .. } = *self;
+        let Job { tensor, chunk, len, kind, .. } = job;
+        let recipe = &self.recipes[tensor];
+        (slot.input_sums, slot.output_sums, slot.moments, slot.mismatches) = (None, None, None, 0);
+        slot.found = Found::default();
+        let input = take(&mut slot.input, chunk.len);
+        if kind == JobKind::Check {
+            reader.read_verbatim(tensor, chunk.offset, input)?;
+            slot.input_sums = chunk.summable.then(|| ChunkSums::of(input, chunk.offset, len));
+            return Ok(());
+        }
+        let stored = matches!(recipe, Recipe::Stored(_));
+        if stored {
+            reader.read_stored(tensor, chunk.offset, input)?;
+        } else {
+            reader.read_tensor(tensor, chunk.offset, input)?;
+        }
+        let input = &*input;
+        let check = reader.digest(tensor).is_some() && !self.is_checked_apart(tensor);
+        let sums = wanted.sums && kind == JobKind::Write;
+        slot.input_sums = (chunk.summable && (check || (sums && recipe.keeps_bytes())))
+            .then(|| ChunkSums::of(input, chunk.offset, len));
+        let info = &reader.tensors()[tensor];
+        // Bytes that stay compressed were judged when they were compressed.
+        let moments = wanted.moments && !stored;
+        slot.beyond = if moments { values::quants_beyond_range(info, chunk.offset, input) } else { 0 };
+        if moments && !matches!(recipe, Recipe::Recode(_)) {
+            slot.moments = Some(values::moments(reader, tensor, chunk, input, &mut slot.summary)?);
+        }
+        let (mut offset, mut encoded_len) = (chunk.offset, len);
+        match recipe {
+            Recipe::Keep | Recipe::Stored(_) => slot.output_sums = slot.input_sums.filter(|_| sums),
+            Recipe::Cast(to) => {
+                let from = reader.tensors()[tensor].dtype;
+                slot.found.counts = cast_float(from, *to, input, &mut slot.output);
+                let scaled = |bytes: u64| bytes / from.block_bytes() * to.block_bytes();
+                (offset, encoded_len) = (scaled(chunk.offset), scaled(len));
+                slot.output_sums = sums.then(|| ChunkSums::of(&slot.output, offset, encoded_len));
+            }
+            Recipe::Recode(recode) => {
+                slot.found = recode.run(chunk.offset, input, wanted.moments, &mut slot.buffers, &mut slot.output);
+                slot.moments = slot.found.moments.take();
+            }
+        }
+        if let Some(encoder) = self.encoder.filter(|_| kind == JobKind::Encode) {
+            let bytes = if recipe.keeps_bytes() { input } else { &slot.output };
+            slot.encoded.clear();
+            slot.mismatches = encoder.encode(job.planned, offset, encoded_len, bytes, &mut slot.encoded)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,95 @@
+//! What `apr validate` reports.
+
+use apr::FormatId;
+use serde::Serialize;
+
+use crate::physics::Level;
+
+/// Something that is wrong or odd.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// How bad it is.
+    pub level: Level,
+    /// Name of the check.
+    pub check: Check,
+    /// Error code, where one applies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<&'static str>,
+    /// The tensor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tensor: Option<String>,
+    /// Name of the file, where the model has several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// Byte in the file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub offset: Option<u64>,
+    /// What is wrong.
+    pub message: String,
+}
+
+/// The checks, in the order they are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Check {
+    /// Header, metadata, index, ranges.
+    Structure,
+    /// CRC-32 of the file.
+    Checksum,
+    /// BLAKE3 of each tensor.
+    Digests,
+    /// NaN and infinity.
+    Finite,
+    /// Tensors of zeros.
+    Zeros,
+    /// Names and shapes against the family.
+    Shapes,
+    /// GGUF's key-value pairs that a network is built from; only of models that have such.
+    Hyperparameters,
+    /// Means and deviations against the family.
+    Physics,
+    /// A signature by a trusted key.
+    Signature,
+}
+
+/// What a check came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// Nothing found.
+    Pass,
+    /// Warnings only.
+    Warn,
+    /// Errors.
+    Fail,
+    /// Not asked for, or the file has nothing to check.
+    Skipped,
+}
+
+/// A check and its outcome.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CheckOutcome {
+    /// The check.
+    pub check: Check,
+    /// Its outcome.
+    pub status: Status,
+    /// What was looked at, or why not.
+    pub detail: String,
+}
+
+/// The report of `apr validate`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ValidateReport {
+    /// What was opened.
+    pub file: String,
+    /// Its format.
+    pub format: FormatId,
+    /// Whether no error was found, and with `strict` no warning either.
+    pub valid: bool,
+    /// The checks.
+    pub checks: Vec<CheckOutcome>,
+    /// Everything found.
+    pub findings: Vec<Finding>,
+    /// Bytes read.
+    pub bytes_read: u64,
+}
