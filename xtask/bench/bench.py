@@ -15,6 +15,7 @@ import time
 import zlib
 from pathlib import Path
 
+import codec
 import harness
 import quantize
 from harness import GB, Run, alternate, median, ratio, run
@@ -283,14 +284,19 @@ def main():
     parser.add_argument("--gb", type=float, nargs="*", default=[1, 4])
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--block-speed", required=True, type=Path)
-    parser.add_argument("--only", choices=["all", "quantize"], default="all")
+    parser.add_argument("--codec-speed", required=True, type=Path)
+    parser.add_argument("--minilm", required=True, type=Path, help="a safetensors file of real weights, where there is one")
+    parser.add_argument("--only", choices=["all", "quantize", "codec"], default="all")
     args = parser.parse_args()
 
     rows = []
     if args.only == "all":
         bench_files(args, rows)
-    quantize.bench_kernels(args.block_speed, args.python, args.runs, rows)
-    quantize.bench_files(harness, args.apr, args.python, args.dir, int(max(args.gb) * GB), args.runs, rows)
+    if args.only in ("all", "quantize"):
+        quantize.bench_kernels(args.block_speed, args.python, args.runs, rows)
+        quantize.bench_files(harness, args.apr, args.python, args.dir, int(max(args.gb) * GB), args.runs, rows)
+    if args.only in ("all", "codec"):
+        bench_codec(args, rows)
 
     print("| job | result | detail |\n|---|---|---|")
     for row in rows:
@@ -298,7 +304,7 @@ def main():
 
 
 def bench_files(args, rows):
-    """Everything but quantization."""
+    """Everything but quantization and compression."""
     for number, size in enumerate(args.gb):
         source = bench_convert(args.apr, args.dir, int(size * GB), args.runs, rows)
         if number == 0:
@@ -312,6 +318,16 @@ def bench_files(args, rows):
     else:
         bench_pytorch(args.apr, args.dir, python, int(max(args.gb) / 2 * GB), args.runs, rows)
         bench_scan(args.apr, args.dir, python, int(max(args.gb) / 4 * GB), args.runs, rows)
+
+
+def bench_codec(args, rows):
+    """Compression and encryption."""
+    candidates = filter(None, [os.environ.get("APR_ZIPNN_PYTHON"), torch_python(), args.python])
+    codec.bench_kernels(args.codec_speed, codec.peer_python(candidates), args.minilm, args.dir, args.runs, rows)
+    folder = args.dir / "llama"
+    folder.mkdir()
+    subprocess.run([sys.executable, __file__, "--make-folder", folder, str(int(max(args.gb) * GB))], check=True)
+    codec.bench_files(harness, copy, args.apr, folder / "model.safetensors", args.dir, args.runs, rows)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,22 @@ use crate::steps::{Steps, Stop};
 /// Runs `bench/bench.py`; `arguments` are passed on to it.
 pub(crate) fn run(steps: &mut Steps, arguments: &[&str]) {
     steps.run("the Python reference environment", reference::set_up_python);
+    steps.run("all-MiniLM-L6-v2, for its weights", reference::fetch_model);
     steps.run("llama.cpp, to compare with", reference::set_up_llama_cpp);
     steps.run("release build", || {
-        let what = ["--release", "-p", "apr-cli", "-p", "apr-io", "-p", "apr-tensor", "--bins", "--examples"];
+        let what = [
+            "--release",
+            "-p",
+            "apr-cli",
+            "-p",
+            "apr-io",
+            "-p",
+            "apr-tensor",
+            "-p",
+            "apr-format",
+            "--bins",
+            "--examples",
+        ];
         run_program(&mut cargo("build", what))
     });
     steps.run("figures", || {
@@ -24,6 +37,8 @@ pub(crate) fn run(steps: &mut Steps, arguments: &[&str]) {
         command.arg("--apr").arg(release.join("apr"));
         command.arg("--read-all").arg(release.join("examples/read_all"));
         command.arg("--block-speed").arg(release.join("examples/block_speed"));
+        command.arg("--codec-speed").arg(release.join("examples/codec_speed"));
+        command.arg("--minilm").arg(reference::minilm().join("model.safetensors"));
         command.arg("--python").arg(reference::python());
         command.arg("--dir").arg(&folder).args(arguments);
         let result = run_program(&mut command);

@@ -6,16 +6,21 @@ use std::path::Path;
 use crate::process::{find_program, output, program, run as run_program, workspace};
 use crate::steps::{Outcome, Steps, Stop};
 
-const TARGETS: [&str; 9] = [
+const TARGETS: [&str; 14] = [
+    "decode_block",
     "dequantize_any",
+    "open_encrypted",
+    "probe_any",
+    "read_apr1",
     "read_apr2",
+    "read_aprn",
     "read_ggml",
     "read_gguf",
+    "read_manifest",
     "read_pytorch",
     "read_safetensors",
     "roundtrip_apr2",
     "roundtrip_gguf",
-    "probe_any",
 ];
 
 /// Runs every target for `seconds`, starting from valid files. What it finds is in `fuzz/artifacts/`.
@@ -43,7 +48,13 @@ fn fuzz(target: &str, seconds: &str) -> Outcome {
 /// Valid files and former findings to start from.
 fn seed(corpus: &Path) -> Outcome {
     fs::create_dir_all(corpus).map_err(Stop::failed)?;
-    let fixtures = ["fixtures/valid/apr2", "fixtures/valid/safetensors", "crates/apr-pytorch/tests/golden"];
+    let fixtures = [
+        "fixtures/valid/apr2",
+        "fixtures/valid/aprn",
+        "fixtures/valid/safetensors",
+        "fixtures/codec",
+        "crates/apr-pytorch/tests/golden",
+    ];
     for folder in fixtures {
         let Ok(files) = fs::read_dir(workspace().join(folder)) else { continue };
         for file in files.flatten() {

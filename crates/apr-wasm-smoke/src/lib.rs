@@ -1,17 +1,24 @@
 //! The portable crates behind plain WebAssembly exports, for `smoke.mjs` to call.
 //!
-//! JavaScript asks for room (`input`), puts a file there, calls `inspect` or `convert`, and reads the result from where
-//! `output` and `output_len` say. Without a binding generator, the module shows what the crates need of their host: nothing.
+//! JavaScript asks for room (`input`, and `options` where it wants other than the defaults), puts a file and JSON there,
+//! calls `inspect`, `convert`, `verify` or `load`, and reads the result from where `output` and `output_len` say. Without a binding generator, the module shows what the crates need of their host: nothing.
+
+mod options;
 
 use std::cell::RefCell;
 
-use apr_core::digest::{Crc32, TensorDigest};
-use apr_core::{CheckpointReader, CheckpointWriter, Error, FormatId, Limits, Notes, Result, recognise};
+use apr_core::digest::{Crc32, Digest, TensorDigest};
+use apr_core::{CheckpointReader, CheckpointWriter, Code, Error, FormatId, Limits, Notes, Result, recognise};
 use apr_format::apr2;
+use apr_format::aprn::{self, ModelType};
+use apr_format::crypto::SignBlock;
+use options::Options;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 thread_local! {
     static INPUT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static OPTIONS: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
     static OUTPUT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -21,7 +28,7 @@ thread_local! {
     reason = "a name that is not mangled may clash with another one; these are the module's only ones"
 )]
 mod exports {
-    use super::{INPUT, OUTPUT, convert_file, describe, inspect_file};
+    use super::{INPUT, OPTIONS, OUTPUT, Options, convert_file, describe, inspect_file, load_file, verify_file};
 
     /// Makes room for a file of `len` bytes.
     #[unsafe(no_mangle)]
@@ -29,6 +36,15 @@ mod exports {
         INPUT.with_borrow_mut(|input| {
             *input = vec![0; len];
             input.as_mut_ptr()
+        })
+    }
+
+    /// Makes room for `len` bytes of options in JSON, for the next call.
+    #[unsafe(no_mangle)]
+    extern "C" fn options(len: usize) -> *mut u8 {
+        OPTIONS.with_borrow_mut(|options| {
+            *options = vec![0; len];
+            options.as_mut_ptr()
         })
     }
 
@@ -47,55 +63,77 @@ mod exports {
     /// Checks every checksum of the file and describes its tensors, as JSON. False: the result is the error.
     #[unsafe(no_mangle)]
     extern "C" fn inspect() -> bool {
-        finish(inspect_file(INPUT.take()).map(|report| report.to_string().into_bytes()))
+        run(|file, options| Ok(inspect_file(file, options)?.to_string().into_bytes()))
     }
 
     /// Converts the file to APR2. False: the result is the error, as JSON.
     #[unsafe(no_mangle)]
     extern "C" fn convert() -> bool {
-        finish(convert_file(INPUT.take()))
+        run(convert_file)
     }
 
-    fn finish(result: apr_core::Result<Vec<u8>>) -> bool {
+    /// Checks that a trusted key signed the file; names the signers, as JSON. False: the result is the error.
+    #[unsafe(no_mangle)]
+    extern "C" fn verify() -> bool {
+        run(|file, options| Ok(verify_file(file, options)?.to_string().into_bytes()))
+    }
+
+    /// Loads a linear regression from an APRN file, as JSON. False: the result is the error.
+    #[unsafe(no_mangle)]
+    extern "C" fn load() -> bool {
+        run(|file, options| Ok(load_file(&file, options)?.to_string().into_bytes()))
+    }
+
+    fn run(operation: impl FnOnce(Vec<u8>, &Options) -> apr_core::Result<Vec<u8>>) -> bool {
+        let result = Options::parse(&OPTIONS.take()).and_then(|options| operation(INPUT.take(), &options));
         let is_ok = result.is_ok();
         OUTPUT.set(result.unwrap_or_else(|error| describe(&error).to_string().into_bytes()));
         is_ok
     }
 }
 
-fn open(bytes: Vec<u8>) -> Result<Box<dyn CheckpointReader>> {
+fn open(bytes: Vec<u8>, options: &Options) -> Result<Box<dyn CheckpointReader>> {
     let limits = Limits::default();
     match recognise(&bytes) {
-        Some(FormatId::Apr2) => Ok(Box::new(apr2::open(bytes, "input", &limits)?)),
+        Some(FormatId::Apr2) => Ok(Box::new(apr2::open_with_keys(bytes, "input", &limits, &options.keys())?)),
         Some(FormatId::Safetensors) => Ok(Box::new(apr_safetensors::open(bytes, "input", &limits)?)),
         _ => Err(Error::format("neither APR2 nor safetensors")),
     }
 }
 
 /// The facts that JavaScript compares with its own reading of the file.
-fn inspect_file(bytes: Vec<u8>) -> Result<Value> {
-    let reader = open(bytes)?;
+fn inspect_file(bytes: Vec<u8>, options: &Options) -> Result<Value> {
+    let reader = open(bytes, options)?;
     let mut tensors = Vec::new();
     for (tensor, info) in reader.tensors().iter().enumerate() {
-        let mut digest = TensorDigest::new();
-        digest.update(&read_tensor(&*reader, tensor)?);
-        let digest = digest.value();
+        let stored = reader.stored(tensor);
+        let mut verbatim = vec![0; memory_len(stored.len)?];
+        reader.read_verbatim(tensor, 0, &mut verbatim)?;
+        let digest = digest_of(&verbatim);
         if reader.digest(tensor).is_some_and(|stated| stated != digest) {
             return Err(Error::checksum("the bytes are not those the digest was taken of").for_tensor(&info.name));
         }
-        let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex = |byte: &u8| format!("{byte:02x}");
+        let content: String = digest_of(&read_tensor(&*reader, tensor)?).iter().map(hex).collect();
         tensors.push(json!({
             "name": info.name,
             "dtype": info.dtype,
             "shape": info.shape,
-            "offset": reader.stored(tensor).offset,
+            "offset": stored.offset,
+            "stored_len": stored.len,
             "len": info.byte_len()?,
-            "blake3": digest,
+            "blake3": content,
             "has_digest": reader.digest(tensor).is_some(),
         }));
     }
     check_file(&*reader)?;
     Ok(json!({ "format": reader.format().name(), "tensors": tensors }))
+}
+
+fn digest_of(bytes: &[u8]) -> Digest {
+    let mut digest = TensorDigest::new();
+    digest.update(bytes);
+    digest.value()
 }
 
 /// Compares the checksum over the whole file, where the format has one.
@@ -114,10 +152,9 @@ fn check_file(reader: &dyn CheckpointReader) -> Result<()> {
 }
 
 /// Converts tensor by tensor.
-fn convert_file(bytes: Vec<u8>) -> Result<Vec<u8>> {
-    let reader = open(bytes)?;
-    let options = apr2::WriteOptions::default();
-    let mut writer = apr2::plan(reader.tensors(), reader.metadata(), Vec::new(), &options)?;
+fn convert_file(bytes: Vec<u8>, options: &Options) -> Result<Vec<u8>> {
+    let reader = open(bytes, options)?;
+    let mut writer = apr2::plan(reader.tensors(), reader.metadata(), Vec::new(), &options.writing()?)?;
     let mut file = Vec::new();
     writer.begin(&mut file)?;
     for planned in writer.layout().tensors.clone() {
@@ -125,6 +162,41 @@ fn convert_file(bytes: Vec<u8>) -> Result<Vec<u8>> {
     }
     writer.finish(&mut file, &Notes::default())?;
     Ok(file)
+}
+
+/// The fingerprints of the signers, at least one of whom is trusted.
+fn verify_file(bytes: Vec<u8>, options: &Options) -> Result<Value> {
+    let reader = open(bytes, options)?;
+    let signed = reader.signed()?;
+    let unsigned = || Error::new(Code::Signature, "the file has no signature");
+    let signed = signed.ok_or_else(unsigned)?;
+    let signatures = SignBlock::decode(&signed.signatures.ok_or_else(unsigned)?)?;
+    let verification = signatures.verify(&signed.digest, &options.trusted());
+    verification.check()?;
+    Ok(verification.signers.iter().map(|signer| signer.public.fingerprint()).collect())
+}
+
+/// A model as programs of their own define it, field by field as it was saved.
+#[derive(Deserialize)]
+struct LinearRegression {
+    coefficients: Option<Coefficients>,
+    intercept: f32,
+    fit_intercept: bool,
+}
+
+#[derive(Deserialize)]
+struct Coefficients {
+    data: Vec<f32>,
+}
+
+fn load_file(bytes: &[u8], options: &Options) -> Result<Value> {
+    let loaded = aprn::load_from_bytes_with(bytes, ModelType::LinearRegression, &options.loading());
+    let model: LinearRegression = loaded.map_err(aprn::Andon::into_error)?;
+    Ok(json!({
+        "coefficients": model.coefficients.map(|coefficients| coefficients.data),
+        "intercept": model.intercept,
+        "fit_intercept": model.fit_intercept,
+    }))
 }
 
 fn read_tensor(reader: &dyn CheckpointReader, tensor: usize) -> Result<Vec<u8>> {

@@ -1,0 +1,96 @@
+"""Lets apr2_reference.py, which knows only the specification, read what apr encrypts, signs and licenses.
+
+    python apr2_reference_check.py APR MODEL.safetensors
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from safetensors import deserialize
+
+REFERENCE = Path(__file__).with_name("apr2_reference.py")
+
+
+def check(condition, message):
+    if not condition:
+        raise SystemExit(f"failed: {message}")
+
+
+def apr(*arguments):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("APR_")}
+    done = subprocess.run([program, *arguments], env=environment, capture_output=True, text=True)
+    check(done.returncode == 0, f"apr {' '.join(map(str, arguments))}: {done.stderr}")
+
+
+def reference(*arguments):
+    """What the reference prints; nothing when it refuses, with a message and not with a crash."""
+    done = subprocess.run([sys.executable, REFERENCE, *arguments], capture_output=True, text=True)
+    check(done.returncode == 0 or "not as specified" in done.stderr, f"{arguments}: {done.stderr}")
+    return json.loads(done.stdout) if done.returncode == 0 else None
+
+
+def write(name, content):
+    Path(name).write_text(content)
+    return name
+
+
+def content(file, *keys):
+    """SHA-256 of each tensor by name; nothing when the file does not open."""
+    tensors = reference("decrypt", file, *keys)
+    return tensors and {tensor["name"]: tensor["sha256"] for tensor in tensors}
+
+
+def check_sealed(sealed, originals):
+    """Either lock opens the file, no other does, and the tensors are the original ones."""
+    for opened_by in (("--password-file", "password"), ("--key", "reader")):
+        found = content(sealed, *opened_by)
+        check(found is not None, f"{sealed} does not open with {opened_by}")
+        differing = [name for name, sha256 in originals.items() if found.get(name) != sha256]
+        check(not differing, f"{sealed}: tensors differ: {differing}")
+    for wrong in (("--password-file", "wrong"), ("--key", "stranger"), ()):
+        check(content(sealed, *wrong) is None, f"{sealed} opens with {wrong or 'nothing'}")
+
+
+def check_signed(signed, licensee_terms):
+    """The signature and the licence are the trusted key's; a changed byte is noticed."""
+    report = reference("verify", signed, "--trusted", "signer.pub")
+    check(report is not None and report["signers"][0]["trusted"], f"{signed} does not verify: {report}")
+    check(report["licence"] and report["licence"]["terms"] == licensee_terms, f"the licence is {report['licence']}")
+    check(reference("verify", signed, "--trusted", "other.pub") is None, f"{signed} verifies with another key")
+    changed = bytearray(Path(signed).read_bytes())
+    changed[len(changed) // 2] ^= 1
+    Path("changed.apr").write_bytes(changed)
+    check(reference("verify", "changed.apr", "--trusted", "signer.pub") is None, "a changed file verifies")
+
+
+program, model = (Path(path).resolve() for path in sys.argv[1:])
+expected = Counter(hashlib.sha256(tensor["data"]).hexdigest() for _, tensor in deserialize(model.read_bytes()))
+with tempfile.TemporaryDirectory() as folder:
+    os.chdir(folder)
+    write("password", "correct horse\n")
+    write("wrong", "correct house\n")
+    for name in ("reader", "stranger"):
+        apr("keygen", "--for", "encryption", "--output", name)
+    for name in ("signer", "other"):
+        apr("keygen", "--output", name)
+    locks = ("--password", "--password-file", "password", "--recipient", "reader.pub")
+    apr("convert", model, "--output", "plain.apr", "--compress", "none")
+    # An import gives names of its own; the bytes stay.
+    originals = content("plain.apr")
+    check(expected <= Counter(originals.values()), "plain.apr has not all tensors of the original")
+    apr("encrypt", "plain.apr", "--output", "sealed.apr", *locks)
+    apr("encrypt", "plain.apr", "--output", "hidden.apr", "--encrypt-metadata", *locks)
+    for sealed in ("sealed.apr", "hidden.apr"):
+        check_sealed(sealed, originals)
+    for name in ("plain.apr", "sealed.apr"):
+        apr("license", "issue", name, "--licensee", "Example Ltd", "--terms", "internal use", "--key", "signer")
+        apr("sign", name, "--key", "signer")
+        check_signed(name, "internal use")
+    check_sealed("sealed.apr", originals)
+print(f"{expected.total()} tensors: the reference verifies and decrypts what apr wrote")
