@@ -44,7 +44,8 @@ impl LoadOptions {
             return Ok(());
         }
         if !trusted.is_empty() && !trusted.contains(key) {
-            let message = format!("the file is signed by {}, which is not a trusted key", hex(key));
+            let message =
+                format!("the file is signed by {}, which is not a trusted key", base16ct::lower::encode_string(key));
             return Err(Error::new(Code::Signature, message).at(at));
         }
         seal::verify(&container.read_signed(source)?, signature, key).map_err(|error| error.at(at))
@@ -81,9 +82,4 @@ impl LoadOptions {
 /// E005 for an encrypted payload and no key.
 pub(super) fn locked() -> Error {
     Error::new(Code::Decrypt, "the payload is encrypted, and no password or secret key was given")
-}
-
-/// Two lower-case digits a byte.
-pub(super) fn hex(bytes: &[u8]) -> alloc::string::String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use super::container::Container;
 use super::header::{Compression, Flags};
 use super::layouts::{self, PAYLOAD};
-use super::load_options::{LoadOptions, hex, locked};
+use super::load_options::{LoadOptions, locked};
 use super::metadata::DecodedMetadata;
 
 /// An APRN file opened as a checkpoint.
@@ -156,7 +156,7 @@ impl AprnReader {
         });
         // The map in MessagePack is kept where writing the fields again would not give the same bytes.
         if known.encode().ok().as_ref() != Some(&decoded.bytes) {
-            aprn["msgpack"] = hex(&decoded.bytes).into();
+            aprn["msgpack"] = base16ct::lower::encode_string(&decoded.bytes).into();
         }
         if let Some(values) = values {
             aprn["fields"] = values.into();
@@ -306,7 +306,7 @@ impl CheckpointReader for AprnReader {
             "crc32": format!("{:#010x}", self.container.crc32),
         });
         if let Some((_, key)) = &self.container.signature {
-            fields["signed_by"] = hex(key).into();
+            fields["signed_by"] = base16ct::lower::encode_string(key).into();
         }
         fields
     }

@@ -118,7 +118,8 @@ impl Origin {
 
     fn metadata_bytes(&self) -> Result<Vec<u8>> {
         if let Some(msgpack) = &self.msgpack {
-            return unhex(msgpack).ok_or_else(|| Error::format("the metadata's MessagePack is no row of hex digits"));
+            return base16ct::lower::decode_vec(msgpack)
+                .map_err(|_| Error::format("the metadata's MessagePack is no row of hex digits"));
         }
         ModelMetadata::deserialize(&self.metadata)
             .map_err(|error| Error::format(format!("the metadata of the APRN file are damaged: {error}")))?
@@ -147,11 +148,6 @@ impl Origin {
         }
         losses
     }
-}
-
-fn unhex(digits: &str) -> Option<Vec<u8>> {
-    let pairs = digits.as_bytes().chunks(2);
-    pairs.map(|pair| u8::from_str_radix(core::str::from_utf8(pair).ok().filter(|p| p.len() == 2)?, 16).ok()).collect()
 }
 
 impl AprnWriter {

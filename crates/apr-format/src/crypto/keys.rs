@@ -151,13 +151,8 @@ impl PublicKey {
             Self::Verifying(_) => "ed25519",
             Self::Recipient(_) => "x25519",
         };
-        format!("{algorithm}:{}", hex(&hash[..8]))
+        format!("{algorithm}:{}", base16ct::lower::encode_string(&hash[..8]))
     }
-}
-
-/// Lower-case hex.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// An Ed25519 private key.

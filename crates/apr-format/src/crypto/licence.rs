@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
 use super::block::{decode_block, encode_block};
-use super::keys::{PublicKey, SigningKey, hex};
+use super::keys::{PublicKey, SigningKey};
 use super::signature::{sign_digest, verify_ed25519};
 
 const LICN: [u8; 4] = *b"LICN";
@@ -98,7 +98,7 @@ impl fmt::Display for Violation {
 pub fn hash_licensee(uuid: &str, licensee: &str) -> String {
     use sha2::Digest as _;
     let hash = Sha256::new().chain_update(uuid.to_ascii_lowercase()).chain_update([0]).chain_update(licensee);
-    hex(&hash.finalize())
+    base16ct::lower::encode_string(&hash.finalize())
 }
 
 /// A moment in RFC 3339, such as `2027-01-01T00:00:00Z`.
