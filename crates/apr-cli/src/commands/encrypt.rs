@@ -3,14 +3,13 @@
 use std::path::Path;
 
 use apr::Error;
-use apr::apr2::Flags;
 
 use super::convert::{self, Request};
 use super::quantize::Wanted;
 use crate::args::{ContainerArgs, DecryptArgs, EncryptArgs, ModelFormat, QuantizeOptions, WriteArgs};
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::{Outcome, model, revise};
+use crate::{Outcome, model};
 
 /// Writes an encrypted copy.
 pub(super) fn encrypt(args: &EncryptArgs, context: &Context) -> Outcome {
@@ -31,11 +30,11 @@ pub(super) fn encrypt(args: &EncryptArgs, context: &Context) -> Outcome {
 
 /// Writes a copy that is not encrypted.
 pub(super) fn decrypt(args: &DecryptArgs, context: &Context) -> Outcome {
-    let reader = revise::open(&args.model, context)?;
-    if !reader.header().flags.contains(Flags::ENCRYPTED) {
+    let opened = model::open_to_look(&args.model, context)?;
+    if !model::is_encrypted(&*opened.reader) {
         return Err(Error::format("the model is not encrypted").in_file(args.model.display()).into());
     }
-    drop(reader);
+    drop(opened);
     rewrite(&args.model, &args.output, args.force, ContainerArgs::default(), context)
 }
 

@@ -154,6 +154,9 @@ fn shards_of_compressed_models_join_to_the_same_bytes_and_may_be_encrypted() {
     // Keys are asked for before parts are written that would be open.
     sandbox.apr("join sealed.apr -o y.apr --key owner").fails(1, &["encrypted", "apr decrypt"]);
     assert!(!sandbox.path("y.apr").exists());
+    sandbox.apr("decrypt sealed.apr -o y.apr --key owner").clean();
+    sandbox.apr("export y.apr -o y.safetensors").ok();
+    same(&sandbox, "y.safetensors", "m.safetensors");
 }
 
 #[test]
