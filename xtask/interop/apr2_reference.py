@@ -81,7 +81,7 @@ def verify(file, trusted):
     check(bool(flags & SIGNED) == (b"SIGN" in blocks) and bool(flags & LICENSED) == (b"LICN" in blocks), "header flags")
     check(blocks[b"DGST"][0] == b"\1" + bytes(7) + b"".join(blake3(one["stored"]).digest() for one in entries), "DGST")
     digest = blake3(b"".join(front) + (encr[2] if encr else b"") + blocks[b"DGST"][1]).digest()
-    report = {"tensors": len(entries), "signers": [], "licence": None}
+    report = {"tensors": len(entries), "digest": digest.hex(), "signers": [], "licence": None}
     if b"SIGN" in blocks:
         body = blocks[b"SIGN"][0]
         check(len(body) == 8 + 104 * struct.unpack_from("<I", body)[0], "length of SIGN")

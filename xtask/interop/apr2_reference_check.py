@@ -12,6 +12,8 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
+from blake3 import blake3
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from safetensors import deserialize
 
 REFERENCE = Path(__file__).with_name("apr2_reference.py")
@@ -69,6 +71,18 @@ def check_signed(signed, licensee_terms):
     check(reference("verify", "changed.apr", "--trusted", "signer.pub") is None, "a changed file verifies")
 
 
+def check_manifest(manifest, public):
+    """The manifest's signature is of what stands before it, which is the digest of every shard."""
+    before, _, signatures = Path(manifest).read_bytes().rpartition(b',\n  "signatures": "')
+    block = bytes.fromhex(signatures.decode().removesuffix('"\n}\n'))
+    key = load_pem_public_key(Path(public).read_bytes())
+    check(block[32:64] == key.public_bytes_raw(), f"{manifest} is signed by another key")
+    key.verify(block[64:128], b"apr2-sign-v1\0" + blake3(before + b"\n}\n").digest())
+    for shard in json.loads(Path(manifest).read_bytes())["shards"]:
+        report = reference("verify", shard["file"], "--trusted", public)
+        check(report and report["digest"] == shard["signed_digest"], f"{shard['file']} is another shard")
+
+
 program, model = (Path(path).resolve() for path in sys.argv[1:])
 expected = Counter(hashlib.sha256(tensor["data"]).hexdigest() for _, tensor in deserialize(model.read_bytes()))
 with tempfile.TemporaryDirectory() as folder:
@@ -93,4 +107,6 @@ with tempfile.TemporaryDirectory() as folder:
         apr("sign", name, "--key", "signer")
         check_signed(name, "internal use")
     check_sealed("sealed.apr", originals)
+    apr("convert", "plain.apr", "--output", "parts.apr", "--shard-size", str(model.stat().st_size // 3), "--sign", "signer")
+    check_manifest("parts.apr", "signer.pub")
 print(f"{expected.total()} tensors: the reference verifies and decrypts what apr wrote")

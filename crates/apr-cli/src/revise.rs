@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use apr::apr2::{Apr2Reader, Changes, Revision, open_with_keys};
+use apr::apr2::{Apr2Reader, Changes, Flags, Revision, open_with_keys};
 use apr::{ByteSource, Error, IoCause, Sink};
 use apr_io::{AtomicOutput, FileSource, Target, is_interrupted, replace_ends, roll_back};
 
@@ -10,12 +10,19 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::{Outcome, model, signals};
 
-/// Opens an `.apr` file that is to be changed in place, and first undoes a change that was interrupted.
-pub(crate) fn open_to_change(path: &Path, context: &Context) -> Outcome<Apr2Reader> {
+/// Opens an `.apr` file that is to be changed, in place unless there is an `output`, and first undoes a change that was
+/// interrupted.
+pub(crate) fn open_to_change(path: &Path, output: Option<&Path>, context: &Context) -> Outcome<Apr2Reader> {
     if is_interrupted(path) && roll_back(path)? {
         context.printer.warn("a change that had been interrupted was undone");
     }
-    open(path, context)
+    let reader = open(path, context)?;
+    if output.is_none() && reader.header().flags.contains(Flags::SHARDED) {
+        let message = "this is a shard, which its manifest would no longer take for its own if it were changed; -o writes \
+                       a copy, and `apr sign` signs a whole model by its manifest";
+        return Err(Failure::General(format!("{}: {message}", path.display())));
+    }
+    Ok(reader)
 }
 
 /// Opens an `.apr` file as what it is.
@@ -27,10 +34,7 @@ pub(crate) fn open(path: &Path, context: &Context) -> Outcome<Apr2Reader> {
     source.read_at(0, &mut head[..usize::try_from(source.len().min(4)).unwrap_or_default()])?;
     if head != apr::apr2::MAGIC {
         let message = match &head {
-            [b'{', ..] => {
-                "this is the manifest of a sharded model; `apr join` makes one file of it, and `apr convert --shard-size` \
-                 with --sign signs every shard"
-            }
+            [b'{', ..] => "this is the manifest of a sharded model; `apr join` makes one file of it",
             b"APRN" | b"APR1" | b"APR\0" => {
                 "this is an older APR file; `apr upgrade` makes an .apr file of today of it"
             }

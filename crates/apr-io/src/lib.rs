@@ -30,6 +30,6 @@ pub use folder::ModelFolder;
 pub use import::{AprConverter, apr_import};
 pub use in_place::{is_interrupted, replace_ends, roll_back};
 pub use mapped::MappedFile;
-pub use model::{is_index, is_manifest, open_model, open_model_with_companions};
+pub use model::{is_index, is_manifest, open_manifest, open_model, open_model_with_companions};
 pub use stream::StreamSink;
 pub use threads::{Interrupt, Threads};

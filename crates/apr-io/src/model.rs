@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use apr::apr2::{self, ShardedApr2};
 use apr::{ByteSource, CheckpointReader, HEAD_LEN, OpenOptions, SourceSet, read_vec};
 use apr_core::Result;
 
@@ -26,8 +27,7 @@ pub fn open_model(path: &Path, options: &OpenOptions) -> Result<Box<dyn Checkpoi
     }
     let source = FileSource::open(path)?;
     if is_manifest_head(path, &source)? {
-        let (folder, file) = neighbourhood(path)?;
-        return apr::open_in(&folder, &file, options);
+        return Ok(Box::new(open_manifest(path, options)?));
     }
     apr::open(source, &name.to_string(), options)
 }
@@ -38,6 +38,18 @@ pub fn open_model(path: &Path, options: &OpenOptions) -> Result<Box<dyn Checkpoi
 /// E007 when it can't be read.
 pub fn is_manifest(path: &Path) -> Result<bool> {
     is_manifest_head(path, &FileSource::open(path)?)
+}
+
+/// Opens the shards beside a manifest as one model.
+///
+/// # Errors
+/// E001 and E002 for what is no sound manifest, E007 when it can't be read, E008 when it exceeds the limits.
+pub fn open_manifest(path: &Path, options: &OpenOptions) -> Result<ShardedApr2> {
+    let (folder, file) = neighbourhood(path)?;
+    let source = FileSource::open(path)?;
+    let json = options.limits.check_metadata(source.len()).and_then(|()| read_vec(&source, 0, source.len()));
+    let json = json.map_err(|error| error.in_file(&file))?;
+    apr2::open_manifest(&json, &file, &folder, &options.limits, &options.keys)
 }
 
 fn is_manifest_head(path: &Path, source: &FileSource) -> Result<bool> {

@@ -81,9 +81,9 @@ pub(crate) enum KeyPurpose {
 /// Arguments of `sign`.
 #[derive(Debug, Args)]
 pub(crate) struct SignArgs {
-    /// The .apr file; the key is the one of --key
+    /// The .apr file, or the manifest of shards; the key is the one of --key
     pub(crate) model: PathBuf,
-    /// Write a signed copy instead
+    /// Write a signed copy instead; a manifest stays beside its shards
     #[arg(short, long, value_name = "PATH")]
     pub(crate) output: Option<PathBuf>,
     /// Replace what is there
@@ -94,7 +94,7 @@ pub(crate) struct SignArgs {
 /// Arguments of `verify`.
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArgs {
-    /// The .apr file
+    /// The .apr file, or the manifest of shards
     pub(crate) model: PathBuf,
     /// Public key that you trust; may be given several times
     #[arg(long, value_name = "PUB", required = true)]

@@ -39,7 +39,7 @@ struct EditReport {
 
 /// Edits an `.apr` file.
 pub(super) fn run(args: &EditArgs, context: &Context) -> Outcome {
-    let reader = revise::open_to_change(&args.model, context)?;
+    let reader = revise::open_to_change(&args.model, args.output.as_deref(), context)?;
     let changes = changes(&reader, args)?;
     let drops = args.drop.iter().map(|glob| Ok(parse_filter(glob)?)).collect::<Outcome<Vec<_>>>()?;
     let is_dropped = |name: &str| drops.iter().any(|drop| drop.is_match(name));

@@ -74,7 +74,7 @@ fn issue(model: &Path, output: Option<&Path>, licence: Licence, force: bool, con
         return Err(Failure::Usage("name the issuer's private key: --key FILE; `apr keygen` makes one".to_owned()));
     };
     let key = secrets::read_signing(key)?;
-    let reader = revise::open_to_change(model, context)?;
+    let reader = revise::open_to_change(model, output, context)?;
     let report = LicenceReport::new(output.unwrap_or(model), &licence);
     let changes = Changes { licence: Some((licence, key)), ..Changes::default() };
     let revision = revise::revise(&reader, &changes)?;

@@ -2,10 +2,12 @@
 
 use std::io::{self, Write};
 
-use apr::apr2::{Apr2Reader, Changes};
-use apr::crypto::{PublicKey, SignBlock};
-use apr::{CheckpointReader, Code, Error, Escaped};
-use apr_ops::validate::{Level, ValidateOptions, bytes_to_read, validate};
+use apr::apr2::Changes;
+use apr::crypto::{PublicKey, SignBlock, SigningKey};
+use apr::{CheckpointReader, Code, Error, Escaped, Sink};
+use apr_io::{AtomicOutput, Target, is_manifest, open_manifest};
+use apr_ops::shards::validate_all;
+use apr_ops::validate::{Level, ValidateOptions, bytes_to_read};
 use serde::Serialize;
 
 use crate::args::{SignArgs, VerifyArgs};
@@ -13,7 +15,7 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::printer::{BAD, GOOD, ODD};
 use crate::progress::Bar;
-use crate::{Outcome, revise, secrets};
+use crate::{Outcome, revise, secrets, signals};
 
 #[derive(Serialize)]
 struct SignReport {
@@ -30,27 +32,58 @@ pub(super) fn sign(args: &SignArgs, context: &Context) -> Outcome {
         return Err(Failure::Usage("name the private key: --key FILE; `apr keygen` makes one".to_owned()));
     };
     let key = secrets::read_signing(key)?;
+    let report =
+        if is_manifest(&args.model)? { sign_manifest(args, key, context) } else { sign_file(args, key, context) }?;
+    context.printer.report(&report, |out, report| {
+        writeln!(out, "{}: signed by {}", Escaped(&report.file), report.signer)?;
+        writeln!(out, "The file has {}.", apr_ops::counted(report.signatures as u64, "signature"))?;
+        if report.dropped_signatures > 0 {
+            let dropped = apr_ops::counted(report.dropped_signatures as u64, "signature");
+            writeln!(out, "{dropped} did not hold for the file as it is, and were dropped.")?;
+        }
+        if report.dropped_licence {
+            writeln!(out, "Its licence was for the unsigned file, and is gone.")?;
+        }
+        Ok(())
+    })
+}
+
+fn sign_file(args: &SignArgs, key: SigningKey, context: &Context) -> Outcome<SignReport> {
     let signer = PublicKey::Verifying(key.public_bytes()).fingerprint();
-    let reader = revise::open_to_change(&args.model, context)?;
+    let reader = revise::open_to_change(&args.model, args.output.as_deref(), context)?;
     let changes = Changes { signers: vec![key], ..Changes::default() };
     let revision = revise::revise(&reader, &changes)?;
     drop(reader);
     revise::write(&args.model, args.output.as_deref(), args.force, &revision, context)?;
     let signed = revise::open(args.output.as_deref().unwrap_or(&args.model), context)?;
-    let report = SignReport {
+    Ok(SignReport {
         file: signed.files()[0].name.clone(),
         signer,
         signatures: signatures(&signed)?.signatures().len(),
         dropped_signatures: revision.dropped_signatures,
         dropped_licence: revision.dropped_licence,
-    };
-    context.printer.report(&report, |out, report| {
-        writeln!(out, "{}: signed by {}", Escaped(&report.file), report.signer)?;
-        writeln!(out, "The file has {}.", apr_ops::counted(report.signatures as u64, "signature"))?;
-        if report.dropped_licence {
-            writeln!(out, "Its licence was for the unsigned file, and is gone.")?;
-        }
-        Ok(())
+    })
+}
+
+/// Signs the manifest, and through it the shards, which stay as they are.
+fn sign_manifest(args: &SignArgs, key: SigningKey, context: &Context) -> Outcome<SignReport> {
+    if args.output.is_some() {
+        return Err(Failure::Usage("a manifest is signed in place, beside its shards; leave out --output".to_owned()));
+    }
+    let mut manifest = open_manifest(&args.model, &context.options)?.to_sign()?;
+    let signer = PublicKey::Verifying(key.public_bytes()).fingerprint();
+    let dropped_signatures = manifest.sign(&[key])?;
+    signals::stop_cleanly(&context.interrupt)?;
+    let mut file = AtomicOutput::create(Target::File(args.model.clone()), true, [])?;
+    file.write_all(&manifest.encode())?;
+    file.commit()?;
+    let signed = open_manifest(&args.model, &context.options)?;
+    Ok(SignReport {
+        file: args.model.display().to_string(),
+        signer,
+        signatures: signatures(&signed)?.signatures().len(),
+        dropped_signatures,
+        dropped_licence: false,
     })
 }
 
@@ -78,11 +111,19 @@ struct SignerReport {
 /// Verifies signatures against keys the user trusts, and the tensors against the digests that are signed.
 pub(super) fn verify(args: &VerifyArgs, context: &Context) -> Outcome {
     let trusted = secrets::read_trusted(&args.trusted)?;
-    let reader = revise::open(&args.model, context)?;
-    let block = signatures(&reader)?;
+    let reader: Box<dyn CheckpointReader> = if is_manifest(&args.model)? {
+        Box::new(open_manifest(&args.model, &context.options)?)
+    } else {
+        Box::new(revise::open(&args.model, context)?)
+    };
+    let block = signatures(&*reader)?;
     let digest = reader.signed()?.map(|signed| signed.digest).unwrap_or_default();
     let verification = block.verify(&digest, &trusted);
-    let outcome = verification.check().and_then(|()| if args.front { Ok(()) } else { check_tensors(&reader, context) });
+    let outcome = verification
+        .check()
+        .map_err(Failure::from)
+        .and_then(|()| check_shards(&*reader))
+        .and_then(|()| if args.front { Ok(()) } else { check_tensors(&*reader, context) });
     let signer = |signer: &apr::crypto::Signer| SignerReport {
         key: signer.public.fingerprint(),
         valid: signer.valid,
@@ -92,25 +133,39 @@ pub(super) fn verify(args: &VerifyArgs, context: &Context) -> Outcome {
         file: args.model.display().to_string(),
         verified: outcome.is_ok(),
         signers: verification.signers.iter().map(signer).collect(),
-        error: outcome.as_ref().err().map(ToString::to_string),
+        error: outcome.as_ref().err().map(Failure::message),
     };
     context.printer.report(&report, render)?;
-    outcome
-        .map_err(|error| Failure::Reported(Error::new(Code::Signature, error.message()).in_file(args.model.display())))
+    outcome.map_err(|failure| match failure {
+        Failure::Model(error) if error.code() == Code::Io => Failure::Reported(error),
+        Failure::Model(error) => {
+            let told = Error::new(Code::Signature, error.message()).in_file(args.model.display());
+            Failure::Reported(error.tensor().into_iter().fold(told, Error::for_tensor))
+        }
+        other => other,
+    })
 }
 
-/// Compares every byte of the file with what is signed.
-fn check_tensors(reader: &Apr2Reader, context: &Context) -> apr::Result<()> {
+/// Compares the fronts of all shards with what is signed.
+fn check_shards(reader: &dyn CheckpointReader) -> Outcome {
+    (0..reader.shard_count()).try_for_each(|shard| Ok(reader.shard(shard).map(drop)?))
+}
+
+/// Compares every byte of the model with what is signed.
+fn check_tensors(reader: &dyn CheckpointReader, context: &Context) -> Outcome {
     let options =
         ValidateOptions { nan: false, zero: false, shapes: false, physics: false, ..ValidateOptions::default() };
     let bar = Bar::new(&context.printer, bytes_to_read(reader));
-    let pipeline = context.pipeline().map_err(|failure| Error::io(apr::IoCause::Other, failure.message()))?;
-    let report = validate(reader, &reader.files()[0].name, None, options, &pipeline, &bar)?;
-    let bad = report.findings.into_iter().find(|finding| finding.level == Level::Error);
-    bad.map_or(Ok(()), |finding| {
-        let error = Error::new(Code::Checksum, finding.message);
-        Err(finding.tensor.into_iter().fold(error, Error::for_tensor))
-    })
+    let families = (None, context.families()?);
+    let name = &reader.files()[0].name;
+    let report = validate_all(reader, name, families, options, &context.pipeline()?, &bar)?;
+    let Some(bad) = report.findings.into_iter().find(|finding| finding.level == Level::Error) else { return Ok(()) };
+    let message = match bad.file.filter(|file| file != name) {
+        Some(shard) => format!("{}: {}", Escaped(&shard), bad.message),
+        None => bad.message,
+    };
+    let error = Error::new(Code::Checksum, message);
+    Err(bad.tensor.into_iter().fold(error, Error::for_tensor).into())
 }
 
 fn render(out: &mut dyn Write, report: &VerifyReport) -> io::Result<()> {

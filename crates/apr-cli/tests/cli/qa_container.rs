@@ -44,7 +44,7 @@ const KINDS: [Kind; 9] = [
     Kind {
         model: "cut-all.apr",
         part: "cut-all-00003-of-00003.apr",
-        made: "--compress --recipient owner.pub --shard-size 1300",
+        made: "--compress --recipient owner.pub --sign signer --shard-size 1300",
         encrypted: true,
     },
 ];

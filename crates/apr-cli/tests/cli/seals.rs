@@ -79,6 +79,45 @@ fn no_flipped_byte_of_a_signed_file_verifies_and_validates() {
 }
 
 #[test]
+fn a_model_in_shards_is_signed_and_verified_by_its_manifest() {
+    let sandbox = workshop();
+    sandbox.apr("shard plain.apr --size 1300 -o cut.apr").clean();
+    let shard = sandbox.read("cut-00003-of-00003.apr");
+    sandbox.apr("verify cut.apr --trusted signer.pub").fails(5, &["E006", "no signature"]);
+    sandbox.apr("sign cut.apr --key signer").clean().says(&["cut.apr: signed by", "1 signature"]);
+    sandbox.apr("sign cut.apr --key stranger").clean().says(&["2 signatures"]);
+    assert_eq!(sandbox.read("cut-00003-of-00003.apr"), shard);
+    for key in ["signer", "stranger"] {
+        sandbox.apr(&format!("verify cut.apr --trusted {key}.pub")).clean().says(&["VERIFIED", "trusted"]);
+        sandbox.apr(&format!("verify cut.apr --front --trusted {key}.pub")).clean().says(&["VERIFIED"]);
+        sandbox.apr(&format!("validate cut.apr --signature --trusted {key}.pub")).clean().says(&["VALID"]);
+    }
+    sandbox.apr("sign cut.apr --key signer -o copy.apr").fails(2, &["in place"]);
+    sandbox.apr("join cut.apr -o joined.apr").ok().says(&["the source is signed"]);
+    same(&sandbox, "joined.apr", "plain.apr");
+
+    // A byte of a tensor; one of the front; no shard.
+    sandbox.write("cut-00003-of-00003.apr", flipped(&shard, stored(&shard, "steps").0));
+    sandbox.apr("verify cut.apr --front --trusted signer.pub").clean();
+    sandbox.apr("verify cut.apr --trusted signer.pub").fails(5, &["E006", "steps", "cut-00003-of-00003.apr"]);
+    sandbox.apr("validate cut.apr --checksum --signature --trusted signer.pub").fails(5, &["steps", "INVALID"]);
+    sandbox.write("cut-00003-of-00003.apr", flipped(&shard, word(&shard, 12) + 1));
+    let front = sandbox.apr("verify cut.apr --front --trusted signer.pub");
+    assert!(matches!(front.code, Some(4 | 5)), "{front}");
+    std::fs::remove_file(sandbox.path("cut-00003-of-00003.apr")).expect("it was there");
+    sandbox.apr("verify cut.apr --trusted signer.pub").fails(3, &["E007", "cut-00003-of-00003.apr"]);
+    sandbox.write("cut-00003-of-00003.apr", &shard);
+
+    // Shards signed one by one do not vouch for the whole, and are not changed behind the manifest's back.
+    sandbox.apr("convert plain.apr -o signed.apr --shard-size 1300 --sign signer").clean();
+    sandbox.apr("verify signed.apr --trusted signer.pub").clean();
+    sandbox.apr("verify signed-00001-of-00003.apr --trusted signer.pub").ok();
+    sandbox.apr("sign cut-00001-of-00003.apr --key signer").fails(1, &["manifest", "-o"]);
+    sandbox.apr("sign cut-00001-of-00003.apr --key signer -o alone.apr").ok();
+    sandbox.apr("verify cut.apr --trusted signer.pub").clean();
+}
+
+#[test]
 fn only_apr_files_are_signed_and_others_are_told_how_they_become_one() {
     let sandbox = workshop();
     sandbox.apr("sign m.safetensors --key signer").fails(4, &["E001", "m.safetensors", "apr convert"]);

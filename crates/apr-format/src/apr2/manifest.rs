@@ -10,6 +10,19 @@
 //!
 //! The last three keys are this project's. With them the manifest alone answers what is in the model, in the order that
 //! it had in one file, and a shard is opened when its bytes are wanted. Without them the shards' fronts tell.
+//!
+//! A signed manifest has two more:
+//!
+//! ```text
+//!  "shards": [{"file": …, "size": …, "crc32": …, "signed_digest": "<sign digest of the shard, 64 hex digits>"}, …],
+//!  …
+//!  "signatures": "<a SIGN block in hex>"
+//! }
+//! ```
+//!
+//! Its signatures are those of a file ([`crypto`](crate::crypto)) with this sign digest: the BLAKE3-256 of the manifest as
+//! it was before, which is the file up to the comma before `signatures`, `\n}\n` added. So whoever signs the manifest
+//! vouches for which shards there are and, through their sign digests, for every byte of their tensors.
 
 use alloc::collections::BTreeSet;
 use alloc::format;
@@ -17,8 +30,9 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
+use apr_core::digest::{Digest, TensorDigest};
 use apr_core::json::{self, Object};
-use apr_core::{Companion, DType, Error, Escaped, Limits, Metadata, Result, Shape, TensorInfo, check_file_name};
+use apr_core::{Code, Companion, DType, Error, Escaped, Limits, Metadata, Result, Shape, TensorInfo, check_file_name};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::{Map, Value, json};
@@ -35,6 +49,8 @@ pub struct Manifest {
     pub tensor_shard_map: Vec<(String, usize)>,
     /// What is in the model, where the manifest tells.
     pub contents: Option<Contents>,
+    /// The SIGN block, where the manifest is signed.
+    pub signatures: Option<Vec<u8>>,
 }
 
 /// One of the files.
@@ -46,6 +62,8 @@ pub struct ShardEntry {
     pub size: u64,
     /// CRC-32 that its footer states.
     pub crc32: u32,
+    /// Its sign digest ([`Signed::digest`](apr_core::Signed::digest)), which a signed manifest tells.
+    pub signed_digest: Option<Digest>,
 }
 
 /// What is in a sharded model.
@@ -77,8 +95,8 @@ impl Manifest {
     ///
     /// # Errors
     /// E001 for what is no such JSON, names a tensor or a shard twice, a shard by other than a plain file name, or itself;
-    /// E002 for counts, shards and tensors that contradict each other; E003 for another major version; E008 over
-    /// [`Limits::max_metadata`].
+    /// E002 for counts, shards and tensors that contradict each other, and signatures that do not end the file or do not
+    /// cover the shards; E003 for another major version; E008 over [`Limits::max_metadata`].
     pub fn parse(json: &[u8], name: &str, limits: &Limits) -> Result<Self> {
         limits.check_metadata(json.len() as u64).and_then(|()| parse(json, name)).map_err(|error| error.in_file(name))
     }
@@ -86,8 +104,19 @@ impl Manifest {
     /// The manifest's bytes: a line for each shard and each tensor.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let shards = self.shards.iter().map(|ShardEntry { file, size, crc32 }| {
-            format!(r#"{{"file": {}, "size": {size}, "crc32": "{crc32:08x}"}}"#, json!(file))
+        let mut bytes = self.encode_unsigned();
+        if let Some(block) = &self.signatures {
+            bytes.truncate(bytes.len() - END.len());
+            bytes.extend_from_slice(signatures_end(&base16ct::lower::encode_string(block)).as_bytes());
+        }
+        bytes
+    }
+
+    fn encode_unsigned(&self) -> Vec<u8> {
+        let shards = self.shards.iter().map(|ShardEntry { file, size, crc32, signed_digest }| {
+            let digest = signed_digest.map(|digest| base16ct::lower::encode_string(&digest));
+            let digest = digest.map_or_else(String::new, |hex| format!(r#", "signed_digest": "{hex}""#));
+            format!(r#"{{"file": {}, "size": {size}, "crc32": "{crc32:08x}"{digest}}}"#, json!(file))
         });
         let map = self.tensor_shard_map.iter().map(|(name, shard)| format!("{}: {shard}", json!(name)));
         let mut sections = Vec::from([
@@ -108,8 +137,49 @@ impl Manifest {
             sections.push(format!(r#""companions": {}"#, lines(companions, "[", "]")));
             sections.push(format!(r#""tensors": {}"#, lines(tensors, "[", "]")));
         }
-        format!("{{\n  {}\n}}\n", sections.join(",\n  ")).into_bytes()
+        format!("{{\n  {}{END}", sections.join(",\n  ")).into_bytes()
     }
+
+    /// Adds a signature by each of `signers` to those that hold for the manifest as it is. Returns how many others there
+    /// were, which are dropped.
+    ///
+    /// # Errors
+    /// E002 when the SIGN block can't be read; E006 when some [`ShardEntry::signed_digest`] is missing; E008 for more
+    /// signatures than a block holds.
+    #[cfg(feature = "signing")]
+    pub fn sign(&mut self, signers: &[crate::crypto::SigningKey]) -> Result<usize> {
+        use crate::crypto::SignBlock;
+        if let Some(entry) = self.shards.iter().find(|entry| entry.signed_digest.is_none()) {
+            let message = "there is no digest of the shard that a signature could cover";
+            return Err(Error::new(Code::Signature, message).in_file(&entry.file));
+        }
+        let digest = hash([&self.encode_unsigned(), &[]]);
+        let mut block = self.signatures.as_deref().map(SignBlock::decode).transpose()?.unwrap_or_default();
+        let dropped = block.retain_valid(&digest);
+        signers.iter().try_for_each(|key| block.sign(key, &digest))?;
+        self.signatures = Some(block.encode());
+        Ok(dropped)
+    }
+}
+
+/// How a manifest ends that is not signed.
+const END: &str = "\n}\n";
+
+/// How one ends that is.
+fn signatures_end(block: &str) -> String {
+    format!(",\n  \"signatures\": \"{block}\"{END}")
+}
+
+fn hash(parts: [&[u8]; 2]) -> Digest {
+    let mut digest = TensorDigest::new();
+    parts.into_iter().for_each(|part| digest.update(part));
+    digest.value()
+}
+
+/// The sign digest of a manifest's file, whose SIGN block is `signatures`.
+pub(super) fn signed_digest(json: &[u8], signatures: &[u8]) -> Digest {
+    let end = signatures_end(&base16ct::lower::encode_string(signatures));
+    hash([&json[..json.len().saturating_sub(end.len())], END.as_bytes()])
 }
 
 fn lines(entries: impl Iterator<Item = String>, open: &str, close: &str) -> String {
@@ -130,6 +200,7 @@ struct ManifestFile {
     metadata: Option<Map<String, Value>>,
     companions: Option<Vec<Object<CompanionFile>>>,
     tensors: Option<Vec<Object<TensorFile>>>,
+    signatures: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -137,6 +208,7 @@ struct ShardFile {
     file: String,
     size: u64,
     crc32: String,
+    signed_digest: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -196,6 +268,7 @@ fn parse(bytes: &[u8], name: &str) -> Result<Manifest> {
         return Err(Error::corrupt(format!("the manifest counts {claimed} shards, but lists {listed}")));
     }
     let shards = parse_shards(file.shards, name)?;
+    let signatures = file.signatures.map(|hex| parse_signatures(&hex, text, &shards)).transpose()?;
     let tensor_shard_map = parse_map(file.tensor_shard_map, shards.len())?;
     let contents = match (file.metadata, file.companions, file.tensors) {
         (Some(metadata), Some(companions), Some(tensors)) => {
@@ -205,7 +278,7 @@ fn parse(bytes: &[u8], name: &str) -> Result<Manifest> {
         }
         _ => None,
     };
-    Ok(Manifest { shards, tensor_shard_map, contents })
+    Ok(Manifest { shards, tensor_shard_map, contents, signatures })
 }
 
 fn check_version(file: &ManifestFile) -> Result<()> {
@@ -225,7 +298,7 @@ fn parse_shards(shards: Vec<Object<ShardFile>>, manifest: &str) -> Result<Vec<Sh
     let manifest = manifest.rsplit(['/', '\\']).next().unwrap_or(manifest);
     let mut names = BTreeSet::new();
     let mut entries = Vec::with_capacity(shards.len());
-    for Object(ShardFile { file, size, crc32 }) in shards {
+    for Object(ShardFile { file, size, crc32, signed_digest }) in shards {
         check_file_name(&file)?;
         if file == manifest {
             return Err(Error::format("the manifest names itself as a shard"));
@@ -239,9 +312,33 @@ fn parse_shards(shards: Vec<Object<ShardFile>>, manifest: &str) -> Result<Vec<Sh
             let (file, crc32) = (Escaped::short(&file), Escaped::short(&crc32));
             Error::format(format!("the crc32 of '{file}' is '{crc32}', which is not 8 hexadecimal digits"))
         })?;
-        entries.push(ShardEntry { file, size, crc32 });
+        let signed_digest = signed_digest.map(|hex| {
+            let digest = base16ct::lower::decode_vec(&hex).ok().and_then(|bytes| Digest::try_from(bytes).ok());
+            let message = || format!("the signed_digest of '{}' is not 64 hexadecimal digits", Escaped::short(&file));
+            digest.ok_or_else(|| Error::format(message()))
+        });
+        let signed_digest = signed_digest.transpose()?;
+        entries.push(ShardEntry { file, size, crc32, signed_digest });
     }
     Ok(entries)
+}
+
+/// The SIGN block of a manifest that it ends, and that covers all shards.
+fn parse_signatures(hex: &str, manifest: &str, shards: &[ShardEntry]) -> Result<Vec<u8>> {
+    let block = base16ct::lower::decode_vec(hex)
+        .map_err(|_| Error::format("the manifest's signatures are not in lower-case hexadecimal digits"))?;
+    if !manifest.ends_with(&signatures_end(hex)) {
+        return Err(Error::corrupt(
+            "the manifest does not end with its signatures, so that they don't cover all of it",
+        ));
+    }
+    match shards.iter().find(|entry| entry.signed_digest.is_none()) {
+        None => Ok(block),
+        Some(entry) => {
+            let file = Escaped::short(&entry.file);
+            Err(Error::corrupt(format!("the manifest is signed, but has no signed_digest of '{file}'")))
+        }
+    }
 }
 
 fn parse_map(ShardMap(mut entries): ShardMap, shards: usize) -> Result<Vec<(String, usize)>> {

@@ -25,7 +25,7 @@ use super::writer::{Apr2Writer, plan};
 ///
 /// Shards are filled in the given order; a tensor that exceeds the size alone gets a shard of its own, one tied to another
 /// goes where that is. The first shard has all the metadata and companions, the others what identifies the model. What is
-/// learnt on the way is noted in the manifest.
+/// learnt on the way is noted in the manifest. Signers sign each shard and the manifest.
 ///
 /// ```
 /// use apr_core::{CheckpointWriter, DType, MemoryFolder, Metadata, Notes, Shape, TensorInfo};
@@ -135,6 +135,8 @@ struct ShardWriter {
     members_of: Vec<(usize, usize)>,
     /// Sizes and checksums become right as shards are finished.
     manifest: Manifest,
+    #[cfg(feature = "signing")]
+    signers: Vec<crate::crypto::SigningKey>,
 }
 
 impl ShardWriter {
@@ -153,7 +155,15 @@ impl ShardWriter {
         };
         contents.metadata.remove(keys::FILES);
         contents.companions.sort_by(|a, b| a.name.cmp(&b.name));
-        let mut manifest = Manifest { shards: Vec::new(), tensor_shard_map: Vec::new(), contents: Some(contents) };
+        let signatures_len = usize::try_from(options.signatures_len()).unwrap_or_default();
+        let is_signed = signatures_len > 0;
+        let mut manifest = Manifest {
+            shards: Vec::new(),
+            tensor_shard_map: Vec::new(),
+            contents: Some(contents),
+            // As long as they will be.
+            signatures: is_signed.then(|| alloc::vec![0; signatures_len]),
+        };
         let (mut layout, mut due_layout, mut names) = (Layout::default(), Layout::default(), Vec::new());
         let mut members_of = Vec::new();
         let mut writers = Vec::new();
@@ -180,13 +190,25 @@ impl ShardWriter {
                 layout.losses.extend_from_slice(&writer.layout().losses);
             }
             let size = writer.layout().total_len();
-            manifest.shards.push(ShardEntry { file: options.file_name, size, crc32: 0 });
+            let signed_digest = is_signed.then_some([0; 32]);
+            manifest.shards.push(ShardEntry { file: options.file_name, size, crc32: 0, signed_digest });
             manifest.tensor_shard_map.extend(infos.into_iter().map(|info| (info.name, number)));
             writers.push(writer);
         }
         manifest.tensor_shard_map.sort_unstable();
         layout.files.push(FileInfo { name: options.file_name.clone(), len: manifest.encode().len() as u64 });
-        Ok(Self { shards: writers, current: 0, layout, due_layout, due: Due::default(), names, members_of, manifest })
+        Ok(Self {
+            shards: writers,
+            current: 0,
+            layout,
+            due_layout,
+            due: Due::default(),
+            names,
+            members_of,
+            manifest,
+            #[cfg(feature = "signing")]
+            signers: options.signers.clone(),
+        })
     }
 
     fn start_shard(&mut self, sink: &mut dyn Sink, shard: usize) -> Result<()> {
@@ -201,6 +223,10 @@ impl ShardWriter {
         let entry = &mut self.manifest.shards[self.current];
         entry.crc32 = u32::from_le_bytes([c0, c1, c2, c3]);
         entry.size = sink.position();
+        #[cfg(feature = "signing")]
+        if !self.signers.is_empty() {
+            entry.signed_digest = self.shards[self.current].signed_digest();
+        }
         Ok(())
     }
 
@@ -278,6 +304,11 @@ impl CheckpointWriter for ShardWriter {
         self.finish_shard(sink)?;
         if let Some(contents) = &mut self.manifest.contents {
             note(&mut contents.metadata, notes);
+        }
+        #[cfg(feature = "signing")]
+        if !self.signers.is_empty() {
+            self.manifest.signatures = None;
+            self.manifest.sign(&self.signers)?;
         }
         let manifest = self.manifest.encode();
         self.measure(manifest.len() as u64);

@@ -10,13 +10,13 @@ use alloc::vec::Vec;
 use apr_core::digest::Digest;
 use apr_core::{
     ByteSource, CheckpointReader, Code, Companion, Error, Escaped, FileInfo, FormatId, IoCause, Limits, Metadata,
-    Result, SourceSet, StoredForm, StoredRange, TensorInfo,
+    Result, Signed, SourceSet, StoredForm, StoredRange, TensorInfo, keys,
 };
 use once_cell::race::OnceBox;
 use serde_json::{Value, json};
 
 use super::header::Flags;
-use super::manifest::{Contents, Manifest, ShardEntry};
+use super::manifest::{Contents, Manifest, ShardEntry, signed_digest};
 use super::reader::{Apr2Reader, open_with_keys};
 use super::seal::Keys;
 
@@ -39,6 +39,8 @@ pub struct ShardedApr2 {
     warnings: Vec<String>,
     limits: Limits,
     keys: Keys,
+    /// What the manifest is signed with, and of what.
+    signed: Option<Signed>,
 }
 
 struct Shard {
@@ -70,7 +72,12 @@ pub fn open_manifest(
     limits: &Limits,
     keys: &Keys,
 ) -> Result<ShardedApr2> {
-    let Manifest { shards: entries, tensor_shard_map, contents } = Manifest::parse(json, name, limits)?;
+    let Manifest { shards: entries, tensor_shard_map, contents, signatures } = Manifest::parse(json, name, limits)?;
+    let signed = signatures.map(|signatures| Signed {
+        digest: signed_digest(json, &signatures),
+        signatures: Some(signatures),
+        licence: None,
+    });
     let mut files = vec![FileInfo { name: name.to_string(), len: json.len() as u64 }];
     files.extend(entries.iter().map(|entry| FileInfo { name: entry.file.clone(), len: entry.size }));
     let shards = entries.into_iter().map(|entry| {
@@ -93,6 +100,7 @@ pub fn open_manifest(
         warnings: Vec::new(),
         limits: *limits,
         keys: keys.clone(),
+        signed,
     };
     model.warnings.extend(model.absence_warning());
     match contents {
@@ -214,6 +222,10 @@ impl ShardedApr2 {
             let message = format!("the footer's CRC-32 is {stated:08x}, but {manifest} says {expected:08x}");
             return Err(Error::checksum(message).in_file(&entry.file));
         }
+        if entry.signed_digest.is_some() && reader.signed()?.map(|signed| signed.digest) != entry.signed_digest {
+            let message = format!("this is not the shard that {} was signed with", Escaped::short(&self.name));
+            return Err(Error::new(Code::Signature, message).in_file(&entry.file));
+        }
         Ok(reader)
     }
 
@@ -262,9 +274,38 @@ impl ShardedApr2 {
     ///
     /// # Errors
     /// E007 when it is absent; E002 when its length is not the manifest's, it lacks a tensor, or has one that is not its
-    /// own; E004 when its footer has another CRC-32 than the manifest; otherwise as [`open`](super::open).
+    /// own; E004 when its footer has another CRC-32 than the manifest; E006 when it has another digest than a signed
+    /// manifest; otherwise as [`open`](super::open).
     pub fn shard(&self, shard: usize) -> Result<&Apr2Reader> {
         Ok(&self.opened(shard)?.reader)
+    }
+
+    /// The manifest, with what a signature of it covers: the digests of all shards, none of whose tensors are read.
+    ///
+    /// # Errors
+    /// As [`shard`](Self::shard); E006 when a shard has no digests of its tensors.
+    pub fn to_sign(&self) -> Result<Manifest> {
+        let digest_of = |shard: usize| {
+            let reader = Self::shard(self, shard)?;
+            let message = "the shard has no digests of its tensors that a signature could cover";
+            let missing = || Error::new(Code::Signature, message).in_file(&self.shards[shard].entry.file);
+            Ok(reader.signed()?.ok_or_else(missing)?.digest)
+        };
+        let shards = self.shards.iter().enumerate().map(|(position, shard)| {
+            let signed_digest = Some(digest_of(position)?);
+            Ok(ShardEntry { signed_digest, ..shard.entry.clone() })
+        });
+        let mut metadata = self.metadata.clone();
+        metadata.remove(keys::FILES);
+        let shard_of = |(info, place): (&TensorInfo, &(usize, usize))| (info.name.clone(), place.0);
+        let mut tensor_shard_map: Vec<_> = self.tensors.iter().zip(&self.places).map(shard_of).collect();
+        tensor_shard_map.sort_unstable();
+        Ok(Manifest {
+            shards: shards.collect::<Result<_>>()?,
+            tensor_shard_map,
+            contents: Some(Contents { metadata, companions: self.companions.clone(), tensors: self.tensors.clone() }),
+            signatures: self.signed.as_ref().and_then(|signed| signed.signatures.clone()),
+        })
     }
 
     /// The shard of a tensor and the tensor's position there.
@@ -335,6 +376,11 @@ impl CheckpointReader for ShardedApr2 {
     fn digest(&self, tensor: usize) -> Option<Digest> {
         let (reader, position) = self.locate(tensor).ok()?;
         reader.digest(position)
+    }
+
+    /// Signatures of the manifest, which cover the shards; those of the shards themselves are theirs alone.
+    fn signed(&self) -> Result<Option<Signed>> {
+        Ok(self.signed.clone())
     }
 
     fn shard_count(&self) -> usize {

@@ -45,6 +45,9 @@ pub struct Apr2Writer {
     companions: Vec<Vec<u8>>,
     #[cfg(feature = "signing")]
     signers: Vec<crate::crypto::SigningKey>,
+    /// What was signed.
+    #[cfg(feature = "signing")]
+    signed_digest: Option<Digest>,
     encoder: Arc<Encoder>,
 
     /// As it was written by `begin`.
@@ -130,6 +133,8 @@ pub fn plan(
         companions,
         #[cfg(feature = "signing")]
         signers: options.signers.clone(),
+        #[cfg(feature = "signing")]
+        signed_digest: None,
         encoder: Arc::new(encoder),
         front: None,
         crc: Crc32::new(),
@@ -421,6 +426,12 @@ impl Apr2Writer {
         Ok(())
     }
 
+    /// The digest that was signed; none without signers and before the file is finished.
+    #[cfg(feature = "signing")]
+    pub(super) fn signed_digest(&self) -> Option<Digest> {
+        self.signed_digest
+    }
+
     /// The layout as the file turned out.
     fn measure(&mut self, file_size: u64) {
         for planned in &mut self.layout.tensors {
@@ -433,13 +444,14 @@ impl Apr2Writer {
 
     /// The SIGN block; empty without signers.
     #[cfg(feature = "signing")]
-    fn sign(&self, front: &Front, digests: &[u8]) -> Result<Vec<u8>> {
+    fn sign(&mut self, front: &Front, digests: &[u8]) -> Result<Vec<u8>> {
         if self.signers.is_empty() {
             return Ok(Vec::new());
         }
         let (header, rest) = front.bytes[..front.index_end].split_at(Header::LEN as usize);
         let (metadata, index) = rest.split_at(front.metadata_end - Header::LEN as usize);
         let digest = signed_digest([header, metadata, index, &front.bytes[self.data_offset as usize..], digests]);
+        self.signed_digest = Some(digest);
         let mut block = crate::crypto::SignBlock::default();
         self.signers.iter().try_for_each(|key| block.sign(key, &digest))?;
         Ok(block.encode())
@@ -447,7 +459,7 @@ impl Apr2Writer {
 
     #[cfg(not(feature = "signing"))]
     #[allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "as with the feature")]
-    fn sign(&self, _front: &Front, _digests: &[u8]) -> Result<Vec<u8>> {
+    fn sign(&mut self, _front: &Front, _digests: &[u8]) -> Result<Vec<u8>> {
         Ok(Vec::new())
     }
 }

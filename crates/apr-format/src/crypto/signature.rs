@@ -137,6 +137,14 @@ impl SignBlock {
         Ok(())
     }
 
+    /// Drops the signatures that are not of a file with this digest, and returns how many.
+    pub(crate) fn retain_valid(&mut self, digest: &Digest) -> usize {
+        let message = sign_message(digest);
+        let before = self.signatures.len();
+        self.signatures.retain(|Signature { public, signature }| verify_ed25519(public, &message, signature));
+        before - self.signatures.len()
+    }
+
     /// Which signatures are of a file with this digest, and which are by keys that the caller trusts.
     #[must_use]
     pub fn verify(&self, digest: &Digest, trusted: &[PublicKey]) -> Verification {
