@@ -18,12 +18,12 @@ pub(super) fn decryption_failed() -> Error {
 }
 
 /// The cipher under `key`; it wipes its key schedule when dropped.
-pub(super) fn cipher(key: &[u8; 32]) -> Aes256Gcm {
+pub(crate) fn cipher(key: &[u8; 32]) -> Aes256Gcm {
     Aes256Gcm::new(key.into())
 }
 
 /// Appends the ciphertext of `plain`, of the same length, and the tag of 16 bytes to `out`.
-pub(super) fn seal(cipher: &Aes256Gcm, nonce: &[u8; NONCE_LEN], aad: &[u8], plain: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn seal(cipher: &Aes256Gcm, nonce: &[u8; NONCE_LEN], aad: &[u8], plain: &[u8], out: &mut Vec<u8>) {
     let start = out.len();
     out.resize(start + plain.len(), 0);
     let tag = InOutBuf::new(plain, &mut out[start..])

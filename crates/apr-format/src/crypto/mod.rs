@@ -69,7 +69,7 @@
 //! from the caller.
 
 #[cfg(feature = "encryption")]
-mod aead;
+pub(crate) mod aead;
 mod block;
 #[cfg(feature = "encryption")]
 mod encryption;
