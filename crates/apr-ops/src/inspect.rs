@@ -41,6 +41,9 @@ pub struct InspectReport {
     /// How tensors are compressed, where some are; the codec with the most tensors first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub compression: Vec<CodecShare>,
+    /// Fingerprints of the keys that the model says it is signed with; nobody has verified it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub signed_by: Vec<String>,
     /// Header fields of the format.
     pub header: Value,
     /// Files the checkpoint consists of.
@@ -92,6 +95,11 @@ pub fn inspect(reader: &dyn CheckpointReader, file: &str, model: Option<&FamilyM
     let bytes = dtypes.iter().fold(0_u64, |sum, share| sum.saturating_add(share.bytes));
     let header = reader.header_fields();
     let metadata = reader.metadata();
+    let mut warnings = reader.warnings().to_vec();
+    let signed_by = signers(reader).unwrap_or_else(|error| {
+        warnings.push(format!("the signatures can't be read: {error}"));
+        Vec::new()
+    });
     InspectReport {
         file: file.to_owned(),
         format: reader.format(),
@@ -106,13 +114,28 @@ pub fn inspect(reader: &dyn CheckpointReader, file: &str, model: Option<&FamilyM
         quantization: quantization(metadata, &dtypes),
         dtypes,
         compression: codec_shares(reader),
+        signed_by,
         header,
         files: reader.files().to_vec(),
         companions: reader.companions().to_vec(),
         family: model.map(FamilyModel::description),
         metadata: without_texts(metadata),
-        warnings: reader.warnings().to_vec(),
+        warnings,
     }
+}
+
+#[cfg(feature = "signing")]
+fn signers(reader: &dyn CheckpointReader) -> apr::Result<Vec<String>> {
+    use apr::crypto::{PublicKey, SignBlock};
+    let block = reader.signed()?.and_then(|signed| signed.signatures);
+    let block = block.map(|block| SignBlock::decode(&block)).transpose()?.unwrap_or_default();
+    Ok(block.signatures().iter().map(|signature| PublicKey::Verifying(signature.public).fingerprint()).collect())
+}
+
+#[cfg(not(feature = "signing"))]
+#[allow(clippy::unnecessary_wraps, reason = "as with the feature")]
+fn signers(_reader: &dyn CheckpointReader) -> apr::Result<Vec<String>> {
+    Ok(Vec::new())
 }
 
 fn codec_shares(reader: &dyn CheckpointReader) -> Vec<CodecShare> {

@@ -80,6 +80,7 @@ fn render(out: &mut dyn Write, report: &InspectReport, args: &InspectArgs) -> io
     }
     render_header_summary(out, &report.header)?;
     render_compression(out, report)?;
+    render_signers(out, &report.signed_by)?;
     render_dtypes(out, report)?;
     if args.quantization || args.full {
         render_quantization(out, report)?;
@@ -153,6 +154,13 @@ fn render_compression(out: &mut dyn Write, report: &InspectReport) -> io::Result
     });
     let codecs: Vec<String> = codecs.collect();
     if codecs.is_empty() { Ok(()) } else { writeln!(out, "{:<12} {}", "Compression:", codecs.join(", ")) }
+}
+
+fn render_signers(out: &mut dyn Write, signers: &[String]) -> io::Result<()> {
+    if signers.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "{:<12} {} (`apr verify` checks it)", "Signed by:", signers.join(", "))
 }
 
 fn render_dtypes(out: &mut dyn Write, report: &InspectReport) -> io::Result<()> {

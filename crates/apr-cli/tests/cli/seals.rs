@@ -25,6 +25,10 @@ fn a_signature_in_place_keeps_every_tensor_and_verifies() {
         sandbox.apr(&format!("sign {name} --key stranger")).clean().says(&["2 signatures"]);
         sandbox.apr(&format!("verify {name} --trusted signer.pub")).ok();
         sandbox.apr(&format!("verify {name} --trusted stranger.pub")).ok();
+        let report: Value = sandbox.apr(&format!("inspect {name} --json")).clean().json();
+        assert_eq!(report["signed_by"].as_array().map(Vec::len), Some(2), "{name}");
+        let signer = report["signed_by"][0].as_str().expect("a fingerprint").to_owned();
+        sandbox.apr(&format!("inspect {name}")).clean().says(&[&format!("Signed by:   {signer}, ed25519:")]);
         sandbox.apr(&format!("export {name} -o {name}.safetensors --key owner")).ok();
         same(&sandbox, &format!("{name}.safetensors"), "m.safetensors");
     }
