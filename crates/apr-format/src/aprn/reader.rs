@@ -48,8 +48,8 @@ pub struct AprnReader {
 ///
 /// # Errors
 /// E001 when it is not APRN, E002 when parts are missing or contradict each other, E003 for versions and features that
-/// this build does not read, E004 when metadata don't parse because the file was damaged, E005 for a wrong key, E006 when
-/// no trusted key signed it, E008 beyond `limits`; each names `name`.
+/// this build does not read, E004 for a damaged file whose metadata don't parse or are all it has, E005 for a wrong key,
+/// E006 when no trusted key signed it, E008 beyond `limits`; each names `name`.
 pub fn open<S: ByteSource + 'static>(
     source: S,
     name: &str,
@@ -101,6 +101,13 @@ impl AprnReader {
             true => header.payload_size,
             false => header.uncompressed_size,
         };
+        if len == 0 {
+            // Nobody will read the payload, and so find out that the file is damaged.
+            self.check_crc()?;
+            if !self.is_plain() && !self.is_locked() {
+                self.unpacked()?;
+            }
+        }
         self.tensors.push(TensorInfo { name: PAYLOAD.into(), dtype: DType::U8, shape: vec![u64::from(len)].into() });
         self.ranges.push(0..len.into());
         Ok(None)
@@ -210,6 +217,9 @@ impl AprnReader {
             let len = range.end - range.start;
             return Err(Error::corrupt(format!("{} bytes at {offset} end past its {len} bytes", buf.len())));
         };
+        if buf.is_empty() {
+            return Ok(());
+        }
         self.check_crc()?;
         if self.is_plain() {
             return self.source.read_at(self.container.payload.start + start, buf);

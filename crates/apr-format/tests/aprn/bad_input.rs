@@ -82,6 +82,15 @@ fn no_byte_of_a_payload_comes_out_of_a_damaged_file() {
 }
 
 #[test]
+fn a_damaged_file_without_a_payload_does_not_open() {
+    let file = to_bytes(&(), ModelType::Custom, &as_published(Compression::None)).expect("a file");
+    look(file.clone()).expect("nothing to read");
+    for (bit, flipped) in corrupt::bit_flips(&file, 0..file.len()).enumerate() {
+        assert!(look(flipped).is_err(), "bit {bit}");
+    }
+}
+
+#[test]
 fn numbers_that_lie_are_refused_without_much_memory() {
     for file in small_files() {
         for at in 0..file.len() - 4 {
