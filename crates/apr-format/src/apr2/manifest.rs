@@ -32,7 +32,7 @@ use core::fmt;
 
 use apr_core::digest::{Digest, TensorDigest};
 use apr_core::json::{self, Object};
-use apr_core::{Code, Companion, DType, Error, Escaped, Limits, Metadata, Result, Shape, TensorInfo, check_file_name};
+use apr_core::{Companion, DType, Error, Escaped, Limits, Metadata, Result, Shape, TensorInfo, check_file_name};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::{Map, Value, json};
@@ -148,7 +148,10 @@ impl Manifest {
     /// signatures than a block holds.
     #[cfg(feature = "signing")]
     pub fn sign(&mut self, signers: &[crate::crypto::SigningKey]) -> Result<usize> {
+        use apr_core::Code;
+
         use crate::crypto::SignBlock;
+
         if let Some(entry) = self.shards.iter().find(|entry| entry.signed_digest.is_none()) {
             let message = "there is no digest of the shard that a signature could cover";
             return Err(Error::new(Code::Signature, message).in_file(&entry.file));
