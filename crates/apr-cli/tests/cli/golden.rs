@@ -79,7 +79,7 @@ fn broken(sandbox: &Sandbox) {
 }
 
 /// The fixture without its scripts, which no model folder of the hub would have.
-fn tiny_llama(sandbox: &Sandbox) {
+pub(crate) fn tiny_llama(sandbox: &Sandbox) {
     let fixture = locate::fixture("tiny-llama");
     for name in
         ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]

@@ -9,6 +9,7 @@ use apr_testkit::corrupt::overwrite;
 use serde_json::Value;
 
 use crate::container::{crc32, flipped, stored, weights, word, workshop};
+use crate::golden::tiny_llama;
 use crate::support::{Run, Sandbox, f32s, safetensors, scrambled};
 
 /// One way to store a model.
@@ -502,6 +503,29 @@ fn falsification_06_inspect_of_a_large_model_takes_no_memory() {
     let sandbox = Sandbox::new().with("m.apr", &head);
     sandbox.extend("m.apr", len, &[&footer[..8], &len.to_le_bytes()].concat());
     sandbox.shell(r#"ulimit -v 150000; exec "$APR" inspect m.apr"#).ok().says(&["4,294,967,296"]);
+}
+
+#[test]
+fn falsification_07_the_vocabulary_is_as_large_as_the_tokenizer_says() {
+    let sandbox = workshop();
+    tiny_llama(&sandbox);
+    let json = |name: &str| -> Value { serde_json::from_slice(&sandbox.read(name)).expect("JSON") };
+    let tokens = json("tiny-llama/tokenizer.json")["model"]["vocab"].as_object().expect("a vocabulary").len();
+    for line in [
+        "import tiny-llama -o m.apr --compress",
+        "import tiny-llama -o m.apr -f --recipient owner.pub",
+        "convert tiny-llama -o m.apr -f --sign signer --shard-size 200KB",
+    ] {
+        sandbox.apr(line).ok();
+        let report: Value = sandbox.apr("inspect m.apr --json").ok().json();
+        assert_eq!(report["vocab_size"], tokens, "{line}");
+    }
+    // Two that contradict each other are not taken.
+    let mut config = json("tiny-llama/config.json");
+    config["vocab_size"] = (tokens + 1).into();
+    sandbox.write("tiny-llama/config.json", config.to_string());
+    sandbox.apr("import tiny-llama -o n.apr").fails(5, &["lm_head.weight", "vocab"]);
+    assert!(!sandbox.path("n.apr").exists());
 }
 
 #[test]
