@@ -5,6 +5,7 @@ mod container;
 mod diff;
 mod edit;
 mod encryption;
+mod falsification;
 mod families;
 mod family_round_trip;
 mod gguf;
