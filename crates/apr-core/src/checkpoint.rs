@@ -96,6 +96,38 @@ pub struct FileChecksum {
     pub extents: Vec<Extent>,
 }
 
+impl FileChecksum {
+    /// Of the file up to the byte `end`, whose `parts` are given in any order: what is between them is padding.
+    ///
+    /// ```
+    /// use apr_core::{Extent, ExtentKind, FileChecksum};
+    ///
+    /// let tensor = Extent { kind: ExtentKind::Tensor(0), offset: 64, len: 8 };
+    /// let header = Extent { kind: ExtentKind::Structure, offset: 0, len: 40 };
+    /// let padding = Extent { kind: ExtentKind::Padding, offset: 40, len: 24 };
+    /// assert_eq!(FileChecksum::over(1, vec![tensor, header], 72).extents, [header, padding, tensor]);
+    /// ```
+    #[must_use]
+    pub fn over(crc32: u32, mut parts: Vec<Extent>, end: u64) -> Self {
+        parts.sort_by_key(|part| (part.offset, part.len));
+        let mut extents = Vec::with_capacity(2 * parts.len() + 1);
+        let mut position = 0;
+        for mut part in parts {
+            if part.offset > position {
+                extents.push(Extent { kind: ExtentKind::Padding, offset: position, len: part.offset - position });
+            }
+            // Only an empty tensor can start inside another part, and it covers nothing wherever it is.
+            part.offset = part.offset.max(position);
+            position = part.offset + part.len;
+            extents.push(part);
+        }
+        if end > position {
+            extents.push(Extent { kind: ExtentKind::Padding, offset: position, len: end - position });
+        }
+        Self { crc32, extents }
+    }
+}
+
 /// How the native container stores a tensor whose bytes do not lie there plainly (`spec/apr2.md`, "Per-tensor flags").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub struct StoredForm {

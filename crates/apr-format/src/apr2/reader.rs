@@ -363,20 +363,7 @@ impl CheckpointReader for Apr2Reader {
             parts.push(Extent { kind, offset: stored.place.offset, len: stored.place.len });
         }
         parts.push(structure(self.trailer_offset, self.trailer.footer_offset));
-        parts.sort_by_key(|part| (part.offset, part.len));
-
-        let mut extents = Vec::with_capacity(2 * parts.len());
-        let mut position = 0;
-        for mut part in parts {
-            if part.offset > position {
-                extents.push(Extent { kind: ExtentKind::Padding, offset: position, len: part.offset - position });
-            }
-            // Only an empty tensor can start inside another one, and it covers nothing wherever it is.
-            part.offset = part.offset.max(position);
-            position = part.offset + part.len;
-            extents.push(part);
-        }
-        Some(FileChecksum { crc32: self.footer.crc32, extents })
+        Some(FileChecksum::over(self.footer.crc32, parts, self.trailer.footer_offset))
     }
 
     fn read_raw(&self, offset: u64, buf: &mut [u8]) -> Result<()> {

@@ -66,7 +66,7 @@ impl Parts {
         let Some(crc_offset) = self.checksum_offset(end, source.len())? else { return Ok(None) };
         let mut crc = [0; 4];
         source.read_at(crc_offset, &mut crc)?;
-        Ok(Some(FileChecksum { crc32: u32::from_le_bytes(crc), extents: self.extents(crc_offset) }))
+        Ok(Some(FileChecksum::over(u32::from_le_bytes(crc), self.parts(), crc_offset)))
     }
 
     fn checksum_offset(&mut self, end: u64, len: u64) -> Result<Option<u64>> {
@@ -85,9 +85,9 @@ impl Parts {
         Ok(Some(len - CRC_LEN))
     }
 
-    /// The parts in order, gaps included. A tensor that is presented in another layout than it is stored in counts as
+    /// The parts, without what pads them. A tensor that is presented in another layout than it is stored in counts as
     /// structure: its bytes are not what a pass reads of it.
-    fn extents(&self, end: u64) -> Vec<Extent> {
+    fn parts(&self) -> Vec<Extent> {
         let sections =
             self.sections.iter().map(|part| Extent { kind: ExtentKind::Structure, offset: part.offset, len: part.len });
         let tensors = self.tensors.iter().enumerate().map(|(at, entry)| {
@@ -95,23 +95,7 @@ impl Parts {
             let kind = if plain { ExtentKind::Tensor(at) } else { ExtentKind::Structure };
             Extent { kind, offset: entry.offset, len: entry.len }
         });
-        let mut parts: Vec<Extent> = sections.chain(tensors).collect();
-        parts.sort_by_key(|part| (part.offset, part.len));
-        let mut extents = Vec::with_capacity(2 * parts.len() + 1);
-        let mut position = 0;
-        for mut part in parts {
-            if part.offset > position {
-                extents.push(Extent { kind: ExtentKind::Padding, offset: position, len: part.offset - position });
-            }
-            // Only an empty tensor can start inside another part, and it covers nothing wherever it is.
-            part.offset = part.offset.max(position);
-            position = part.offset + part.len;
-            extents.push(part);
-        }
-        if end > position {
-            extents.push(Extent { kind: ExtentKind::Padding, offset: position, len: end - position });
-        }
-        extents
+        sections.chain(tensors).collect()
     }
 }
 
