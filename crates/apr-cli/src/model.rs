@@ -119,7 +119,9 @@ pub(crate) fn refuse_interrupted(path: &Path) -> Outcome {
 pub(crate) fn is_encrypted(reader: &dyn CheckpointReader) -> bool {
     let fields = reader.header_fields();
     let flags = fields.get("flags").and_then(serde_json::Value::as_array);
-    flags.is_some_and(|flags| flags.iter().any(|flag| flag == "ENCRYPTED"))
+    flags.is_some_and(|flags| {
+        flags.iter().filter_map(serde_json::Value::as_str).any(|flag| flag.eq_ignore_ascii_case("encrypted"))
+    })
 }
 
 /// Whether the path stands for several files, so that its bytes alone say nothing.

@@ -65,6 +65,10 @@ fn changes(reader: &dyn CheckpointReader) -> Result<Vec<String>, Error> {
 
 /// Tensors that get another layout, by the dtype that they get.
 fn recoded(reader: &dyn CheckpointReader) -> Vec<String> {
+    if reader.format() == FormatId::Aprn {
+        // What is stored of its arrays is the packed payload; they are taken out as they are.
+        return Vec::new();
+    }
     let mut counts: Vec<(&str, u64)> = Vec::new();
     for (at, info) in reader.tensors().iter().enumerate() {
         if info.byte_len().is_ok_and(|len| len == reader.stored(at).len) && !info.dtype.is_quantized() {

@@ -38,6 +38,30 @@ fn real_files_are_inspected_validated_and_upgraded() {
     }
 }
 
+/// A linear regression that a published program fitted and saved in four ways.
+#[test]
+fn a_real_typed_model_is_upgraded_however_it_was_packed() {
+    let Some(folder) = locate::shared_data("apr") else { return };
+    for name in ["linreg", "linreg-zstd", "linreg-signed-sk07x32", "linreg-enc-password-hunter2"] {
+        let file = std::fs::read(folder.join(format!("aprender-0.20.0-{name}.aprn.apr"))).expect("it can be read");
+        let sandbox = Sandbox::new().with("old.apr", file).with("password", "hunter2\n");
+        let report = sandbox.apr("upgrade old.apr new.apr --password-file password --json").ok().json();
+        assert_eq!(report["changes"].as_array().map(Vec::len), Some(2), "format and integrity alone: {report}");
+        sandbox.apr("validate new.apr").ok();
+        sandbox.apr("export new.apr -o new.safetensors").ok();
+        let bytes = sandbox.read("new.safetensors");
+        // The bits that the program's own payload has.
+        let values = [0x3f80_0004_u32, 0x4000_0000, 0xb5d1_05eb].map(u32::to_le_bytes).concat();
+        assert!(bytes.ends_with(&values), "{name}");
+        if name.contains("enc") {
+            sandbox.apr("decrypt old.apr -o plain.apr").fails(4, &["E005"]);
+            sandbox.apr("decrypt old.apr -o plain.apr --password-file password").ok();
+            sandbox.apr("diff new.apr plain.apr --tolerance 0 --exit-code").ok();
+            sandbox.apr("encrypt old.apr -o x.apr --password-file password").fails(1, &["encrypted already"]);
+        }
+    }
+}
+
 #[test]
 fn an_import_of_the_source_and_an_upgrade_of_its_conversion_are_the_same_model() {
     let Some(folder) = locate::shared_data("apr") else { return };
