@@ -1,10 +1,10 @@
-"""Reads signed and encrypted APR2 from its specification alone: a second opinion on the crate, and its description.
+"""Reads APR2 as `docs/format` describes it, and from that text alone: a second opinion on the crate and on the pages.
 
     python apr2_reference.py verify  FILE [--trusted PUBLIC.pem]...            CRC, digests, signatures, licence
     python apr2_reference.py decrypt FILE [--key PRIVATE.pem] [--password-file TEXT]    SHA-256 of each tensor's bytes
 
-Prints JSON; ends with status 1 and a message at the first thing that is not as it should be. Needs cryptography >= 44
-and blake3. A compressed tensor is deciphered, which checks its bytes, but not decompressed: its sha256 is null.
+Prints JSON; ends with status 1 and a message at the first thing that is not as it should be. Needs cryptography >= 44,
+blake3, numpy and zstandard. Sparse layouts are not made dense: such a tensor's sha256 is null.
 """
 
 import argparse
@@ -24,6 +24,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from apr2_codecs import decode
 
 ENCRYPTED, SIGNED, LICENSED = 16, 32, 256
 DTYPES = dict(enumerate("F32 F16 BF16 I8 I16 I32 I64 U8 F64 BOOL U16 U32 U64 F8_E4M3 F8_E5M2 C64 Q8_0 Q4_0 Q4_1 Q5_0 "
@@ -57,10 +59,10 @@ def read_front(file):
         name, at = index[at + 2:end_of_name].decode(), end_of_name
         code, dims = index[at], index[at + 1]
         shape, at = list(struct.unpack_from(f"<{dims}Q", index, at + 2)), at + 2 + 8 * dims
-        offset, size, _raw_size, bits = struct.unpack_from("<QQQI", index, at)
+        offset, size, raw_size, bits = struct.unpack_from("<QQQI", index, at)
         at, end = at + 28, max(end, data + offset + size)
         entries.append({"name": name, "dtype": DTYPES.get(code, f"ggml {code - 64}"), "shape": shape, "flags": bits,
-                        "stored": file[data + offset:data + offset + size]})
+                        "raw_size": raw_size, "stored": file[data + offset:data + offset + size]})
     check(at == len(index), "length of the index")
     return flags, [file[:32], metadata, index], entries, encr, -(-end // 64) * 64
 
@@ -132,7 +134,8 @@ def decrypt(file, key, password):
             pieces = [stored[at:at + 65552] for at in range(0, len(stored), 65552)]
             stored = b"".join(cipher.decrypt(struct.pack("<Q3xB", number, number + 1 == len(pieces)), piece, None)
                               for number, piece in enumerate(pieces))
-        entry["sha256"] = None if bits & 0xFFF else hashlib.sha256(stored).hexdigest()
+        raw = decode(stored, entry.pop("raw_size"), bits & 0xF, bits >> 4 & 0xF, entry["dtype"]) if bits & 0xFF else stored
+        entry["sha256"] = None if bits & 0xF00 else hashlib.sha256(raw).hexdigest()
     return entries
 
 

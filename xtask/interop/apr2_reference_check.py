@@ -1,4 +1,4 @@
-"""Lets apr2_reference.py, which knows only the specification, read what apr encrypts, signs and licenses.
+"""Lets apr2_reference.py, which knows only `docs/format`, read what apr compresses, encrypts, signs and licenses.
 
     python apr2_reference_check.py APR MODEL.safetensors
 """
@@ -98,6 +98,14 @@ with tempfile.TemporaryDirectory() as folder:
     # An import gives names of its own; the bytes stay.
     originals = content("plain.apr")
     check(expected <= Counter(originals.values()), "plain.apr has not all tensors of the original")
+    for choice in ("auto", "lz4", "zstd", "best"):
+        for precision in ((), ("--precision", "fp32"), ("--precision", "fp16")):
+            apr("convert", "plain.apr", "--output", "cast.apr", "--compress", "none", "-f", *precision)
+            apr("convert", "cast.apr", "--output", "packed.apr", f"--compress={choice}", "-f")
+            check(content("packed.apr") == content("cast.apr"), f"tensors differ with --compress={choice} {precision}")
+    apr("convert", "plain.apr", "--output", "packed.apr", "--compress", "-f")
+    apr("encrypt", "packed.apr", "--output", "both.apr", *locks)
+    check_sealed("both.apr", originals)
     apr("encrypt", "plain.apr", "--output", "sealed.apr", *locks)
     apr("encrypt", "plain.apr", "--output", "hidden.apr", "--encrypt-metadata", *locks)
     for sealed in ("sealed.apr", "hidden.apr"):
@@ -109,4 +117,4 @@ with tempfile.TemporaryDirectory() as folder:
     check_sealed("sealed.apr", originals)
     apr("convert", "plain.apr", "--output", "parts.apr", "--shard-size", str(model.stat().st_size // 3), "--sign", "signer")
     check_manifest("parts.apr", "signer.pub")
-print(f"{expected.total()} tensors: the reference verifies and decrypts what apr wrote")
+print(f"{expected.total()} tensors: the reference verifies, decrypts and decompresses what apr wrote")
