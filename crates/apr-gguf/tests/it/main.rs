@@ -9,6 +9,7 @@ use apr_testkit::PeakAlloc;
 mod bad;
 mod corpus;
 mod endian;
+mod ggml;
 mod read;
 mod splits;
 mod sweep;

@@ -1,0 +1,4 @@
+//! Families against models and specifications that others wrote.
+
+mod reference;
+mod specification;

@@ -1,0 +1,23 @@
+//! The native containers: written, read, sealed, cut and broken.
+
+mod aprn;
+mod bad_front;
+mod bad_index;
+mod bad_trailer;
+mod codec;
+mod crypto;
+mod encoded;
+mod layout;
+mod older;
+mod reading;
+mod round_trip;
+mod shards;
+mod support;
+mod sweep;
+mod ties;
+mod writing;
+
+use apr_testkit::PeakAlloc;
+
+#[global_allocator]
+static ALLOCATOR: PeakAlloc = PeakAlloc;

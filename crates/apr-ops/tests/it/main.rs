@@ -1,0 +1,12 @@
+//! Passes over whole models.
+
+mod companion_memory;
+mod gguf;
+mod second_opinion;
+mod valid_fixtures;
+mod watermark_memory;
+
+use apr_testkit::PeakAlloc;
+
+#[global_allocator]
+static ALLOCATOR: PeakAlloc = PeakAlloc;

@@ -1,0 +1,4 @@
+//! The facade from outside.
+
+mod gguf;
+mod streaming;
