@@ -33,7 +33,12 @@ pub(crate) struct Steps {
     passed: usize,
     failed: Vec<String>,
     skipped: Vec<String>,
+    /// Seconds, and what took them.
+    times: Vec<(f32, String)>,
 }
+
+/// How many of the slowest steps are named at the end.
+const SLOWEST: usize = 5;
 
 impl Steps {
     pub(crate) fn new() -> Self {
@@ -46,6 +51,7 @@ impl Steps {
         let start = Instant::now();
         let outcome = step();
         let seconds = start.elapsed().as_secs_f32();
+        self.times.push((seconds, what.to_string()));
         match outcome {
             Ok(value) => {
                 self.passed += 1;
@@ -67,8 +73,14 @@ impl Steps {
     }
 
     /// Prints the sums.
-    pub(crate) fn finish(self) -> ExitCode {
+    pub(crate) fn finish(mut self) -> ExitCode {
         println!();
+        let total: f32 = self.times.iter().map(|(seconds, _)| seconds).sum();
+        println!("{total:.0} s in all; the slowest steps:");
+        self.times.sort_by(|a, b| b.0.total_cmp(&a.0));
+        for (seconds, what) in self.times.iter().take(SLOWEST) {
+            println!("{seconds:7.1} s  {what}");
+        }
         for line in self.skipped.iter().chain(&self.failed) {
             println!("{line}");
         }
