@@ -5,7 +5,6 @@ The expected sums, logits and embeddings come from NumPy (`fixtures/tiny-llama/c
 the `tokenizers` package.
 """
 
-import ctypes
 import json
 import subprocess
 import sys
@@ -18,6 +17,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from bert import Bert
+from llama_quantize import quantize as llama_quantize
 from synthetic import write_llama
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -125,15 +125,6 @@ def check_embeddings(folder):
         cosine = float(found @ expected / np.linalg.norm(found) / np.linalg.norm(expected))
         worst = min(worst, cosine)
     check(worst > 0.9999, f"MiniLM's embeddings in llama.cpp are NumPy's (least cosine {worst:.6f})")
-
-
-def llama_quantize(source, target, file_type):
-    parameters = llama_cpp.llama_model_quantize_default_params()
-    parameters.nthread = 2
-    parameters.ftype = file_type
-    result = llama_cpp.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(parameters))
-    if result != 0:
-        raise SystemExit(f"llama_model_quantize to {file_type} ended with {result}")
 
 
 def check_files(folder):

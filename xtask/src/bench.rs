@@ -12,9 +12,10 @@ pub(crate) fn run(steps: &mut Steps, arguments: &[&str]) {
     steps.run("the Python reference environment", reference::set_up_python);
     steps.run("all-MiniLM-L6-v2, for its weights", reference::fetch_model);
     steps.run("llama.cpp, to compare with", reference::set_up_llama_cpp);
-    steps.run("release build", || {
+    steps.run("build as it is shipped", || {
         let what = [
-            "--release",
+            "--profile",
+            "dist",
             "-p",
             "apr-cli",
             "-p",
@@ -31,7 +32,7 @@ pub(crate) fn run(steps: &mut Steps, arguments: &[&str]) {
     steps.run("figures", || {
         let folder = folder();
         fs::create_dir_all(&folder).map_err(Stop::failed)?;
-        let release = target_dir().join("release");
+        let release = target_dir().join("dist");
         let mut command = program(reference::python());
         command.arg(workspace().join("xtask/bench/bench.py"));
         command.arg("--apr").arg(release.join("apr"));

@@ -2,6 +2,7 @@
 
 mod bench;
 mod fuzz;
+mod interop;
 mod lint;
 mod process;
 mod reference;
@@ -18,6 +19,7 @@ const HELP: &str = "\
 Usage: cargo xtask TASK
 
   test   set up what the tests compare with, then run every test: workspace, no_std, wasm32, Node, fixtures
+  interop  let live peers judge what apr writes: llama.cpp, torch, candle; takes many minutes the first time
   lint   formatting, clippy, the limits of layers 0-2, dependencies, documentation
   ci     lint, then test
   wasm   only the wasm32 build and its test under Node
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
     let mut steps = Steps::new();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["test"] => test::run(&mut steps),
+        ["interop"] => interop::run(&mut steps),
         ["lint"] => lint::run(&mut steps),
         ["ci"] => {
             lint::run(&mut steps);

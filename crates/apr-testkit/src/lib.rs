@@ -17,6 +17,7 @@ pub mod gguf;
 pub mod locate;
 pub mod older;
 mod peak;
+pub mod peers;
 mod read_all;
 mod sparse;
 

@@ -11,6 +11,7 @@ mod family_round_trip;
 mod gguf;
 mod golden;
 mod interruption;
+mod llama_cpp;
 mod pytorch;
 mod qa_container;
 mod qa_conversion;

@@ -4,27 +4,23 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use apr_core::{DType, Metadata};
+use apr_testkit::peers::agreed;
 
 use super::write::{DTYPES, sample, tensor, write};
 
 /// A Python that has torch (Debian's `python3-torch`, or `pip install torch`).
-///
-/// Where none is, the test returns; a line on stderr says that it was skipped. In CI nothing may be skipped.
-fn python_with_torch() -> Option<PathBuf> {
+fn python_with_torch() -> PathBuf {
     let given = std::env::var_os("APR_TORCH_PYTHON").map(PathBuf::from);
-    let found = given.into_iter().chain(["python3", "/usr/bin/python3"].map(PathBuf::from)).find(|python| {
+    let mut pythons = given.into_iter().chain(["python3", "/usr/bin/python3"].map(PathBuf::from));
+    let found = pythons.find(|python| {
         let output = Command::new(python).args(["-c", "import torch"]).output();
         output.is_ok_and(|output| output.status.success())
     });
-    if found.is_none() {
-        assert!(std::env::var_os("CI").is_none(), "no Python here has torch, and in CI nothing may be skipped");
-        eprintln!("skipped: no Python here has torch; APR_TORCH_PYTHON may name one");
-    }
-    found
+    found.expect("a Python with torch; APR_TORCH_PYTHON may name one")
 }
 
 /// Runs `tests/golden/load.py`, which gives what torch sees as JSON.
-fn load(python: &PathBuf, file: &[u8], command: &str) -> serde_json::Value {
+fn load(file: &[u8], command: &str) -> serde_json::Value {
     static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     let folder = std::env::temp_dir().join(format!("apr-pytorch-{}-{number}", std::process::id()));
@@ -32,7 +28,7 @@ fn load(python: &PathBuf, file: &[u8], command: &str) -> serde_json::Value {
     let path = folder.join("model.pt");
     std::fs::write(&path, file).expect("the folder is writable");
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/load.py");
-    let output = Command::new(python).arg(script).arg(command).arg(&path).output().expect("Python starts");
+    let output = Command::new(python_with_torch()).arg(script).arg(command).arg(&path).output().expect("Python starts");
     std::fs::remove_dir_all(&folder).expect("the folder is ours");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).expect("JSON")
@@ -49,42 +45,51 @@ fn as_loaded(tensors: &[(apr_core::TensorInfo, Vec<u8>)]) -> serde_json::Value {
     tensors.iter().map(tensor).collect()
 }
 
+/// Asserts that torch loads a file with these tensors and ties, now or when it was last asked.
+fn loads(record: &str, tensors: &[(apr_core::TensorInfo, Vec<u8>)], metadata: &Metadata, shared: &[[&str; 2]]) {
+    let file = write(tensors, metadata);
+    agreed(&format!("torch/{record}"), &[("model.pt".into(), file.clone())], || {
+        let loaded = load(&file, "load");
+        assert_eq!(loaded["tensors"], as_loaded(tensors));
+        assert_eq!(loaded["shared"], serde_json::json!(shared));
+    });
+}
+
+/// Asserts that `torch.save` writes the same pickle and entries, now or when it was last asked.
+fn is_what_torch_saves(record: &str, tensors: &[(apr_core::TensorInfo, Vec<u8>)], metadata: &Metadata) {
+    let file = write(tensors, metadata);
+    agreed(&format!("torch/{record}"), &[("model.pt".into(), file.clone())], || {
+        assert_eq!(load(&file, "compare"), serde_json::json!({ "different": [] }));
+    });
+}
+
 #[test]
 fn torch_loads_every_dtype_and_shape_with_weights_only() {
-    let Some(python) = python_with_torch() else { return };
     let shapes: [&[u64]; 7] = [&[], &[1], &[0], &[3, 0, 2], &[2, 3], &[300, 2], &[1, 2, 3, 4, 5]];
     let tensors: Vec<_> = DTYPES
         .iter()
         .flat_map(|dtype| shapes.iter().map(move |shape| tensor(&format!("{dtype}.ö.{shape:?}"), *dtype, shape)))
         .collect();
-    let loaded = load(&python, &write(&tensors, &Metadata::new()), "load");
-    assert_eq!(loaded["tensors"], as_loaded(&tensors));
-    assert_eq!(loaded["shared"], serde_json::json!([]));
-    assert_eq!(load(&python, &write(&[], &Metadata::new()), "load")["tensors"], serde_json::json!([]));
+    loads("every_dtype", &tensors, &Metadata::new(), &[]);
+    loads("no_tensors", &[], &Metadata::new(), &[]);
 }
 
 #[test]
 fn tied_tensors_share_their_storage_in_torch() {
-    let Some(python) = python_with_torch() else { return };
     let (tensors, metadata) = sample();
-    let loaded = load(&python, &write(&tensors, &metadata), "load");
-    assert_eq!(loaded["tensors"], as_loaded(&tensors));
-    assert_eq!(loaded["shared"], serde_json::json!([["embed.weight", "head.weight"]]));
+    loads("tied", &tensors, &metadata, &[["embed.weight", "head.weight"]]);
 }
 
 #[test]
 fn seventy_thousand_tensors_load() {
-    let Some(python) = python_with_torch() else { return };
     let tensors: Vec<_> = (0..70_000).map(|i| tensor(&format!("layers.{i}.weight"), DType::U8, &[1])).collect();
-    assert_eq!(load(&python, &write(&tensors, &Metadata::new()), "load")["tensors"], as_loaded(&tensors));
+    loads("seventy_thousand", &tensors, &Metadata::new(), &[]);
 }
 
 #[test]
 fn pickle_and_entries_are_the_bytes_that_torch_writes() {
-    let Some(python) = python_with_torch() else { return };
     let (mut tensors, metadata) = sample();
     tensors.extend((0..1996).map(|i| tensor(&format!("{i}"), DType::F16, &[i % 3, 257])));
-    assert_eq!(load(&python, &write(&tensors, &metadata), "compare"), serde_json::json!({"different": []}));
-    let one = [tensor("x", DType::F32, &[70_000])];
-    assert_eq!(load(&python, &write(&one, &Metadata::new()), "compare"), serde_json::json!({"different": []}));
+    is_what_torch_saves("saved_many", &tensors, &metadata);
+    is_what_torch_saves("saved_one", &[tensor("x", DType::F32, &[70_000])], &Metadata::new());
 }

@@ -1,0 +1,33 @@
+//! Live peers: programs of others that load, run and rewrite what we write.
+//!
+//! They take minutes to build or to fetch, so the gate goes without them. What they agreed with is recorded in
+//! `fixtures/peers/`, and `cargo xtask test` checks that we still write those very bytes.
+
+use crate::process::{cargo, run as run_program, target_dir};
+use crate::reference;
+use crate::steps::Steps;
+
+pub(crate) fn run(steps: &mut Steps) {
+    steps.run("the Python reference environment", reference::set_up_python);
+    let torch = steps.run("torch, for PyTorch's files", reference::set_up_torch);
+    let minilm = steps.run("the model all-MiniLM-L6-v2", reference::fetch_model);
+    let llama_cpp = steps.run("llama.cpp, to compare with", reference::set_up_llama_cpp);
+    steps.run("candle reads what apr writes, and adds numbers with it", || {
+        run_program(&mut cargo("test", ["--package", "apr-interop"]))
+    });
+    if torch.is_some() {
+        steps.run("torch loads what apr writes", || ask("apr-pytorch", "torch::"));
+    }
+    if llama_cpp.and(minilm).is_some() {
+        steps.run("llama.cpp quantizes to the same files", || ask("apr-cli", "llama_cpp::"));
+        steps.run("llama.cpp loads, runs and equals what apr writes", || {
+            reference::check_with_llama_cpp(&target_dir().join("debug/apr"))
+        });
+    }
+}
+
+/// Runs the tests of a crate that ask a peer, and lets them record what it agreed with.
+fn ask(package: &str, tests: &str) -> crate::steps::Outcome {
+    let mut command = cargo("test", ["--package", package, "--all-features", "--test", "*", tests]);
+    run_program(command.env("APR_INTEROP", "1"))
+}
