@@ -71,7 +71,7 @@ pub(crate) fn open_with_companions(path: &Path, context: &Context) -> Outcome<Mo
 /// Opens a model, and again with the password that the user is asked for.
 fn unlocked(open: impl Fn(&Context) -> Outcome<Model>, context: &Context) -> Outcome<Model> {
     let model = open(context)?;
-    if !model.reader.is_locked() {
+    if !model.reader.container().is_locked() {
         return Ok(model);
     }
     let locked = || secrets::locked(context, &model.name);
@@ -100,7 +100,7 @@ fn described(reader: Box<dyn CheckpointReader>, context: &Context) -> Outcome<Bo
 
 /// Says that signatures and licence of a file are not those of another one that is made of it.
 pub(crate) fn warn_of_seals(reader: &dyn CheckpointReader, context: &Context) -> Outcome {
-    if reader.signed()?.is_some_and(|signed| signed.signatures.is_some() || signed.licence.is_some()) {
+    if reader.container().signed()?.is_some_and(|signed| signed.signatures.is_some() || signed.licence.is_some()) {
         context.printer.warn("the source is signed, which holds for that file alone: the output is not");
     }
     Ok(())
@@ -115,13 +115,9 @@ pub(crate) fn refuse_interrupted(path: &Path) -> Outcome {
     Ok(())
 }
 
-/// Whether a model's tensors are encrypted, be it that a key opens them.
+/// Whether a model's tensors are encrypted, even if a key opens them.
 pub(crate) fn is_encrypted(reader: &dyn CheckpointReader) -> bool {
-    let fields = reader.header_fields();
-    let flags = fields.get("flags").and_then(serde_json::Value::as_array);
-    flags.is_some_and(|flags| {
-        flags.iter().filter_map(serde_json::Value::as_str).any(|flag| flag.eq_ignore_ascii_case("encrypted"))
-    })
+    reader.container().features().encrypted
 }
 
 /// Whether the path stands for several files, so that its bytes alone say nothing.

@@ -7,8 +7,8 @@ use alloc::vec::Vec;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::digest::{ChunkSums, Digest};
-use crate::{DType, Error, FormatId, Metadata, Result, Shape, Sink};
+use crate::digest::ChunkSums;
+use crate::{Container, DType, Error, FormatId, Metadata, Result, Shape, Sink, Stored};
 
 /// A tensor as its format describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -34,17 +34,6 @@ impl TensorInfo {
     }
 }
 
-/// Where a tensor lies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct StoredRange {
-    /// Index into [`CheckpointReader::files`].
-    pub file: usize,
-    /// From the start of that file, in bytes.
-    pub offset: u64,
-    /// Bytes stored; less than the decoded length for compressed tensors.
-    pub len: u64,
-}
-
 /// A file of the checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FileInfo {
@@ -63,91 +52,12 @@ pub struct Companion {
     pub len: u64,
 }
 
-/// What a part of a file is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExtentKind {
-    /// Header, metadata, index, trailer.
-    Structure,
-    /// Bytes of the tensor with this position in [`CheckpointReader::tensors`].
-    Tensor(usize),
-    /// Bytes of the companion with this position in [`CheckpointReader::companions`].
-    Companion(usize),
-    /// Bytes that align what follows; zero in a well-made file.
-    Padding,
-}
-
-/// A part of the file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Extent {
-    /// What it is for.
-    pub kind: ExtentKind,
-    /// From the start of the file, in bytes.
-    pub offset: u64,
-    /// Length in bytes.
-    pub len: u64,
-}
-
-/// A checksum over a file, and the parts that make up what it covers, in order and without gaps.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FileChecksum {
-    /// CRC-32 (IEEE) that the file states.
-    pub crc32: u32,
-    /// Everything the checksum covers.
-    pub extents: Vec<Extent>,
-}
-
-impl FileChecksum {
-    /// Of the file up to the byte `end`, whose `parts` are given in any order: what is between them is padding.
-    ///
-    /// ```
-    /// use apr_core::{Extent, ExtentKind, FileChecksum};
-    ///
-    /// let tensor = Extent { kind: ExtentKind::Tensor(0), offset: 64, len: 8 };
-    /// let header = Extent { kind: ExtentKind::Structure, offset: 0, len: 40 };
-    /// let padding = Extent { kind: ExtentKind::Padding, offset: 40, len: 24 };
-    /// assert_eq!(FileChecksum::over(1, vec![tensor, header], 72).extents, [header, padding, tensor]);
-    /// ```
+impl Companion {
+    /// What reading a companion ends with where there is none at that position.
     #[must_use]
-    pub fn over(crc32: u32, mut parts: Vec<Extent>, end: u64) -> Self {
-        parts.sort_by_key(|part| (part.offset, part.len));
-        let mut extents = Vec::with_capacity(2 * parts.len() + 1);
-        let mut position = 0;
-        for mut part in parts {
-            if part.offset > position {
-                extents.push(Extent { kind: ExtentKind::Padding, offset: position, len: part.offset - position });
-            }
-            // Only an empty tensor can start inside another part, and it covers nothing wherever it is.
-            part.offset = part.offset.max(position);
-            position = part.offset + part.len;
-            extents.push(part);
-        }
-        if end > position {
-            extents.push(Extent { kind: ExtentKind::Padding, offset: position, len: end - position });
-        }
-        Self { crc32, extents }
+    pub fn absent(position: usize) -> Error {
+        Error::format(alloc::format!("there is no companion {position}"))
     }
-}
-
-/// How the native container stores a tensor whose bytes do not lie there plainly (`spec/apr2.md`, "Per-tensor flags").
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-pub struct StoredForm {
-    /// Codec, filter and layout, in the bits of the index entry's flags.
-    pub flags: u32,
-    /// Bytes after decoding; of a sparse tensor, those of its layout.
-    pub raw_len: u64,
-    /// Bytes before encryption.
-    pub len: u64,
-}
-
-/// The signatures over a checkpoint, and what they sign; blocks are whole, with head and padding.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Signed {
-    /// BLAKE3-256 of everything that is signed.
-    pub digest: Digest,
-    /// The SIGN block, where there is one.
-    pub signatures: Option<Vec<u8>>,
-    /// The LICN block, where there is one.
-    pub licence: Option<Vec<u8>>,
 }
 
 /// Something a conversion could not keep.
@@ -164,6 +74,9 @@ pub struct Loss {
 /// A checkpoint opened for reading.
 ///
 /// Opening reads headers only; tensor bytes are fetched on demand, any range at a time, from any thread.
+///
+/// No method has a default: a reader over another one that forgot to pass something on would contradict what it does
+/// pass on, and so does not compile.
 pub trait CheckpointReader: Send + Sync {
     /// The format of the bytes.
     fn format(&self) -> FormatId;
@@ -174,8 +87,9 @@ pub trait CheckpointReader: Send + Sync {
     /// The tensors, in the order their bytes are stored.
     fn tensors(&self) -> &[TensorInfo];
 
-    /// Where a tensor lies.
-    fn stored(&self, tensor: usize) -> StoredRange;
+    /// How a tensor is stored. A reader over another one passes on what that says, or replaces it as a whole by
+    /// [`Stored::derived`].
+    fn stored(&self, tensor: usize) -> Stored<'_>;
 
     /// Fills `buf` with decoded bytes of a tensor, from `offset` within it on.
     ///
@@ -183,126 +97,30 @@ pub trait CheckpointReader: Send + Sync {
     /// E002 past the tensor's end or where stored bytes don't decode, E007 when reading fails.
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()>;
 
-    /// How the tensor is stored, where its bytes went through a codec or a sparse layout.
-    fn stored_form(&self, tensor: usize) -> Option<StoredForm> {
-        let _ = tensor;
-        None
-    }
-
-    /// Fills `buf` with the tensor's bytes in their [`stored_form`](Self::stored_form), decrypted but not decoded, from
-    /// `offset` within them on.
-    ///
-    /// # Errors
-    /// Those of [`read_tensor`](Self::read_tensor).
-    fn read_stored(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.read_tensor(tensor, offset, buf)
-    }
-
-    /// Fills `buf` with the tensor's bytes as they lie in the file, from `offset` within [`stored`](Self::stored) on.
-    ///
-    /// # Errors
-    /// Those of [`read_tensor`](Self::read_tensor).
-    fn read_verbatim(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.read_tensor(tensor, offset, buf)
-    }
-
-    /// Whether the bytes in the file are other ones than [`read_tensor`](Self::read_tensor) gives: compressed, sparse or
-    /// encrypted. Checksums and digests are of the bytes in the file.
-    fn is_encoded(&self, tensor: usize) -> bool {
-        self.stored_form(tensor).is_some()
-    }
-
-    /// Whether tensors are encrypted and nothing was given that opens them: reading them is E005.
-    fn is_locked(&self) -> bool {
-        false
-    }
-
-    /// The signatures that the file carries, and what they would sign; nothing is verified. `None` where the format has
-    /// no signatures, or nothing that they could be of.
-    ///
-    /// # Errors
-    /// E007 when reading fails.
-    fn signed(&self) -> Result<Option<Signed>> {
-        Ok(None)
-    }
-
     /// All bytes of a tensor without a copy, where they lie flat in memory.
-    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
-        let _ = tensor;
-        None
-    }
+    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]>;
 
-    /// The digest the file gives for the tensor's stored bytes.
-    fn digest(&self, tensor: usize) -> Option<Digest> {
-        let _ = tensor;
-        None
-    }
-
-    /// The CRC-32 that the file gives for the tensor's bytes, where it gives no digest.
-    fn crc32(&self, tensor: usize) -> Option<u32> {
-        let _ = tensor;
-        None
-    }
-
-    /// The checksum over the file, where the format has one.
-    fn checksum(&self) -> Option<FileChecksum> {
-        None
-    }
-
-    /// Reads bytes of the main file that belong to no tensor; only formats with a [`checksum`](Self::checksum) need it.
-    ///
-    /// # Errors
-    /// E002 past the end of the file, E007 when reading fails.
-    fn read_raw(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let _ = buf;
-        Err(Error::corrupt("this format has no raw parts").at(offset))
-    }
-
-    /// Number of files that are checkpoints of their own, each with a [`checksum`](Self::checksum); 0 where the format has
-    /// no such.
-    fn shard_count(&self) -> usize {
-        0
-    }
-
-    /// One of them, opened, with its own part of the tensors.
-    ///
-    /// # Errors
-    /// E007 when it is absent, E002 and E004 when it is not the one that belongs here, otherwise as opening it.
-    fn shard(&self, shard: usize) -> Result<&dyn CheckpointReader> {
-        Err(Error::format(alloc::format!("there is no shard {shard}")))
-    }
+    /// What only the format knows. A reader over another one passes it on, [altered](Container::altered) where its tensors
+    /// are not the very ones of the file.
+    fn container(&self) -> Container<'_>;
 
     /// The files the checkpoint consists of.
     fn files(&self) -> &[FileInfo];
 
-    /// Header fields that only this format has, as an object for display; null where there are none.
-    fn header_fields(&self) -> Value {
-        Value::Null
-    }
-
     /// Files that travel with the weights.
-    fn companions(&self) -> &[Companion] {
-        &[]
-    }
+    fn companions(&self) -> &[Companion];
 
     /// The bytes of a companion.
     ///
     /// # Errors
     /// E007 when reading fails, E008 when it is larger than the limits allow.
-    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
-        let _ = companion;
-        Ok(Vec::new())
-    }
+    fn read_companion(&self, companion: usize) -> Result<Vec<u8>>;
 
     /// Names of files beside the weights that a conversion does not carry along.
-    fn left_out(&self) -> &[String] {
-        &[]
-    }
+    fn left_out(&self) -> &[String];
 
     /// What is odd about the file without making it unreadable.
-    fn warnings(&self) -> &[String] {
-        &[]
-    }
+    fn warnings(&self) -> &[String];
 }
 
 /// What a pass learns on the way, too late for the plan.

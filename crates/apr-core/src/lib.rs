@@ -22,6 +22,7 @@
 extern crate alloc;
 
 mod checkpoint;
+mod container;
 pub mod digest;
 mod dtype;
 mod due;
@@ -37,11 +38,13 @@ mod shape;
 mod shard_index;
 mod sink;
 mod source;
+mod stored;
 
 pub use checkpoint::{
-    CheckpointReader, CheckpointWriter, ChunkEncoder, Companion, Extent, ExtentKind, FileChecksum, FileInfo, Layout,
-    Loss, Notes, PlannedTensor, Signed, StoredForm, StoredRange, TensorInfo,
+    CheckpointReader, CheckpointWriter, ChunkEncoder, Companion, FileInfo, Layout, Loss, Notes, PlannedTensor,
+    TensorInfo,
 };
+pub use container::{Container, ContainerFacts, Extent, ExtentKind, Features, FileChecksum, Signed};
 pub use dtype::{DType, DTypeKind};
 pub use due::Due;
 pub use error::{Code, Error, IoCause, Result};
@@ -55,3 +58,4 @@ pub use shape::Shape;
 pub use shard_index::ShardIndex;
 pub use sink::{MemoryFolder, Sink};
 pub use source::{ByteSource, SourceSet, read_vec};
+pub use stored::{Encoded, ReadEncoded, Stored, StoredForm, StoredRange};

@@ -115,7 +115,7 @@ fn use_reader(reader: &dyn CheckpointReader) {
     std::hint::black_box(apr_ops::lint::lint(reader, NAME, model.as_ref()).is_ok());
     if read.is_err() {
         let finds = |report: ValidateReport| report.findings.iter().any(|finding| finding.level == Level::Error);
-        assert!(reader.is_locked() || validated.map_or(true, finds), "what cannot be read is not valid");
+        assert!(reader.container().is_locked() || validated.map_or(true, finds), "what cannot be read is not valid");
         return;
     }
     assert!(validated.is_ok(), "what can be read can be validated");

@@ -66,7 +66,7 @@ pub fn open_encrypted(data: &[u8]) {
 
 fn use_sealed(reader: &Apr2Reader) {
     std::hint::black_box(apr_testkit::read_everything(reader).is_ok());
-    if let Ok(Some(signed)) = reader.signed()
+    if let Ok(Some(signed)) = reader.container().signed()
         && let Some(Ok(block)) = signed.signatures.as_deref().map(SignBlock::decode)
     {
         assert!(block.verify(&signed.digest, &[]).check().is_err(), "no key in a file is trusted by itself");

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use apr_core::{
-    ByteSource, CheckpointReader, Error, FileInfo, FormatId, Limits, Metadata, Result, StoredRange, TensorInfo, keys,
+    ByteSource, CheckpointReader, Companion, Container, ContainerFacts, Error, FileInfo, FormatId, Limits, Metadata,
+    Result, Stored, StoredRange, TensorInfo, keys,
 };
 use serde_json::{Map, Value as Json, json};
 
@@ -153,6 +154,11 @@ impl GgufReader {
         self.warnings.push(warning);
     }
 
+    /// Whether the file has the bytes of a tensor's numbers in the other order.
+    fn is_turned(&self, tensor: usize) -> bool {
+        self.big_endian[self.stored[tensor].file] && swap::numbers(self.tensors[tensor].dtype) != Some(&[])
+    }
+
     /// Fills `buf` from whole blocks that are turned little-endian on the way. The range is inside the tensor.
     fn read_turned(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
         let (range, dtype) = (self.stored[tensor], self.tensors[tensor].dtype);
@@ -178,6 +184,12 @@ impl GgufReader {
     }
 }
 
+impl ContainerFacts for GgufReader {
+    fn header_fields(&self) -> Json {
+        self.header_fields.clone()
+    }
+}
+
 impl CheckpointReader for GgufReader {
     fn format(&self) -> FormatId {
         FormatId::Gguf
@@ -191,8 +203,9 @@ impl CheckpointReader for GgufReader {
         &self.tensors
     }
 
-    fn stored(&self, tensor: usize) -> StoredRange {
-        self.stored[tensor]
+    fn stored(&self, tensor: usize) -> Stored<'_> {
+        let range = self.stored[tensor];
+        if self.is_turned(tensor) { Stored::derived(range) } else { Stored::plain(range) }
     }
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
@@ -210,18 +223,30 @@ impl CheckpointReader for GgufReader {
 
     fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
         let StoredRange { file, offset, len } = *self.stored.get(tensor)?;
-        if self.big_endian[file] && swap::numbers(self.tensors[tensor].dtype) != Some(&[]) {
+        if self.is_turned(tensor) {
             return None;
         }
         self.sources[file].slice_at(offset, len)
     }
 
-    fn header_fields(&self) -> Json {
-        self.header_fields.clone()
+    fn container(&self) -> Container<'_> {
+        Container::of(self)
     }
 
     fn files(&self) -> &[FileInfo] {
         &self.files
+    }
+
+    fn companions(&self) -> &[Companion] {
+        &[]
+    }
+
+    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
+        Err(Companion::absent(companion))
+    }
+
+    fn left_out(&self) -> &[String] {
+        &[]
     }
 
     fn warnings(&self) -> &[String] {

@@ -13,7 +13,7 @@ use std::thread;
 
 use apr::{CheckpointReader, DType, FileInfo, FormatId, Limits, Metadata, Serial, TensorInfo};
 use apr_arch::{Families, FamilyModel};
-use apr_core::StoredRange;
+use apr_core::{Companion, Container, Stored, StoredRange};
 use apr_ops::watermark::{Carriers, Chips, Correlation, DetectReport, Frame, MAX_CHANCE, MarkKey, Marked, detect};
 use apr_tensor::block;
 use apr_tensor::cast::cast_values;
@@ -88,8 +88,8 @@ impl CheckpointReader for Copied<'_> {
     fn tensors(&self) -> &[TensorInfo] {
         &self.infos
     }
-    fn stored(&self, tensor: usize) -> StoredRange {
-        StoredRange { file: 0, offset: 0, len: self.tensors[tensor].len() as u64 }
+    fn stored(&self, tensor: usize) -> Stored<'_> {
+        Stored::plain(StoredRange { file: 0, offset: 0, len: self.tensors[tensor].len() as u64 })
     }
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> apr::Result<()> {
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -98,6 +98,24 @@ impl CheckpointReader for Copied<'_> {
         Ok(())
     }
     fn files(&self) -> &[FileInfo] {
+        &[]
+    }
+    fn tensor_slice(&self, _: usize) -> Option<&[u8]> {
+        None
+    }
+    fn container(&self) -> Container<'_> {
+        Container::default()
+    }
+    fn companions(&self) -> &[Companion] {
+        &[]
+    }
+    fn read_companion(&self, companion: usize) -> apr::Result<Vec<u8>> {
+        Err(Companion::absent(companion))
+    }
+    fn left_out(&self) -> &[String] {
+        &[]
+    }
+    fn warnings(&self) -> &[String] {
         &[]
     }
 }

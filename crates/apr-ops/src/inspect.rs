@@ -93,7 +93,7 @@ pub fn inspect(reader: &dyn CheckpointReader, file: &str, model: Option<&FamilyM
     let dtypes = dtype_shares(reader);
     let elements = dtypes.iter().fold(0_u64, |sum, share| sum.saturating_add(share.elements));
     let bytes = dtypes.iter().fold(0_u64, |sum, share| sum.saturating_add(share.bytes));
-    let header = reader.header_fields();
+    let header = reader.container().header_fields();
     let metadata = reader.metadata();
     let mut warnings = reader.warnings().to_vec();
     let signed_by = signers(reader).unwrap_or_else(|error| {
@@ -127,7 +127,7 @@ pub fn inspect(reader: &dyn CheckpointReader, file: &str, model: Option<&FamilyM
 #[cfg(feature = "signing")]
 fn signers(reader: &dyn CheckpointReader) -> apr::Result<Vec<String>> {
     use apr::crypto::{PublicKey, SignBlock};
-    let block = reader.signed()?.and_then(|signed| signed.signatures);
+    let block = reader.container().signed()?.and_then(|signed| signed.signatures);
     let block = block.map(|block| SignBlock::decode(&block)).transpose()?.unwrap_or_default();
     Ok(block.signatures().iter().map(|signature| PublicKey::Verifying(signature.public).fingerprint()).collect())
 }
@@ -141,7 +141,7 @@ fn signers(_reader: &dyn CheckpointReader) -> apr::Result<Vec<String>> {
 fn codec_shares(reader: &dyn CheckpointReader) -> Vec<CodecShare> {
     let mut shares: BTreeMap<String, CodecShare> = BTreeMap::new();
     for (tensor, info) in reader.tensors().iter().enumerate() {
-        let Some(form) = reader.stored_form(tensor) else { continue };
+        let Some(form) = reader.stored(tensor).form() else { continue };
         let codec = codec_name(form);
         let share = shares.entry(codec.clone()).or_insert(CodecShare { codec, tensors: 0, bytes: 0, stored: 0 });
         share.tensors += 1;

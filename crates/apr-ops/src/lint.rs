@@ -214,7 +214,8 @@ fn by_general_rules(name: &str) -> Option<String> {
 }
 
 fn alignment(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
-    let offsets = || (0..reader.tensors().len()).map(|tensor| reader.stored(tensor)).filter(|stored| stored.len > 0);
+    let offsets =
+        || (0..reader.tensors().len()).map(|tensor| reader.stored(tensor).range).filter(|stored| stored.len > 0);
     let unaligned = offsets().filter(|stored| stored.offset % ALIGNMENT != 0).count();
     // The alignment that all of them have: the lowest bit that any offset sets.
     let together = offsets().fold(ALIGNMENT, |bits, stored| bits | stored.offset);
@@ -232,7 +233,7 @@ fn compression(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
     }
     let large = |(position, info): (usize, &TensorInfo)| {
         let len = info.byte_len().unwrap_or_default();
-        (len > LARGE && reader.stored(position).len == len).then_some(len)
+        (len > LARGE && reader.stored(position).range.len == len).then_some(len)
     };
     let large: Vec<u64> = reader.tensors().iter().enumerate().filter_map(large).collect();
     if !large.is_empty() {
@@ -242,7 +243,7 @@ fn compression(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
         remarks.add(Severity::Info, Topic::Compression, message);
     }
     for (position, info) in reader.tensors().iter().enumerate() {
-        let Some(form) = reader.stored_form(position).filter(|form| form.flags & SPARSE != 0) else { continue };
+        let Some(form) = reader.stored(position).form().filter(|form| form.flags & SPARSE != 0) else { continue };
         if info.byte_len().is_ok_and(|dense| form.raw_len >= dense) {
             let name = Escaped::short(&info.name);
             let message =
@@ -261,14 +262,14 @@ fn structure(reader: &dyn CheckpointReader, remarks: &mut Remarks) -> Result<()>
     for warning in reader.warnings() {
         remarks.add(Severity::Warn, Topic::Structure, warning.clone());
     }
-    let Some(checksum) = reader.checksum() else { return Ok(()) };
+    let Some(checksum) = reader.container().checksum() else { return Ok(()) };
     let mut bytes = vec![0; PIECE];
     let padding = checksum.extents.iter().filter(|extent| extent.kind == ExtentKind::Padding);
     for extent in padding {
         let mut done = 0;
         while done < extent.len {
             let piece = usize::try_from(extent.len - done).map_or(PIECE, |left| left.min(PIECE));
-            reader.read_raw(extent.offset + done, &mut bytes[..piece])?;
+            reader.container().read_raw(extent.offset + done, &mut bytes[..piece])?;
             if let Some(odd) = bytes[..piece].iter().position(|&byte| byte != 0) {
                 let offset = extent.offset + done + odd as u64;
                 remarks.add(Severity::Warn, Topic::Structure, format!("the padding is not zero (at byte {offset})"));

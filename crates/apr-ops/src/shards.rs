@@ -20,7 +20,7 @@ pub fn validate_all<P: Pipeline>(
     pipeline: &P,
     progress: &dyn Progress,
 ) -> Result<ValidateReport> {
-    if reader.shard_count() == 0 {
+    if reader.container().shard_count() == 0 {
         return validate(reader, file, model, options, pipeline, progress);
     }
     let of_the_whole = ValidateOptions { checksum: false, nan: false, zero: false, physics: false, ..options };
@@ -29,8 +29,8 @@ pub fn validate_all<P: Pipeline>(
         ValidateOptions { shapes: false, strict: false, require_signature: false, trusted: &[], ..options };
     let mut whole = validate(reader, file, model, of_the_whole, pipeline, progress)?;
     let mut merged = Merged::default();
-    for number in 0..reader.shard_count() {
-        let shard = match reader.shard(number) {
+    for number in 0..reader.container().shard_count() {
+        let shard = match reader.container().shard(number) {
             Ok(shard) => shard,
             Err(error) => {
                 merged.findings.push(of_error(&error));

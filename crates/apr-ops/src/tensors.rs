@@ -186,15 +186,15 @@ pub fn histogram<P: Pipeline>(
 fn row(reader: &dyn CheckpointReader, tensor: usize) -> Result<TensorRow> {
     let info = &reader.tensors()[tensor];
     let stored = reader.stored(tensor);
-    let form = reader.stored_form(tensor);
+    let (range, form) = (stored.range, stored.form());
     Ok(TensorRow {
         name: info.name.clone(),
         dtype: info.dtype,
         shape: info.shape.clone(),
         elements: info.shape.elements().unwrap_or_default(),
         bytes: info.byte_len()?,
-        file: reader.files().get(stored.file).map(|file| file.name.clone()).unwrap_or_default(),
-        offset: stored.offset,
+        file: reader.files().get(range.file).map(|file| file.name.clone()).unwrap_or_default(),
+        offset: range.offset,
         codec: form.map(codec_name),
         stored_bytes: form.map(|form| form.len),
         stats: None,

@@ -147,13 +147,16 @@ fn produce(
     (slot.sums, slot.moments, slot.beyond, slot.nonzero, slot.failure) = (None, None, 0, false, None);
     match job.kind {
         ExtentKind::Tensor(tensor) if job.verbatim => {
-            reader.read_verbatim(tensor, job.chunk.offset, bytes)?;
+            match reader.stored(tensor).encoded() {
+                Some(encoded) => encoded.read_verbatim(job.chunk.offset, bytes)?,
+                None => reader.read_tensor(tensor, job.chunk.offset, bytes)?,
+            }
             slot.sums = (wants_sums && job.chunk.summable).then(|| ChunkSums::of(bytes, job.chunk.offset, job.len));
         }
         ExtentKind::Tensor(tensor) => {
             if let Err(error) = reader.read_tensor(tensor, job.chunk.offset, bytes) {
                 // What does not decode is a finding like others, and the tensors after it are looked at too.
-                if !reader.is_encoded(tensor) || error.code() == Code::Io {
+                if !reader.stored(tensor).is_encoded() || error.code() == Code::Io {
                     return Err(error);
                 }
                 slot.failure = Some(error);
@@ -170,7 +173,7 @@ fn produce(
             }
         }
         ExtentKind::Padding | ExtentKind::Structure | ExtentKind::Companion(_) => {
-            reader.read_raw(job.base + job.chunk.offset, bytes)?;
+            reader.container().read_raw(job.base + job.chunk.offset, bytes)?;
             slot.nonzero = job.kind == ExtentKind::Padding && bytes.iter().any(|&byte| byte != 0);
         }
     }
@@ -203,6 +206,8 @@ struct Pass<'a> {
     digest: TensorDigest,
     moments: Moments,
     beyond: u64,
+    /// Whether the file is signed or encrypted, so that bytes which nothing covers are an error.
+    sealed: bool,
     /// The last tensor whose bytes don't decode.
     undecodable: Option<usize>,
     findings: Vec<Finding>,
@@ -215,18 +220,22 @@ impl<'a> Pass<'a> {
         model: Option<&'a FamilyModel<'a>>,
         options: ValidateOptions<'a>,
     ) -> Self {
+        let features = reader.container().features();
         let mut pass = Self {
             reader,
             model,
             file,
             options,
-            checksum: reader.checksum().filter(|_| options.checksum),
-            digests: options.checksum && (0..reader.tensors().len()).any(|tensor| reader.digest(tensor).is_some()),
+            checksum: reader.container().checksum().filter(|_| options.checksum),
+            digests: options.checksum
+                && (0..reader.tensors().len()).any(|tensor| reader.stored(tensor).digest().is_some()),
             crc: Crc32::new(),
             tensor_crc: Crc32::new(),
             digest: TensorDigest::new(),
             moments: Moments::default(),
             beyond: 0,
+            // Encrypted shards are looked at one by one.
+            sealed: features.signed || (features.encrypted && reader.container().shard_count() == 0),
             undecodable: None,
             findings: Vec::new(),
         };
@@ -241,14 +250,18 @@ impl<'a> Pass<'a> {
         let tensors = self.reader.tensors();
         let extents = match &self.checksum {
             Some(checksum) => checksum.extents.clone(),
-            None if (self.options.reads_values() && !self.reader.is_locked())
+            None if (self.options.reads_values() && !self.reader.container().is_locked())
                 || self.digests
                 || (self.options.checksum && self.sums() > 0) =>
             {
                 (0..tensors.len())
                     .map(|tensor| {
                         let len = tensors[tensor].byte_len()?;
-                        Ok(Extent { kind: ExtentKind::Tensor(tensor), offset: self.reader.stored(tensor).offset, len })
+                        Ok(Extent {
+                            kind: ExtentKind::Tensor(tensor),
+                            offset: self.reader.stored(tensor).range.offset,
+                            len,
+                        })
                     })
                     .collect::<Result<_>>()?
             }
@@ -258,12 +271,12 @@ impl<'a> Pass<'a> {
         let mut push = |Extent { kind, offset: base, len }: Extent, summed: bool| -> Result<()> {
             let job = |chunk| Job { kind, base, len, chunk, verbatim: false, summed };
             match kind {
-                ExtentKind::Tensor(tensor) if self.reader.is_encoded(tensor) => {
-                    let len = self.reader.stored(tensor).len;
+                ExtentKind::Tensor(tensor) if self.reader.stored(tensor).is_encoded() => {
+                    let len = self.reader.stored(tensor).range.len;
                     if self.wants_sums() {
                         jobs.extend(pieces(len, CHUNK).map(|chunk| Job { len, verbatim: true, ..job(chunk) }));
                     }
-                    if self.options.reads_values() && !self.reader.is_locked() {
+                    if self.options.reads_values() && !self.reader.container().is_locked() {
                         let len = tensors[tensor].byte_len()?;
                         jobs.extend(chunks(&tensors[tensor], len).map(|chunk| Job { len, ..job(chunk) }));
                     }
@@ -281,7 +294,7 @@ impl<'a> Pass<'a> {
 
     /// Tensors that a checksum covers as they are stored, which is not as they are read.
     fn decoded(&self, extents: &[Extent]) -> Result<Vec<Extent>> {
-        if self.checksum.is_none() || !self.options.reads_values() || self.reader.is_locked() {
+        if self.checksum.is_none() || !self.options.reads_values() || self.reader.container().is_locked() {
             return Ok(Vec::new());
         }
         let tensors = self.reader.tensors();
@@ -291,10 +304,10 @@ impl<'a> Pass<'a> {
                 is_read[tensor] = true;
             }
         }
-        let unread = (0..tensors.len()).filter(|&tensor| !is_read[tensor] && self.reader.stored(tensor).len > 0);
+        let unread = (0..tensors.len()).filter(|&tensor| !is_read[tensor] && self.reader.stored(tensor).range.len > 0);
         unread
             .map(|tensor| {
-                let (offset, len) = (self.reader.stored(tensor).offset, tensors[tensor].byte_len()?);
+                let (offset, len) = (self.reader.stored(tensor).range.offset, tensors[tensor].byte_len()?);
                 Ok(Extent { kind: ExtentKind::Tensor(tensor), offset, len })
             })
             .collect()
@@ -308,7 +321,7 @@ impl<'a> Pass<'a> {
     fn consume(&mut self, job: Job, slot: &Slot) {
         let bytes = &slot.bytes[..job.chunk.len];
         let in_file = match job.kind {
-            ExtentKind::Tensor(tensor) => job.verbatim || !self.reader.is_encoded(tensor),
+            ExtentKind::Tensor(tensor) => job.verbatim || !self.reader.stored(tensor).is_encoded(),
             _ => true,
         };
         if self.checksum.is_some() && in_file && job.summed {
@@ -325,7 +338,7 @@ impl<'a> Pass<'a> {
                         None => self.digest.update(bytes),
                     }
                 }
-                if self.options.checksum && self.reader.crc32(tensor).is_some() {
+                if self.options.checksum && self.reader.stored(tensor).crc32().is_some() {
                     self.tensor_crc.update(bytes);
                 }
                 if let Some(moments) = &slot.moments {
@@ -344,7 +357,7 @@ impl<'a> Pass<'a> {
                     }
                 }
             }
-            ExtentKind::Padding if slot.nonzero => {
+            ExtentKind::Padding if slot.nonzero && !self.sealed => {
                 let message = "the padding is not zero".to_owned();
                 self.find(Level::Warning, Check::Structure, None, message).offset = Some(job.base + job.chunk.offset);
             }
@@ -354,13 +367,13 @@ impl<'a> Pass<'a> {
 
     fn finish_bytes(&mut self, tensor: usize, offset: u64) {
         let digest = std::mem::take(&mut self.digest).value();
-        if self.options.checksum && self.reader.digest(tensor).is_some_and(|expected| expected != digest) {
+        if self.options.checksum && self.reader.stored(tensor).digest().is_some_and(|expected| expected != digest) {
             let finding =
                 self.find(Level::Error, Check::Digests, Some(tensor), "its bytes do not match its digest".into());
             (finding.code, finding.offset) = (Some(Code::Checksum.id()), Some(offset));
         }
         let found = std::mem::take(&mut self.tensor_crc).value();
-        let stated = self.reader.crc32(tensor).filter(|stated| self.options.checksum && *stated != found);
+        let stated = self.reader.stored(tensor).crc32().filter(|stated| self.options.checksum && *stated != found);
         if let Some(stated) = stated {
             let message = Violation::Checksum { stated, found }.to_string();
             let finding = self.find(Level::Error, Check::Digests, Some(tensor), message);
@@ -445,7 +458,7 @@ impl<'a> Pass<'a> {
     }
 
     fn find(&mut self, level: Level, check: Check, tensor: Option<usize>, message: String) -> &mut Finding {
-        let stored = tensor.and_then(|tensor| self.reader.files().get(self.reader.stored(tensor).file));
+        let stored = tensor.and_then(|tensor| self.reader.files().get(self.reader.stored(tensor).range.file));
         let file = stored.filter(|file| file.name != self.file).map(|file| file.name.clone());
         let tensor = tensor.map(|tensor| self.reader.tensors()[tensor].name.clone());
         self.findings.push(Finding { level, check, code: None, tensor, file, offset: None, message });
@@ -470,11 +483,22 @@ impl<'a> Pass<'a> {
         self.find(Level::Error, Check::Checksum, None, message).code = Some(Code::Checksum.id());
     }
 
+    fn check_uncovered(&mut self) {
+        if !self.sealed {
+            return;
+        }
+        if let Err(error) = self.reader.container().check_uncovered() {
+            let file = error.file().filter(|file| *file != self.file).map(str::to_owned);
+            let finding = self.find(Level::Error, Check::Signature, None, error.message().to_owned());
+            (finding.code, finding.offset, finding.file) = (Some(error.code().id()), error.offset(), file);
+        }
+    }
+
     fn check_signature(&mut self) {
         if !self.checks_signature() {
             return;
         }
-        let outcome = self.reader.signed().and_then(|signed| verify(signed.as_ref(), self.options.trusted));
+        let outcome = self.reader.container().signed().and_then(|signed| verify(signed.as_ref(), self.options.trusted));
         if let Err(error) = outcome {
             self.find(Level::Error, Check::Signature, None, error.message().to_owned()).code = Some(error.code().id());
         }
@@ -486,6 +510,7 @@ impl<'a> Pass<'a> {
 
     fn report(mut self, bytes_read: u64) -> ValidateReport {
         self.check_crc();
+        self.check_uncovered();
         self.check_signature();
         let has = |level: Level| self.findings.iter().any(|finding| finding.level == level);
         let worst = if self.options.strict { Level::Warning } else { Level::Error };
@@ -503,10 +528,10 @@ impl<'a> Pass<'a> {
     fn outcomes(&self) -> Vec<CheckOutcome> {
         let ValidateOptions { checksum, nan, zero, shapes, physics, .. } = self.options;
         let tensors = self.reader.tensors();
-        let digests = (0..tensors.len()).filter(|&tensor| self.reader.digest(tensor).is_some()).count();
+        let digests = (0..tensors.len()).filter(|&tensor| self.reader.stored(tensor).digest().is_some()).count();
         let count = |number: usize, noun: &str| counted(number as u64, noun);
         let asked = |asked: bool, detail: String| if asked { Ok(detail) } else { Err("not asked for") };
-        let locked = self.reader.is_locked();
+        let locked = self.reader.container().is_locked();
         let seen = |asked: bool, detail: String| match (asked, locked) {
             (true, true) => Err("the tensors are encrypted, and no key was given"),
             (true, false) => Ok(detail),
@@ -543,16 +568,23 @@ impl<'a> Pass<'a> {
                     Err(_) => "layer norms, by their names".to_owned(),
                 }),
             ),
-            (Check::Signature, asked(self.checks_signature(), "by a trusted key".to_owned())),
+            (
+                Check::Signature,
+                asked(self.checks_signature() || self.has(Check::Signature), "by a trusted key".to_owned()),
+            ),
         ];
         let has_pairs = self.reader.metadata().get(keys::GGUF).is_some();
         let checks = checks.into_iter().filter(|(check, _)| has_pairs || *check != Check::Hyperparameters);
         checks.map(|(check, detail)| self.outcome(check, detail)).collect()
     }
 
+    fn has(&self, check: Check) -> bool {
+        self.findings.iter().any(|finding| finding.check == check)
+    }
+
     /// Tensors that the file gives a CRC-32 of.
     fn sums(&self) -> usize {
-        (0..self.reader.tensors().len()).filter(|&tensor| self.reader.crc32(tensor).is_some()).count()
+        (0..self.reader.tensors().len()).filter(|&tensor| self.reader.stored(tensor).crc32().is_some()).count()
     }
 
     fn family(&self, what: &str) -> Result<String, &'static str> {

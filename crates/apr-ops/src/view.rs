@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use apr::digest::Digest;
 use apr::{CheckpointReader, Error, FileInfo, FormatId, Metadata, Result, TensorInfo, keys};
-use apr_core::{Companion, StoredForm, StoredRange};
+use apr_core::{Companion, Container, Stored, StoredRange};
 use serde_json::Value;
 
 use crate::gguf::transform::Change;
@@ -158,16 +157,6 @@ impl<'a> View<'a> {
     }
 }
 
-impl View<'_> {
-    /// Position in the base of a tensor whose bytes are the base's.
-    fn untouched(&self, tensor: usize) -> Option<usize> {
-        match &self.origins[tensor] {
-            Origin::Base(position) => Some(*position),
-            Origin::Own(_) | Origin::Changed(_) => None,
-        }
-    }
-}
-
 fn past_end(info: &TensorInfo, offset: u64) -> Error {
     Error::corrupt("the read ends past the tensor").for_tensor(&info.name).at(offset)
 }
@@ -185,14 +174,14 @@ impl CheckpointReader for View<'_> {
         &self.tensors
     }
 
-    fn stored(&self, tensor: usize) -> StoredRange {
+    fn stored(&self, tensor: usize) -> Stored<'_> {
         match &self.origins[tensor] {
             Origin::Base(position) => self.base.stored(*position),
-            Origin::Own(bytes) => StoredRange { file: 0, offset: 0, len: bytes.len() as u64 },
-            Origin::Changed(change) => match change.first() {
-                Some(position) => self.base.stored(position),
+            Origin::Own(bytes) => Stored::derived(StoredRange { file: 0, offset: 0, len: bytes.len() as u64 }),
+            Origin::Changed(change) => Stored::derived(match change.first() {
+                Some(position) => self.base.stored(position).range,
                 None => StoredRange { file: 0, offset: 0, len: 0 },
-            },
+            }),
         }
     }
 
@@ -216,32 +205,6 @@ impl CheckpointReader for View<'_> {
         Ok(())
     }
 
-    fn stored_form(&self, tensor: usize) -> Option<StoredForm> {
-        self.base.stored_form(self.untouched(tensor)?)
-    }
-
-    fn read_stored(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        match self.untouched(tensor) {
-            Some(position) => self.base.read_stored(position, offset, buf),
-            None => self.read_tensor(tensor, offset, buf),
-        }
-    }
-
-    fn read_verbatim(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        match self.untouched(tensor) {
-            Some(position) => self.base.read_verbatim(position, offset, buf),
-            None => self.read_tensor(tensor, offset, buf),
-        }
-    }
-
-    fn is_locked(&self) -> bool {
-        self.base.is_locked()
-    }
-
-    fn is_encoded(&self, tensor: usize) -> bool {
-        self.untouched(tensor).is_some_and(|position| self.base.is_encoded(position))
-    }
-
     fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
         match &self.origins[tensor] {
             Origin::Base(position) => self.base.tensor_slice(*position),
@@ -250,20 +213,12 @@ impl CheckpointReader for View<'_> {
         }
     }
 
-    fn digest(&self, tensor: usize) -> Option<Digest> {
-        self.base.digest(self.untouched(tensor)?)
-    }
-
-    fn crc32(&self, tensor: usize) -> Option<u32> {
-        self.base.crc32(self.untouched(tensor)?)
+    fn container(&self) -> Container<'_> {
+        self.base.container().altered()
     }
 
     fn files(&self) -> &[FileInfo] {
         self.base.files()
-    }
-
-    fn header_fields(&self) -> Value {
-        self.base.header_fields()
     }
 
     fn companions(&self) -> &[Companion] {

@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use apr_core::{
-    ByteSource, CheckpointReader, Error, Escaped, FileInfo, FormatId, Limits, Metadata, Result, Shape, StoredRange,
-    TensorInfo, keys, read_vec,
+    ByteSource, CheckpointReader, Companion, Container, ContainerFacts, Error, Escaped, FileInfo, FormatId, Limits,
+    Metadata, Result, Shape, Stored, StoredRange, TensorInfo, keys, read_vec,
 };
 use serde_json::{Map, Value};
 
@@ -245,6 +245,12 @@ fn strip<T>(
     Ok(kept)
 }
 
+impl ContainerFacts for PytorchReader {
+    fn header_fields(&self) -> Value {
+        Value::Object(self.header_fields.clone())
+    }
+}
+
 impl CheckpointReader for PytorchReader {
     fn format(&self) -> FormatId {
         FormatId::Pytorch
@@ -259,10 +265,17 @@ impl CheckpointReader for PytorchReader {
     }
 
     /// For a tensor that does not lie flat, the range from its first element to its last.
-    fn stored(&self, tensor: usize) -> StoredRange {
+    fn stored(&self, tensor: usize) -> Stored<'_> {
         let Place { file, content } = &self.places[tensor];
         let view = content.view();
-        StoredRange { file: *file, offset: view.offset, len: view.span }
+        let range = StoredRange { file: *file, offset: view.offset, len: view.span };
+        match content {
+            // The checksum is that of the storage, for a tensor that is all of it.
+            Content::Stored(view) if view.is_flat() => {
+                Stored::plain(range).with_crc32(self.checksums.get(&(*file, view.offset, view.len)).copied())
+            }
+            _ => Stored::derived(range),
+        }
     }
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
@@ -286,18 +299,24 @@ impl CheckpointReader for PytorchReader {
         self.sources[*file].slice_at(view.offset, view.len)
     }
 
-    /// That of the storage, for a tensor that is all of it.
-    fn crc32(&self, tensor: usize) -> Option<u32> {
-        let Place { file, content: Content::Stored(view) } = self.places.get(tensor)? else { return None };
-        self.checksums.get(&(*file, view.offset, view.len)).copied().filter(|_| view.is_flat())
-    }
-
-    fn header_fields(&self) -> Value {
-        Value::Object(self.header_fields.clone())
+    fn container(&self) -> Container<'_> {
+        Container::of(self)
     }
 
     fn files(&self) -> &[FileInfo] {
         &self.files
+    }
+
+    fn companions(&self) -> &[Companion] {
+        &[]
+    }
+
+    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
+        Err(Companion::absent(companion))
+    }
+
+    fn left_out(&self) -> &[String] {
+        &[]
     }
 
     fn warnings(&self) -> &[String] {

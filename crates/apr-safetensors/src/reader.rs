@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::fmt;
 
 use apr_core::{
-    ByteSource, CheckpointReader, Error, Escaped, FileInfo, FormatId, Limits, Metadata, Result, StoredRange,
-    TensorInfo, keys, read_vec,
+    ByteSource, CheckpointReader, Companion, Container, ContainerFacts, Error, Escaped, FileInfo, FormatId, Limits,
+    Metadata, Result, Stored, StoredRange, TensorInfo, keys, read_vec,
 };
 
 use serde_json::{Value, json};
@@ -209,6 +209,12 @@ impl SafetensorsReader {
     }
 }
 
+impl ContainerFacts for SafetensorsReader {
+    fn header_fields(&self) -> Value {
+        json!({ "files": self.files.len(), "header_size": self.header_size })
+    }
+}
+
 impl CheckpointReader for SafetensorsReader {
     fn format(&self) -> FormatId {
         FormatId::Safetensors
@@ -222,8 +228,8 @@ impl CheckpointReader for SafetensorsReader {
         &self.tensors
     }
 
-    fn stored(&self, tensor: usize) -> StoredRange {
-        self.stored[tensor]
+    fn stored(&self, tensor: usize) -> Stored<'_> {
+        Stored::plain(self.stored[tensor])
     }
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
@@ -241,12 +247,24 @@ impl CheckpointReader for SafetensorsReader {
         self.sources[file].slice_at(offset, len)
     }
 
-    fn header_fields(&self) -> Value {
-        json!({ "files": self.files.len(), "header_size": self.header_size })
+    fn container(&self) -> Container<'_> {
+        Container::of(self)
     }
 
     fn files(&self) -> &[FileInfo] {
         &self.files
+    }
+
+    fn companions(&self) -> &[Companion] {
+        &[]
+    }
+
+    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
+        Err(Companion::absent(companion))
+    }
+
+    fn left_out(&self) -> &[String] {
+        &[]
     }
 
     fn warnings(&self) -> &[String] {

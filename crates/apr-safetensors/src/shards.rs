@@ -56,7 +56,7 @@ pub fn open_index(
 /// Says what of the index's metadata is wrong or goes unused; neither makes the weights unreadable.
 fn check_metadata(index: &ShardIndex<Number>, reader: &mut SafetensorsReader, index_name: &str) {
     let index_name = Escaped::short(index_name);
-    let total: u128 = (0..reader.tensors().len()).map(|tensor| u128::from(reader.stored(tensor).len)).sum();
+    let total: u128 = (0..reader.tensors().len()).map(|tensor| u128::from(reader.stored(tensor).range.len)).sum();
     // Some writers give the size as a float.
     if let Some(stated) = index.total_size().and_then(Number::as_f64)
         && stated != total as f64

@@ -107,10 +107,13 @@ fn inspect_file(bytes: Vec<u8>, options: &Options) -> Result<Value> {
     let mut tensors = Vec::new();
     for (tensor, info) in reader.tensors().iter().enumerate() {
         let stored = reader.stored(tensor);
-        let mut verbatim = vec![0; memory_len(stored.len)?];
-        reader.read_verbatim(tensor, 0, &mut verbatim)?;
+        let mut verbatim = vec![0; memory_len(stored.range.len)?];
+        match stored.encoded() {
+            Some(encoded) => encoded.read_verbatim(0, &mut verbatim)?,
+            None => reader.read_tensor(tensor, 0, &mut verbatim)?,
+        }
         let digest = digest_of(&verbatim);
-        if reader.digest(tensor).is_some_and(|stated| stated != digest) {
+        if stored.digest().is_some_and(|stated| stated != digest) {
             return Err(Error::checksum("the bytes are not those the digest was taken of").for_tensor(&info.name));
         }
         let hex = |byte: &u8| format!("{byte:02x}");
@@ -119,11 +122,11 @@ fn inspect_file(bytes: Vec<u8>, options: &Options) -> Result<Value> {
             "name": info.name,
             "dtype": info.dtype,
             "shape": info.shape,
-            "offset": stored.offset,
-            "stored_len": stored.len,
+            "offset": stored.range.offset,
+            "stored_len": stored.range.len,
             "len": info.byte_len()?,
             "blake3": content,
-            "has_digest": reader.digest(tensor).is_some(),
+            "has_digest": stored.digest().is_some(),
         }));
     }
     check_file(&*reader)?;
@@ -138,11 +141,11 @@ fn digest_of(bytes: &[u8]) -> Digest {
 
 /// Compares the checksum over the whole file, where the format has one.
 fn check_file(reader: &dyn CheckpointReader) -> Result<()> {
-    let Some(checksum) = reader.checksum() else { return Ok(()) };
+    let Some(checksum) = reader.container().checksum() else { return Ok(()) };
     let mut crc = Crc32::new();
     for extent in checksum.extents {
         let mut bytes = vec![0; memory_len(extent.len)?];
-        reader.read_raw(extent.offset, &mut bytes)?;
+        reader.container().read_raw(extent.offset, &mut bytes)?;
         crc.update(&bytes);
     }
     if crc.value() != checksum.crc32 {
@@ -167,12 +170,13 @@ fn convert_file(bytes: Vec<u8>, options: &Options) -> Result<Vec<u8>> {
 /// The fingerprints of the signers, at least one of whom is trusted.
 fn verify_file(bytes: Vec<u8>, options: &Options) -> Result<Value> {
     let reader = open(bytes, options)?;
-    let signed = reader.signed()?;
+    let signed = reader.container().signed()?;
     let unsigned = || Error::new(Code::Signature, "the file has no signature");
     let signed = signed.ok_or_else(unsigned)?;
     let signatures = SignBlock::decode(&signed.signatures.ok_or_else(unsigned)?)?;
     let verification = signatures.verify(&signed.digest, &options.trusted());
     verification.check()?;
+    reader.container().check_uncovered()?;
     Ok(verification.signers.iter().map(|signer| signer.public.fingerprint()).collect())
 }
 

@@ -1,9 +1,8 @@
 //! Hugging Face folders: weights, and the files that travel with them.
 
-use apr_core::digest::Digest;
 use apr_core::{
-    ByteSource, CheckpointReader, Companion, Error, FileChecksum, FileInfo, FormatId, IoCause, Limits, Metadata,
-    Result, Signed, SourceSet, StoredForm, StoredRange, TensorInfo, keys, read_vec,
+    ByteSource, CheckpointReader, Companion, Container, Error, FileInfo, FormatId, IoCause, Limits, Metadata, Result,
+    SourceSet, Stored, TensorInfo, keys, read_vec,
 };
 use serde_json::{Map, Value};
 
@@ -240,7 +239,7 @@ impl CheckpointReader for FolderCheckpoint {
         self.inner.tensors()
     }
 
-    fn stored(&self, tensor: usize) -> StoredRange {
+    fn stored(&self, tensor: usize) -> Stored<'_> {
         self.inner.stored(tensor)
     }
 
@@ -252,60 +251,12 @@ impl CheckpointReader for FolderCheckpoint {
         self.inner.tensor_slice(tensor)
     }
 
-    fn stored_form(&self, tensor: usize) -> Option<StoredForm> {
-        self.inner.stored_form(tensor)
-    }
-
-    fn read_stored(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.inner.read_stored(tensor, offset, buf)
-    }
-
-    fn read_verbatim(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.inner.read_verbatim(tensor, offset, buf)
-    }
-
-    fn is_locked(&self) -> bool {
-        self.inner.is_locked()
-    }
-
-    fn is_encoded(&self, tensor: usize) -> bool {
-        self.inner.is_encoded(tensor)
-    }
-
-    fn signed(&self) -> Result<Option<Signed>> {
-        self.inner.signed()
-    }
-
-    fn digest(&self, tensor: usize) -> Option<Digest> {
-        self.inner.digest(tensor)
-    }
-
-    fn crc32(&self, tensor: usize) -> Option<u32> {
-        self.inner.crc32(tensor)
-    }
-
-    fn checksum(&self) -> Option<FileChecksum> {
-        self.inner.checksum()
-    }
-
-    fn read_raw(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.inner.read_raw(offset, buf)
-    }
-
-    fn shard_count(&self) -> usize {
-        self.inner.shard_count()
-    }
-
-    fn shard(&self, shard: usize) -> Result<&dyn CheckpointReader> {
-        self.inner.shard(shard)
+    fn container(&self) -> Container<'_> {
+        self.inner.container()
     }
 
     fn files(&self) -> &[FileInfo] {
         self.inner.files()
-    }
-
-    fn header_fields(&self) -> Value {
-        self.inner.header_fields()
     }
 
     fn companions(&self) -> &[Companion] {

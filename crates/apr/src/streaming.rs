@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use apr_core::digest::{Digest, TensorDigest};
 use apr_core::{
-    ByteSource, CheckpointReader, Error, Escaped, Limits, Metadata, Result, SourceSet, TensorInfo, keys, read_vec,
+    ByteSource, CheckpointReader, Encoded, Error, Escaped, Limits, Metadata, Result, SourceSet, TensorInfo, keys,
+    read_vec,
 };
 use apr_format::apr2::{self, Header, Keys};
 
@@ -133,11 +134,12 @@ impl TensorLoader {
             .map_err(|_| Error::memory("it does not fit in memory").for_tensor(&info.name))?;
         let mut bytes = vec![0; len];
         let owner = self.owner(tensor);
-        let expected = self.reader.digest(owner);
+        let stored = self.reader.stored(owner);
         // A digest is of the bytes in the file: where those are others, they are looked at first, and decoded then.
-        let found = if self.reader.is_encoded(owner) {
+        let found = if let Some(encoded) = stored.encoded() {
             let _held = self.held.on();
-            let found = expected.map(|_| self.stored_digest(owner)).transpose()?;
+            let digest = |_| stored_digest(encoded, stored.range.len);
+            let found = stored.digest().map(digest).transpose()?;
             self.check_digest(tensor, owner, found)?;
             self.reader.read_tensor(tensor, 0, &mut bytes)?;
             return Ok(bytes.into());
@@ -151,23 +153,13 @@ impl TensorLoader {
         Ok(bytes.into())
     }
 
-    /// The digest of a tensor's bytes as they lie in the file.
-    fn stored_digest(&self, tensor: usize) -> Result<Digest> {
-        let len = self.reader.stored(tensor).len;
-        let len = usize::try_from(len).map_err(|_| Error::memory("it does not fit in memory"))?;
-        let mut stored = vec![0; len];
-        self.reader.read_verbatim(tensor, 0, &mut stored)?;
-        let mut digest = TensorDigest::new();
-        digest.update(&stored);
-        Ok(digest.value())
-    }
-
     fn check_digest(&self, tensor: usize, owner: usize, found: Option<Digest>) -> Result<()> {
         let info = &self.reader.tensors()[tensor];
-        if self.reader.digest(owner).is_some_and(|expected| found.is_some_and(|found| found != expected)) {
-            let stored = self.reader.stored(owner);
-            let error = Error::checksum("its bytes do not match its digest").for_tensor(&info.name).at(stored.offset);
-            return Err(match self.reader.files().get(stored.file) {
+        let stored = self.reader.stored(owner);
+        if stored.digest().is_some_and(|expected| found.is_some_and(|found| found != expected)) {
+            let range = stored.range;
+            let error = Error::checksum("its bytes do not match its digest").for_tensor(&info.name).at(range.offset);
+            return Err(match self.reader.files().get(range.file) {
                 Some(file) => error.in_file(&file.name),
                 None => error,
             });
@@ -181,6 +173,16 @@ impl TensorLoader {
         let tied = self.reader.metadata().object(keys::TIED).and_then(|tied| tied.get(name)?.as_str());
         tied.and_then(|target| self.by_name.get(target).copied()).unwrap_or(tensor)
     }
+}
+
+/// The digest of a tensor's `len` bytes as they lie in the file.
+fn stored_digest(encoded: Encoded<'_>, len: u64) -> Result<Digest> {
+    let len = usize::try_from(len).map_err(|_| Error::memory("it does not fit in memory"))?;
+    let mut stored = vec![0; len];
+    encoded.read_verbatim(0, &mut stored)?;
+    let mut digest = TensorDigest::new();
+    digest.update(&stored);
+    Ok(digest.value())
 }
 
 impl StreamingLoader for TensorLoader {

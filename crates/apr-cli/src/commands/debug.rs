@@ -125,7 +125,7 @@ impl Play {
 
     fn tell(&mut self, reader: &dyn CheckpointReader, context: &Context) -> Outcome {
         self.format = Some(reader.format().name());
-        self.header = reader.header_fields();
+        self.header = reader.container().header_fields();
         self.tensors = Some(reader.tensors().len());
         let elements = reader.tensors().iter().map(|info| info.shape.elements().unwrap_or_default());
         self.parameters = Some(elements.fold(0, u64::saturating_add));

@@ -68,7 +68,7 @@ pub(super) fn run(args: &EditArgs, context: &Context) -> Outcome {
                                are; `apr decrypt` the model first";
                 return Err(Failure::General(format!("{}: {message}", args.model.display())));
             }
-            let seals = reader.signed()?;
+            let seals = reader.container().signed()?;
             report.dropped_signatures = seals.as_ref().map_or(0, |seals| signature_count(seals.signatures.as_deref()));
             report.dropped_licence = seals.is_some_and(|seals| seals.licence.is_some());
             rewrite(&reader, args, &changes, &is_dropped, context)?;

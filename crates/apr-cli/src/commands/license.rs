@@ -94,7 +94,7 @@ fn issue(model: &Path, output: Option<&Path>, licence: Licence, force: bool, con
 }
 
 fn block(reader: &dyn CheckpointReader) -> Outcome<LicenceBlock> {
-    let block = reader.signed()?.and_then(|signed| signed.licence);
+    let block = reader.container().signed()?.and_then(|signed| signed.licence);
     let block = block
         .ok_or_else(|| Error::new(Code::Signature, "the file carries no licence"))
         .map_err(|error| error.in_file(&reader.files()[0].name))?;
@@ -112,8 +112,9 @@ fn check(
     let reader = revise::open(model, context)?;
     let named = |error: Error| error.in_file(model.display());
     let block = block(&reader)?;
-    let digest = reader.signed()?.map(|signed| signed.digest).unwrap_or_default();
+    let digest = reader.container().signed()?.map(|signed| signed.digest).unwrap_or_default();
     let issuer = block.verify(&digest, &trusted).map_err(named)?;
+    reader.container().check_uncovered()?;
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let seconds = i64::try_from(since_1970.as_secs()).unwrap_or(i64::MAX);
     let now = Timestamp::from_second(seconds).map_err(|error| Failure::General(error.to_string()))?;

@@ -7,7 +7,6 @@ use apr_ops::convert::ConvertOptions;
 use apr_ops::import::Prepared;
 use apr_ops::inline::{InlineValidator, ValidationConfig};
 use apr_ops::view::View;
-use serde_json::Value;
 
 use super::convert::{self, Job, Request, write};
 use super::quantize::Wanted;
@@ -46,7 +45,7 @@ pub(super) fn shard(args: &ShardArgs, context: &Context) -> Outcome {
 /// Puts shards together.
 pub(super) fn join(args: &JoinArgs, context: &Context) -> Outcome {
     let model = model::open(&args.manifest, context)?;
-    if model.reader.shard_count() == 0 {
+    if model.reader.container().shard_count() == 0 {
         let name = &model.name;
         let message =
             format!("'{name}' is no manifest of .apr shards; `apr convert` writes any model as one .apr file");
@@ -80,11 +79,10 @@ fn write_args(output: &Path, force: bool, dry_run: bool) -> WriteArgs {
 
 /// A layout that is the model's own, so that what was one file becomes that file again.
 fn as_it_is(reader: &dyn CheckpointReader, output: &Path) -> PlanOptions {
-    let header = reader.header_fields();
-    let flags = header.get("flags").and_then(Value::as_array);
+    let features = reader.container().features();
     PlanOptions {
-        align_32: header.get("alignment").and_then(Value::as_u64) == Some(32),
-        streaming: flags.is_some_and(|flags| flags.iter().any(|flag| flag == "STREAMING")),
+        align_32: features.alignment == Some(32),
+        streaming: features.streaming,
         ..Output::plan_options(TargetFormat::Apr2, Some(output))
     }
 }

@@ -88,7 +88,7 @@ fn sign_manifest(args: &SignArgs, key: SigningKey, context: &Context) -> Outcome
 }
 
 fn signatures(reader: &dyn CheckpointReader) -> Outcome<SignBlock> {
-    let block = reader.signed()?.and_then(|signed| signed.signatures);
+    let block = reader.container().signed()?.and_then(|signed| signed.signatures);
     Ok(block.map(|block| SignBlock::decode(&block)).transpose()?.unwrap_or_default())
 }
 
@@ -117,12 +117,13 @@ pub(super) fn verify(args: &VerifyArgs, context: &Context) -> Outcome {
         Box::new(revise::open(&args.model, context)?)
     };
     let block = signatures(&*reader)?;
-    let digest = reader.signed()?.map(|signed| signed.digest).unwrap_or_default();
+    let digest = reader.container().signed()?.map(|signed| signed.digest).unwrap_or_default();
     let verification = block.verify(&digest, &trusted);
     let outcome = verification
         .check()
         .map_err(Failure::from)
         .and_then(|()| check_shards(&*reader))
+        .and_then(|()| Ok(reader.container().check_uncovered()?))
         .and_then(|()| if args.front { Ok(()) } else { check_tensors(&*reader, context) });
     let signer = |signer: &apr::crypto::Signer| SignerReport {
         key: signer.public.fingerprint(),
@@ -148,7 +149,8 @@ pub(super) fn verify(args: &VerifyArgs, context: &Context) -> Outcome {
 
 /// Compares the fronts of all shards with what is signed.
 fn check_shards(reader: &dyn CheckpointReader) -> Outcome {
-    (0..reader.shard_count()).try_for_each(|shard| Ok(reader.shard(shard).map(drop)?))
+    let container = reader.container();
+    (0..container.shard_count()).try_for_each(|shard| Ok(container.shard(shard).map(drop)?))
 }
 
 /// Compares every byte of the model with what is signed.

@@ -53,12 +53,12 @@ fn changes(reader: &dyn CheckpointReader) -> Result<Vec<String>, Error> {
             return Err(Error::format(message));
         }
     }
-    let header = reader.header_fields();
+    let header = reader.container().header_fields();
     let program = header.get("program").and_then(Value::as_str);
     let program = program.map_or_else(String::new, |program| format!(" of {program}"));
     let mut changes = vec![format!("format: {}{program} -> APR2 2.0.0", format.name())];
     changes.extend(recoded(reader));
-    let before = if reader.checksum().is_some() { "a CRC-32" } else { "no checksum" };
+    let before = if reader.container().checksum().is_some() { "a CRC-32" } else { "no checksum" };
     changes.push(format!("integrity: {before} -> a CRC-32, and a BLAKE3 digest for each tensor"));
     Ok(changes)
 }
@@ -71,7 +71,7 @@ fn recoded(reader: &dyn CheckpointReader) -> Vec<String> {
     }
     let mut counts: Vec<(&str, u64)> = Vec::new();
     for (at, info) in reader.tensors().iter().enumerate() {
-        if info.byte_len().is_ok_and(|len| len == reader.stored(at).len) && !info.dtype.is_quantized() {
+        if info.byte_len().is_ok_and(|len| len == reader.stored(at).range.len) && !info.dtype.is_quantized() {
             continue;
         }
         match counts.iter_mut().find(|(dtype, _)| *dtype == info.dtype.name()) {

@@ -6,11 +6,13 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use apr_core::digest::Digest;
 use apr_core::{
-    ByteSource, CheckpointReader, Companion, DType, Error, Extent, ExtentKind, FileChecksum, FileInfo, FormatId,
-    Limits, Metadata, Result, Signed, StoredForm, StoredRange, TensorInfo, keys, read_vec,
+    ByteSource, CheckpointReader, Code, Companion, Container, ContainerFacts, DType, Encoded, Error, Extent,
+    ExtentKind, Features, FileChecksum, FileInfo, FormatId, Limits, Metadata, ReadEncoded, Result, Signed, Stored,
+    StoredRange, TensorInfo, keys, read_vec,
 };
 use serde_json::{Value, json};
 
@@ -18,11 +20,15 @@ use super::companion::{CompanionBytes, find_companions};
 use super::header::{Flags, Header};
 use super::index::{CODEC, Index, IndexEntry, decode_index};
 use super::layout::{
-    BLOCK_ALIGNMENT, Place, align, alignment_warning, check_overlaps, data_end, place_entries, sort_by_place,
+    BLOCK_ALIGNMENT, FOOTER_LEN, Place, align, alignment_warning, check_overlaps, data_end, place_entries,
+    sort_by_place,
 };
 use super::seal::{Encryption, Keys, Seal};
 use super::stored::{Access, ScratchPool, StoredTensor};
 use super::trailer::{Footer, Trailer, read_trailer};
+
+/// Bytes of padding that are read at a time.
+const PADDING_READ: u64 = 64 << 10;
 
 /// An APR2 file opened for reading.
 pub struct Apr2Reader {
@@ -283,6 +289,16 @@ impl Apr2Reader {
     }
 }
 
+impl ReadEncoded for Apr2Reader {
+    fn read_form(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.blame(tensor, self.of(tensor).read_stored(self.access(), offset, buf))
+    }
+
+    fn read_verbatim(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.blame(tensor, self.of(tensor).read_verbatim(self.access(), offset, buf))
+    }
+}
+
 impl CheckpointReader for Apr2Reader {
     fn format(&self) -> FormatId {
         FormatId::Apr2
@@ -296,29 +312,69 @@ impl CheckpointReader for Apr2Reader {
         &self.tensors
     }
 
-    fn stored(&self, tensor: usize) -> StoredRange {
-        let Place { offset, len, tied, .. } = self.of(tensor).place;
-        StoredRange { file: 0, offset, len: if tied { 0 } else { len } }
+    fn stored(&self, tensor: usize) -> Stored<'_> {
+        let stored = self.of(tensor);
+        let Place { offset, len, tied, index, .. } = stored.place;
+        let range = StoredRange { file: 0, offset, len: if tied { 0 } else { len } };
+        // A tied tensor stores nothing of its own; its digest in the file is that of no bytes.
+        let digest = self.trailer.digests.as_ref().filter(|_| !tied).map(|digests| digests[index]);
+        let bytes = match stored.is_encoded() {
+            true => Stored::encoded_as(range, Encoded::new(self, tensor, stored.form())),
+            false => Stored::plain(range),
+        };
+        bytes.with_digest(digest)
     }
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.blame(tensor, self.of(tensor).read(self.access(), &self.tensors[tensor], offset, buf))
     }
 
-    fn stored_form(&self, tensor: usize) -> Option<StoredForm> {
-        self.of(tensor).form()
+    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
+        let stored = self.of(tensor);
+        if stored.is_encoded() {
+            return None;
+        }
+        self.source.slice_at(stored.place.offset, stored.place.len)
     }
 
-    fn read_stored(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.blame(tensor, self.of(tensor).read_stored(self.access(), offset, buf))
+    fn container(&self) -> Container<'_> {
+        Container::of(self)
     }
 
-    fn read_verbatim(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.blame(tensor, self.of(tensor).read_verbatim(self.access(), offset, buf))
+    fn files(&self) -> &[FileInfo] {
+        &self.files
     }
 
-    fn is_encoded(&self, tensor: usize) -> bool {
-        self.of(tensor).is_encoded()
+    fn companions(&self) -> &[Companion] {
+        &self.companions
+    }
+
+    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
+        let read = match &self.companion_bytes[companion] {
+            CompanionBytes::Text(text) => Ok(text.as_bytes().to_vec()),
+            CompanionBytes::Tensor(entry, info) => self.read_companion_tensor(&self.stored[*entry], info),
+        };
+        read.map_err(|error| error.in_file(&self.files[0].name))
+    }
+
+    fn left_out(&self) -> &[String] {
+        &[]
+    }
+
+    fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+}
+
+impl ContainerFacts for Apr2Reader {
+    fn features(&self) -> Features {
+        let flags = self.header.flags;
+        Features {
+            encrypted: flags.contains(Flags::ENCRYPTED),
+            signed: flags.contains(Flags::SIGNED) || flags.contains(Flags::LICENSED),
+            streaming: flags.contains(Flags::STREAMING),
+            alignment: Some(flags.alignment()),
+        }
     }
 
     fn is_locked(&self) -> bool {
@@ -330,18 +386,20 @@ impl CheckpointReader for Apr2Reader {
         signed.map_err(|error| error.in_file(&self.files[0].name))
     }
 
-    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
-        let stored = self.of(tensor);
-        if stored.is_encoded() {
-            return None;
+    fn check_uncovered(&self) -> Result<()> {
+        let end = self.trailer.footer_offset + u64::from(FOOTER_LEN);
+        let stray = if let Some((offset, kind)) = self.trailer.unknown {
+            Some((offset, format!("the trailer block '{}' is unknown", kind.escape_ascii())))
+        } else if self.source.len() > end {
+            Some((end, "bytes follow the file's end".to_string()))
+        } else {
+            let found = self.first_nonzero_padding(0..self.trailer_offset);
+            found.map_err(|error| error.in_file(&self.files[0].name))?.map(|at| (at, "the padding is not zero".into()))
+        };
+        match stray {
+            Some((offset, what)) => Err(self.uncovered(&what, offset)),
+            None => Ok(()),
         }
-        self.source.slice_at(stored.place.offset, stored.place.len)
-    }
-
-    fn digest(&self, tensor: usize) -> Option<Digest> {
-        let place = self.of(tensor).place;
-        // A tied tensor stores nothing of its own; its digest in the file is that of no bytes.
-        self.trailer.digests.as_ref().filter(|_| !place.tied).map(|digests| digests[place.index])
     }
 
     fn checksum(&self) -> Option<FileChecksum> {
@@ -370,10 +428,6 @@ impl CheckpointReader for Apr2Reader {
         self.source.read_at(offset, buf).map_err(|error| error.in_file(&self.files[0].name))
     }
 
-    fn files(&self) -> &[FileInfo] {
-        &self.files
-    }
-
     fn header_fields(&self) -> Value {
         let Header { version_major, version_minor, flags, .. } = self.header;
         let mut fields = json!({
@@ -395,25 +449,34 @@ impl CheckpointReader for Apr2Reader {
         }
         fields
     }
-
-    fn companions(&self) -> &[Companion] {
-        &self.companions
-    }
-
-    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
-        let read = match &self.companion_bytes[companion] {
-            CompanionBytes::Text(text) => Ok(text.as_bytes().to_vec()),
-            CompanionBytes::Tensor(entry, info) => self.read_companion_tensor(&self.stored[*entry], info),
-        };
-        read.map_err(|error| error.in_file(&self.files[0].name))
-    }
-
-    fn warnings(&self) -> &[String] {
-        &self.warnings
-    }
 }
 
 impl Apr2Reader {
+    /// Where the first byte of padding in a part of the file is that is not zero.
+    pub(super) fn first_nonzero_padding(&self, part: Range<u64>) -> Result<Option<u64>> {
+        let extents = self.checksum().map(|checksum| checksum.extents).unwrap_or_default();
+        let padding = extents.into_iter().filter(|extent| extent.kind == ExtentKind::Padding);
+        let mut bytes = Vec::new();
+        for Extent { offset, len, .. } in padding {
+            let (mut at, end) = (offset.max(part.start), (offset + len).min(part.end));
+            while at < end {
+                bytes.resize(usize::try_from((end - at).min(PADDING_READ)).unwrap_or_default(), 0);
+                self.source.read_at(at, &mut bytes)?;
+                if let Some(found) = bytes.iter().position(|&byte| byte != 0) {
+                    return Ok(Some(at + found as u64));
+                }
+                at += bytes.len() as u64;
+            }
+        }
+        Ok(None)
+    }
+
+    pub(super) fn uncovered(&self, what: &str, offset: u64) -> Error {
+        let message =
+            format!("{what}, and nothing vouches for these bytes; `apr convert` writes the model without them");
+        Error::new(Code::Signature, message).at(offset).in_file(&self.files[0].name)
+    }
+
     fn read_companion_tensor(&self, stored: &StoredTensor, info: &TensorInfo) -> Result<Vec<u8>> {
         let len = info.byte_len()?;
         self.limits.check_companion(len).map_err(|error| error.at(stored.place.offset))?;

@@ -9,7 +9,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use apr_core::digest::{Digest, crc32_with_other_ends};
-use apr_core::{CheckpointReader, Error, Metadata, Result, keys, read_vec};
+use apr_core::{CheckpointReader, ContainerFacts, Error, Metadata, Result, keys, read_vec};
 
 use super::header::{Flags, Header};
 use super::index::{INDEX_HEADER_LEN, IndexEntry, check_info, decode_index};
@@ -36,6 +36,18 @@ impl Changes {
     fn touch_content(&self) -> bool {
         self.metadata.is_some() || !self.renames.is_empty()
     }
+
+    /// Whether the file will be signed or licensed by somebody.
+    #[cfg(feature = "signing")]
+    fn seal(&self) -> bool {
+        !self.signers.is_empty() || self.licence.is_some()
+    }
+
+    #[cfg(not(feature = "signing"))]
+    #[allow(clippy::unused_self, reason = "as with the feature")]
+    fn seal(&self) -> bool {
+        false
+    }
 }
 
 /// The parts of a file that become other; what is between them stays.
@@ -59,7 +71,7 @@ impl Apr2Reader {
     ///
     /// # Errors
     /// E001 when a tensor to be renamed is not there, or two would have one name; E005 when the file is encrypted and no
-    /// key was given; E006 when there are no digests to sign.
+    /// key was given; E006 when there are no digests to sign, or the padding between tensors that shall be signed is not zero.
     pub fn revise(&self, changes: &Changes) -> Result<Option<Revision>> {
         self.revised(changes).map_err(|error| error.in_file(&self.files()[0].name))
     }
@@ -114,6 +126,11 @@ impl Apr2Reader {
         tail.extend_from_slice(&blocks);
 
         let (tail_offset, footer_offset) = self.tail_range();
+        if changes.seal() {
+            // The front and the tail are made anew; what is between them stays.
+            let stays = self.first_nonzero_padding(front.len() as u64..tail_offset)?;
+            stays.map_or(Ok(()), |at| Err(self.uncovered("the padding is not zero", at)))?;
+        }
         let old_front = read_vec(source, 0, front.len() as u64)?;
         let old_tail = read_vec(source, tail_offset, footer_offset - tail_offset)?;
         let middle = tail_offset - front.len() as u64;

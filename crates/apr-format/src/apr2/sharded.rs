@@ -7,10 +7,9 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use apr_core::digest::Digest;
 use apr_core::{
-    ByteSource, CheckpointReader, Code, Companion, Error, Escaped, FileInfo, FormatId, IoCause, Limits, Metadata,
-    Result, Signed, SourceSet, StoredForm, StoredRange, TensorInfo, keys,
+    ByteSource, CheckpointReader, Code, Companion, Container, ContainerFacts, Error, Escaped, Features, FileInfo,
+    FormatId, IoCause, Limits, Metadata, Result, Signed, SourceSet, Stored, StoredRange, TensorInfo, keys,
 };
 use once_cell::race::OnceBox;
 use serde_json::{Value, json};
@@ -287,6 +286,7 @@ impl ShardedApr2 {
     pub fn to_sign(&self) -> Result<Manifest> {
         let digest_of = |shard: usize| {
             let reader = Self::shard(self, shard)?;
+            reader.check_uncovered()?;
             let message = "the shard has no digests of its tensors that a signature could cover";
             let missing = || Error::new(Code::Signature, message).in_file(&self.shards[shard].entry.file);
             Ok(reader.signed()?.ok_or_else(missing)?.digest)
@@ -331,11 +331,11 @@ impl CheckpointReader for ShardedApr2 {
     }
 
     /// Opens the shard; where that fails, only the file is right.
-    fn stored(&self, tensor: usize) -> StoredRange {
+    fn stored(&self, tensor: usize) -> Stored<'_> {
         let file = self.places[tensor].0 + 1;
         match self.locate(tensor) {
-            Ok((reader, position)) => StoredRange { file, ..reader.stored(position) },
-            Err(_) => StoredRange { file, offset: 0, len: 0 },
+            Ok((reader, position)) => reader.stored(position).in_file(file),
+            Err(_) => Stored::derived(StoredRange { file, offset: 0, len: 0 }),
         }
     }
 
@@ -344,71 +344,17 @@ impl CheckpointReader for ShardedApr2 {
         reader.read_tensor(position, offset, buf)
     }
 
-    fn stored_form(&self, tensor: usize) -> Option<StoredForm> {
-        let (reader, position) = self.locate(tensor).ok()?;
-        reader.stored_form(position)
-    }
-
-    fn read_stored(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let (reader, position) = self.locate(tensor)?;
-        reader.read_stored(position, offset, buf)
-    }
-
-    fn read_verbatim(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let (reader, position) = self.locate(tensor)?;
-        reader.read_verbatim(position, offset, buf)
-    }
-
-    fn is_encoded(&self, tensor: usize) -> bool {
-        self.locate(tensor).is_ok_and(|(reader, position)| reader.is_encoded(position))
-    }
-
-    /// Whether the first shard is; all are encrypted for the same keys.
-    fn is_locked(&self) -> bool {
-        Self::shard(self, 0).is_ok_and(CheckpointReader::is_locked)
-    }
-
     fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
         let (reader, position) = self.locate(tensor).ok()?;
         reader.tensor_slice(position)
     }
 
-    fn digest(&self, tensor: usize) -> Option<Digest> {
-        let (reader, position) = self.locate(tensor).ok()?;
-        reader.digest(position)
-    }
-
-    /// Signatures of the manifest, which cover the shards; those of the shards themselves are theirs alone.
-    fn signed(&self) -> Result<Option<Signed>> {
-        Ok(self.signed.clone())
-    }
-
-    fn shard_count(&self) -> usize {
-        self.shards.len()
-    }
-
-    fn shard(&self, shard: usize) -> Result<&dyn CheckpointReader> {
-        Ok(Self::shard(self, shard)?)
+    fn container(&self) -> Container<'_> {
+        Container::of(self)
     }
 
     fn files(&self) -> &[FileInfo] {
         &self.files
-    }
-
-    /// Those of the first shard that every shard shares, and how many shards there are.
-    fn header_fields(&self) -> Value {
-        let Ok(first) = Self::shard(self, 0) else {
-            return json!({ "shards": self.shards.len() });
-        };
-        let header = first.header();
-        let quantized = self.tensors.iter().any(|info| info.dtype.is_quantized());
-        let flags = if quantized { header.flags.union(Flags::QUANTIZED) } else { header.flags };
-        json!({
-            "version": format!("{}.{}", header.version_major, header.version_minor),
-            "flags": flags.names(),
-            "alignment": flags.alignment(),
-            "shards": self.shards.len(),
-        })
     }
 
     fn companions(&self) -> &[Companion] {
@@ -427,7 +373,57 @@ impl CheckpointReader for ShardedApr2 {
         first.read_companion(found)
     }
 
+    fn left_out(&self) -> &[String] {
+        &[]
+    }
+
     fn warnings(&self) -> &[String] {
         &self.warnings
+    }
+}
+
+impl ContainerFacts for ShardedApr2 {
+    /// Those of the first shard, which every shard shares; signatures are the manifest's.
+    fn features(&self) -> Features {
+        let of_a_shard = Self::shard(self, 0).map(ContainerFacts::features).unwrap_or_default();
+        Features { signed: self.signed.is_some(), ..of_a_shard }
+    }
+
+    /// Whether the first shard is; all are encrypted for the same keys.
+    fn is_locked(&self) -> bool {
+        Self::shard(self, 0).is_ok_and(ContainerFacts::is_locked)
+    }
+
+    fn check_uncovered(&self) -> Result<()> {
+        (0..self.shards.len()).try_for_each(|shard| Self::shard(self, shard)?.check_uncovered())
+    }
+
+    /// Signatures of the manifest, which cover the shards; those of the shards themselves are theirs alone.
+    fn signed(&self) -> Result<Option<Signed>> {
+        Ok(self.signed.clone())
+    }
+
+    fn shard_count(&self) -> usize {
+        self.shards.len()
+    }
+
+    fn shard(&self, shard: usize) -> Result<&dyn CheckpointReader> {
+        Ok(Self::shard(self, shard)?)
+    }
+
+    /// Those of the first shard that every shard shares, and how many shards there are.
+    fn header_fields(&self) -> Value {
+        let Ok(first) = Self::shard(self, 0) else {
+            return json!({ "shards": self.shards.len() });
+        };
+        let header = first.header();
+        let quantized = self.tensors.iter().any(|info| info.dtype.is_quantized());
+        let flags = if quantized { header.flags.union(Flags::QUANTIZED) } else { header.flags };
+        json!({
+            "version": format!("{}.{}", header.version_major, header.version_minor),
+            "flags": flags.names(),
+            "alignment": flags.alignment(),
+            "shards": self.shards.len(),
+        })
     }
 }

@@ -65,6 +65,8 @@ pub(super) struct Trailer {
     pub(super) footer: Footer,
     /// Where the footer starts, in bytes.
     pub(super) footer_offset: u64,
+    /// The first block of a kind that this crate does not know, and where it is.
+    pub(super) unknown: Option<(u64, [u8; 4])>,
     pub(super) warnings: Vec<String>,
 }
 
@@ -77,7 +79,7 @@ pub(super) fn read_trailer(source: &dyn ByteSource, header: &Header, start: u64,
     let mut position = start;
     let mut seen: Vec<[u8; 4]> = Vec::new();
     let (mut digests, mut digest_block, mut signatures, mut licence) = (None, None, None, None);
-    let mut warnings = Vec::new();
+    let (mut unknown, mut warnings) = (None, Vec::new());
     let footer = loop {
         let head = read_head(source, position)?;
         if let Some(footer) = Footer::decode(&head) {
@@ -101,7 +103,10 @@ pub(super) fn read_trailer(source: &dyn ByteSource, header: &Header, start: u64,
             }
             SIGN => signatures = Some(read_block(source, position, end)?),
             LICN => licence = Some(read_block(source, position, end)?),
-            kind => warnings.push(format!("the trailer block '{}' is unknown and was skipped", kind.escape_ascii())),
+            kind => {
+                unknown = unknown.or(Some((position, kind)));
+                warnings.push(format!("the trailer block '{}' is unknown and was skipped", kind.escape_ascii()));
+            }
         }
         position = end;
     };
@@ -121,7 +126,7 @@ pub(super) fn read_trailer(source: &dyn ByteSource, header: &Header, start: u64,
         return Err(Error::corrupt("the file is signed, but has no digests, without which nothing covers its tensors")
             .at(position));
     }
-    Ok(Trailer { digests, digest_block, signatures, licence, footer, footer_offset: position, warnings })
+    Ok(Trailer { digests, digest_block, signatures, licence, footer, footer_offset: position, unknown, warnings })
 }
 
 impl Trailer {

@@ -9,8 +9,8 @@ use core::ops::Range;
 use std::sync::OnceLock;
 
 use apr_core::{
-    ByteSource, CheckpointReader, DType, Error, Extent, ExtentKind, FileChecksum, FileInfo, FormatId, Limits, Metadata,
-    Result, StoredRange, TensorInfo, keys,
+    ByteSource, CheckpointReader, Companion, ContainerFacts, DType, Error, Extent, ExtentKind, FileChecksum, FileInfo,
+    FormatId, Limits, Metadata, Result, Stored, StoredRange, TensorInfo, keys,
 };
 use serde_json::{Map, Value, json};
 
@@ -232,46 +232,9 @@ impl AprnReader {
     }
 }
 
-impl CheckpointReader for AprnReader {
-    fn format(&self) -> FormatId {
-        FormatId::Aprn
-    }
-
+impl ContainerFacts for AprnReader {
     fn is_locked(&self) -> bool {
         self.container.header.flags.contains(Flags::ENCRYPTED) && !self.options.can_decrypt()
-    }
-
-    fn metadata(&self) -> &Metadata {
-        &self.metadata
-    }
-
-    fn tensors(&self) -> &[TensorInfo] {
-        &self.tensors
-    }
-
-    /// The tensor's own bytes in a plain payload; all of the payload where it is packed or encrypted as a whole.
-    fn stored(&self, tensor: usize) -> StoredRange {
-        let payload = &self.container.payload;
-        let (offset, len) = match self.is_plain() {
-            true => (payload.start + self.ranges[tensor].start, self.ranges[tensor].end - self.ranges[tensor].start),
-            false => (payload.start, payload.end - payload.start),
-        };
-        StoredRange { file: 0, offset, len }
-    }
-
-    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let read = self.read(tensor, offset, buf);
-        read.map_err(|error| error.for_tensor(&self.tensors[tensor].name).in_file(&self.files[0].name))
-    }
-
-    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
-        self.check_crc().ok()?;
-        let range = &self.ranges[tensor];
-        if self.is_plain() {
-            return self.source.slice_at(self.container.payload.start + range.start, range.end - range.start);
-        }
-        let (start, end) = (usize::try_from(range.start).ok()?, usize::try_from(range.end).ok()?);
-        self.unpacked().ok()?.get(start..end)
     }
 
     fn checksum(&self) -> Option<FileChecksum> {
@@ -298,10 +261,6 @@ impl CheckpointReader for AprnReader {
         self.source.read_at(offset, buf).map_err(|error| error.in_file(&self.files[0].name))
     }
 
-    fn files(&self) -> &[FileInfo] {
-        &self.files
-    }
-
     fn header_fields(&self) -> Value {
         let header = &self.container.header;
         let mut fields = json!({
@@ -319,6 +278,64 @@ impl CheckpointReader for AprnReader {
             fields["signed_by"] = base16ct::lower::encode_string(key).into();
         }
         fields
+    }
+}
+
+impl CheckpointReader for AprnReader {
+    fn format(&self) -> FormatId {
+        FormatId::Aprn
+    }
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    /// The tensor's own bytes in a plain payload; all of the payload where it is packed or encrypted as a whole.
+    fn stored(&self, tensor: usize) -> Stored<'_> {
+        let (payload, own) = (&self.container.payload, &self.ranges[tensor]);
+        if self.is_plain() {
+            return Stored::plain(StoredRange { file: 0, offset: payload.start + own.start, len: own.end - own.start });
+        }
+        Stored::derived(StoredRange { file: 0, offset: payload.start, len: payload.end - payload.start })
+    }
+
+    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let read = self.read(tensor, offset, buf);
+        read.map_err(|error| error.for_tensor(&self.tensors[tensor].name).in_file(&self.files[0].name))
+    }
+
+    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
+        self.check_crc().ok()?;
+        let range = &self.ranges[tensor];
+        if self.is_plain() {
+            return self.source.slice_at(self.container.payload.start + range.start, range.end - range.start);
+        }
+        let (start, end) = (usize::try_from(range.start).ok()?, usize::try_from(range.end).ok()?);
+        self.unpacked().ok()?.get(start..end)
+    }
+
+    fn container(&self) -> apr_core::Container<'_> {
+        apr_core::Container::of(self)
+    }
+
+    fn files(&self) -> &[FileInfo] {
+        &self.files
+    }
+
+    fn companions(&self) -> &[Companion] {
+        &[]
+    }
+
+    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
+        Err(Companion::absent(companion))
+    }
+
+    fn left_out(&self) -> &[String] {
+        &[]
     }
 
     fn warnings(&self) -> &[String] {

@@ -8,7 +8,8 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use apr_core::{
-    ByteSource, CheckpointReader, Error, FileChecksum, FileInfo, FormatId, Metadata, Result, StoredRange, TensorInfo,
+    ByteSource, CheckpointReader, Companion, Container, ContainerFacts, Error, FileChecksum, FileInfo, FormatId,
+    Metadata, Result, Stored, StoredRange, TensorInfo,
 };
 use serde_json::Value;
 
@@ -48,6 +49,25 @@ impl OlderReader {
     }
 }
 
+impl ContainerFacts for OlderReader {
+    fn checksum(&self) -> Option<FileChecksum> {
+        self.checksum.clone()
+    }
+
+    fn read_raw(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.source.read_at(offset, buf).map_err(|error| error.in_file(&self.files[0].name))
+    }
+
+    fn header_fields(&self) -> Value {
+        let mut header = self.header.clone();
+        if let Some(fields) = header.as_object_mut() {
+            let crc = self.checksum.as_ref().map(|checksum| format!("{:#010x}", checksum.crc32));
+            fields.insert("crc32".into(), crc.into());
+        }
+        header
+    }
+}
+
 impl CheckpointReader for OlderReader {
     fn format(&self) -> FormatId {
         self.format
@@ -61,8 +81,9 @@ impl CheckpointReader for OlderReader {
         &self.tensors
     }
 
-    fn stored(&self, tensor: usize) -> StoredRange {
-        self.places[tensor].0
+    fn stored(&self, tensor: usize) -> Stored<'_> {
+        let (range, encoding) = self.places[tensor];
+        if encoding == Encoding::Plain { Stored::plain(range) } else { Stored::derived(range) }
     }
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
@@ -85,25 +106,24 @@ impl CheckpointReader for OlderReader {
         (encoding == Encoding::Plain).then(|| self.source.slice_at(range.offset, range.len)).flatten()
     }
 
-    fn checksum(&self) -> Option<FileChecksum> {
-        self.checksum.clone()
-    }
-
-    fn read_raw(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.source.read_at(offset, buf).map_err(|error| error.in_file(&self.files[0].name))
+    fn container(&self) -> Container<'_> {
+        Container::of(self)
     }
 
     fn files(&self) -> &[FileInfo] {
         &self.files
     }
 
-    fn header_fields(&self) -> Value {
-        let mut header = self.header.clone();
-        if let Some(fields) = header.as_object_mut() {
-            let crc = self.checksum.as_ref().map(|checksum| format!("{:#010x}", checksum.crc32));
-            fields.insert("crc32".into(), crc.into());
-        }
-        header
+    fn companions(&self) -> &[Companion] {
+        &[]
+    }
+
+    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
+        Err(Companion::absent(companion))
+    }
+
+    fn left_out(&self) -> &[String] {
+        &[]
     }
 
     fn warnings(&self) -> &[String] {

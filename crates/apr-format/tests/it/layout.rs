@@ -87,12 +87,12 @@ fn extents_cover_every_byte_before_the_footer_once() {
     bare.entries[2].offset = Some(64 + 40);
     for file in [written, odd.build(), bare.build(), Apr2Builder { digests: false, ..Apr2Builder::new() }.build()] {
         let reader = open(file.clone());
-        let checksum = reader.checksum().expect("APR2 has one");
+        let checksum = reader.container().checksum().expect("APR2 has one");
         let mut covered = Vec::new();
         for extent in &checksum.extents {
             assert_eq!(extent.offset, covered.len() as u64, "{:?}", checksum.extents);
             let mut bytes = vec![0; usize::try_from(extent.len).expect("a small file")];
-            reader.read_raw(extent.offset, &mut bytes).expect("inside the file");
+            reader.container().read_raw(extent.offset, &mut bytes).expect("inside the file");
             match extent.kind {
                 ExtentKind::Padding => assert!(bytes.iter().all(|&byte| byte == 0)),
                 ExtentKind::Tensor(tensor) => assert_eq!(bytes, bytes_of(&reader, tensor)),

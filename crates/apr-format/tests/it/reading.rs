@@ -74,7 +74,7 @@ fn reads_past_a_tensor_are_refused_and_named() {
     assert!(reader.read_tensor(0, 24, &mut []).is_ok());
     let error = reader.tensor_bytes("nobody").expect_err("no such tensor");
     assert_eq!((error.code(), error.tensor(), error.file()), (Code::Format, Some("nobody"), Some("model.apr")));
-    assert_eq!(reader.read_raw(u64::MAX, &mut [0]).expect_err("past the end").code(), Code::Corrupt);
+    assert_eq!(reader.container().read_raw(u64::MAX, &mut [0]).expect_err("past the end").code(), Code::Corrupt);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn companions_over_the_limit_are_refused_when_read() {
 #[test]
 fn the_header_is_told_field_by_field() {
     let file = sound().build();
-    let fields = open(file.clone()).header_fields();
+    let fields = open(file.clone()).container().header_fields();
     assert_eq!(fields["version"], "2.0");
     assert_eq!(fields["flags"], serde_json::json!(["ALIGNED_64"]));
     assert_eq!((&fields["alignment"], &fields["metadata_offset"]), (&64.into(), &32.into()));

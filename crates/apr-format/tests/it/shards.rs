@@ -146,8 +146,8 @@ fn a_sharded_model_reads_as_the_single_file_does() {
         assert_eq!(sharded.warnings(), [""; 0]);
         for tensor in 0..file.tensors().len() {
             assert_eq!(bytes_of(&sharded, tensor), bytes_of(&file, tensor));
-            assert_eq!(sharded.digest(tensor), file.digest(tensor));
-            assert_eq!(sharded.stored(tensor).len, file.stored(tensor).len);
+            assert_eq!(sharded.stored(tensor).digest(), file.stored(tensor).digest());
+            assert_eq!(sharded.stored(tensor).range.len, file.stored(tensor).range.len);
         }
         for companion in 0..2 {
             assert_eq!(sharded.read_companion(companion), file.read_companion(companion));
@@ -183,7 +183,7 @@ fn only_the_shard_of_a_tensor_is_needed_for_it() {
         folder.0.remove(&absent);
         let sharded = open(&folder).expect("the manifest tells all but the bytes");
         assert!(sharded.warnings()[0].contains(&absent), "{:?}", sharded.warnings());
-        assert_eq!(sharded.header_fields()["shards"], 3);
+        assert_eq!(sharded.container().header_fields()["shards"], 3);
         for (position, info) in sharded.tensors().iter().enumerate() {
             let mut bytes = vec![0; usize::try_from(info.byte_len().expect("checked")).expect("small")];
             let read = sharded.read_tensor(position, 0, &mut bytes);
@@ -330,7 +330,7 @@ fn a_tensor_in_two_shards_or_in_none_is_e002() {
 /// Whether the manifest and each of its shards is what `trusted` signed.
 fn verify(folder: &FolderInMemory, trusted: &SigningKey) -> Result<(), Error> {
     let model = open(folder)?;
-    let signed = model.signed()?.ok_or_else(|| Error::new(Code::Signature, "no signature"))?;
+    let signed = model.container().signed()?.ok_or_else(|| Error::new(Code::Signature, "no signature"))?;
     let block = SignBlock::decode(&signed.signatures.unwrap_or_default())?;
     block.verify(&signed.digest, &[PublicKey::Verifying(trusted.public_bytes())]).check()?;
     (0..model.shard_count()).try_for_each(|shard| model.shard(shard).map(drop))

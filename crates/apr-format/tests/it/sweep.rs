@@ -37,7 +37,7 @@ fn every_flipped_bit_is_an_error_or_leaves_a_file_that_reads() {
             assert!(peak < justified, "bit {at}: {peak} bytes");
             let Ok(reader) = opened else { continue };
             read_everything(&reader).unwrap_or_else(|error| panic!("bit {at}: {error}"));
-            let extents = reader.checksum().expect("APR2 has one").extents;
+            let extents = reader.container().checksum().expect("APR2 has one").extents;
             let end = extents.iter().fold(0, |end, extent| {
                 assert_eq!(extent.offset, end, "bit {at}: {extents:?}");
                 end + extent.len
@@ -53,7 +53,7 @@ fn a_flipped_bit_before_the_footer_never_goes_unnoticed_by_the_checksum() {
         for flipped in corrupt::bit_flips(&file, 0..file.len() - 16) {
             let sum = crc32fast::hash(&flipped[..file.len() - 16]);
             if let Ok(reader) = apr2::open(flipped, "model.apr", &Limits::default()) {
-                assert_ne!(reader.checksum().expect("APR2 has one").crc32, sum);
+                assert_ne!(reader.container().checksum().expect("APR2 has one").crc32, sum);
             }
         }
     }
@@ -64,7 +64,7 @@ fn a_flipped_bit_in_a_tensor_shows_in_its_digest_alone() {
     let file = small_files().swap_remove(0);
     let ranges: Vec<_> = {
         let reader = open(file.clone());
-        (0..reader.tensors().len()).map(|tensor| reader.stored(tensor)).collect()
+        (0..reader.tensors().len()).map(|tensor| reader.stored(tensor).range).collect()
     };
     for (damaged, range) in ranges.iter().enumerate() {
         let start = usize::try_from(range.offset).expect("a small file");
@@ -72,7 +72,7 @@ fn a_flipped_bit_in_a_tensor_shows_in_its_digest_alone() {
         for flipped in corrupt::bit_flips(&file, start..end) {
             let reader = open(flipped);
             for tensor in 0..reader.tensors().len() {
-                let Some(digest) = reader.digest(tensor) else { continue };
+                let Some(digest) = reader.stored(tensor).digest() else { continue };
                 let same = digest == *blake3::hash(&bytes_of(&reader, tensor)).as_bytes();
                 assert_eq!(same, tensor != damaged, "byte {start}, tensor {tensor}");
             }
@@ -88,7 +88,7 @@ fn every_byte_that_could_be_a_number_is_tried_with_extremes() {
                 let changed = corrupt::overwrite(&file, at, &value.to_le_bytes());
                 if let Ok(reader) = apr2::open(changed, "model.apr", &Limits::default()) {
                     read_everything(&reader).unwrap_or_else(|error| panic!("{value} at {at}: {error}"));
-                    assert!(reader.checksum().is_some());
+                    assert!(reader.container().checksum().is_some());
                 }
             }
         }

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use apr_core::{
-    ByteSource, CheckpointReader, DType, Error, FileInfo, FormatId, Limits, Metadata, Result, StoredRange, TensorInfo,
-    keys,
+    ByteSource, CheckpointReader, Companion, Container, ContainerFacts, DType, Error, FileInfo, FormatId, Limits,
+    Metadata, Result, Stored, StoredRange, TensorInfo, keys,
 };
 use serde_json::{Value, json};
 
@@ -189,6 +189,12 @@ fn warnings(reading: &Reading) -> Vec<String> {
     warnings
 }
 
+impl ContainerFacts for GgmlReader {
+    fn header_fields(&self) -> Value {
+        self.header.clone()
+    }
+}
+
 impl CheckpointReader for GgmlReader {
     fn format(&self) -> FormatId {
         FormatId::Ggml
@@ -202,8 +208,11 @@ impl CheckpointReader for GgmlReader {
         &self.tensors
     }
 
-    fn stored(&self, tensor: usize) -> StoredRange {
-        self.stored[tensor]
+    fn stored(&self, tensor: usize) -> Stored<'_> {
+        match self.encodings[tensor] {
+            Encoding::Plain(_) => Stored::plain(self.stored[tensor]),
+            Encoding::Old(_) => Stored::derived(self.stored[tensor]),
+        }
     }
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
@@ -225,12 +234,24 @@ impl CheckpointReader for GgmlReader {
         matches!(self.encodings[tensor], Encoding::Plain(_)).then(|| self.source.slice_at(offset, len)).flatten()
     }
 
-    fn header_fields(&self) -> Value {
-        self.header.clone()
+    fn container(&self) -> Container<'_> {
+        Container::of(self)
     }
 
     fn files(&self) -> &[FileInfo] {
         &self.files
+    }
+
+    fn companions(&self) -> &[Companion] {
+        &[]
+    }
+
+    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
+        Err(Companion::absent(companion))
+    }
+
+    fn left_out(&self) -> &[String] {
+        &[]
     }
 
     fn warnings(&self) -> &[String] {

@@ -34,7 +34,7 @@ fn files_of_older_versions_keep_their_pairs() {
     ] {
         let Some(bytes) = file(path) else { return };
         let reader = open(bytes).expect("a sound file");
-        assert_eq!(reader.header_fields()["version"], version);
+        assert_eq!(reader.container().header_fields()["version"], version);
         let read = pairs(&reader);
         assert_eq!(read.len(), count, "{path}");
         assert_eq!(reader.metadata().get("tokenizer.vocab_size"), Some(&tokens.into()));

@@ -27,7 +27,7 @@ fn open_split(set: &dyn SourceSet, name: &str) -> Result<GgufReader> {
 }
 
 fn bytes_of(reader: &dyn CheckpointReader, tensor: usize) -> Vec<u8> {
-    let stored = reader.stored(tensor);
+    let stored = reader.stored(tensor).range;
     assert_eq!(reader.tensors()[tensor].byte_len(), Ok(stored.len));
     let mut bytes = vec![0; usize::try_from(stored.len).expect("a small tensor")];
     reader.read_tensor(tensor, 0, &mut bytes).expect("a tensor of an open file is readable");

@@ -59,7 +59,7 @@ fn every_type_of_value_is_read_in_every_version() {
         assert_eq!(header["version"], version);
         assert_eq!(header["endian"], "little");
         assert!(!header.contains_key("alignment"), "none is stated");
-        assert_eq!(reader.header_fields()["key_values"], 16);
+        assert_eq!(reader.container().header_fields()["key_values"], 16);
     }
 }
 

@@ -24,7 +24,7 @@ impl Judge {
     pub(super) fn see(&mut self, reader: &dyn CheckpointReader, job: Job, slot: &Slot) -> Result<(), ValidationError> {
         let Job { tensor, chunk, .. } = job;
         let name = &reader.tensors()[tensor].name;
-        if let Some(stated) = reader.crc32(tensor) {
+        if let Some(stated) = reader.stored(tensor).crc32() {
             match slot.input_sums {
                 Some(sums) => self.crc.append(sums),
                 None => self.crc.update(&slot.input[..chunk.len]),

@@ -221,7 +221,7 @@ fn keep_forms(
     if target.format != TargetFormat::Apr2 || options.decompress || target.apr2.compresses() {
         return recipes;
     }
-    let kept = recipes.into_iter().enumerate().map(|(tensor, recipe)| match (recipe, reader.stored_form(tensor)) {
+    let kept = recipes.into_iter().enumerate().map(|(tensor, recipe)| match (recipe, reader.stored(tensor).form()) {
         (Recipe::Keep, Some(form)) => Recipe::Stored(form),
         (recipe, _) => recipe,
     });
@@ -417,7 +417,8 @@ fn check_digest(
     sums: Option<ChunkSums>,
     digest: &mut TensorDigest,
 ) -> Result<()> {
-    let Some(expected) = reader.digest(tensor) else { return Ok(()) };
+    let stored = reader.stored(tensor);
+    let Some(expected) = stored.digest() else { return Ok(()) };
     match sums {
         Some(sums) => digest.append(sums),
         None => digest.update(bytes),
@@ -426,7 +427,7 @@ fn check_digest(
         let file = reader.files().first().map_or("", |file| file.name.as_str());
         return Err(Error::checksum("its bytes do not match its digest")
             .for_tensor(&reader.tensors()[tensor].name)
-            .at(reader.stored(tensor).offset)
+            .at(stored.range.offset)
             .in_file(file));
     }
     Ok(())

@@ -73,8 +73,9 @@ pub(super) struct Source<'a> {
 impl Source<'_> {
     /// Whether a tensor's digest is of other bytes than those that are read to be converted.
     pub(super) fn is_checked_apart(&self, tensor: usize) -> bool {
-        let is_what_is_read = |form: StoredForm| self.reader.stored(tensor).len == form.len;
-        self.reader.is_encoded(tensor) && !matches!(self.recipes[tensor], Recipe::Stored(form) if is_what_is_read(form))
+        let stored = self.reader.stored(tensor);
+        let is_what_is_read = |form: StoredForm| stored.range.len == form.len;
+        stored.is_encoded() && !matches!(self.recipes[tensor], Recipe::Stored(form) if is_what_is_read(form))
     }
 
     /// Shows the encoder samples of the tensors whose codec it chooses by them.
@@ -126,8 +127,9 @@ impl Source<'_> {
         for (at, planned) in writer.layout().tensors.iter().enumerate() {
             let tensor = planned.source;
             let info = &self.reader.tensors()[tensor];
-            if self.is_checked_apart(tensor) && self.reader.digest(tensor).is_some() {
-                let len = self.reader.stored(tensor).len;
+            let stored = self.reader.stored(tensor);
+            if self.is_checked_apart(tensor) && stored.digest().is_some() {
+                let len = stored.range.len;
                 let check = |chunk| Job { tensor, planned: at, chunk, len, kind: JobKind::Check };
                 jobs.extend(pieces(len, CHUNK).map(check));
             }
@@ -164,19 +166,19 @@ impl Source<'_> {
         (slot.input_sums, slot.output_sums, slot.moments, slot.mismatches) = (None, None, None, 0);
         slot.found = Found::default();
         let input = take(&mut slot.input, chunk.len);
-        if kind == JobKind::Check {
-            reader.read_verbatim(tensor, chunk.offset, input)?;
+        let in_file = reader.stored(tensor);
+        if let (JobKind::Check, Some(encoded)) = (kind, in_file.encoded()) {
+            encoded.read_verbatim(chunk.offset, input)?;
             slot.input_sums = chunk.summable.then(|| ChunkSums::of(input, chunk.offset, len));
             return Ok(());
         }
         let stored = matches!(recipe, Recipe::Stored(_));
-        if stored {
-            reader.read_stored(tensor, chunk.offset, input)?;
-        } else {
-            reader.read_tensor(tensor, chunk.offset, input)?;
+        match in_file.encoded().filter(|_| stored) {
+            Some(encoded) => encoded.read_form(chunk.offset, input)?,
+            None => reader.read_tensor(tensor, chunk.offset, input)?,
         }
         let input = &*input;
-        let check = reader.digest(tensor).is_some() && !self.is_checked_apart(tensor);
+        let check = in_file.digest().is_some() && !self.is_checked_apart(tensor);
         let sums = wanted.sums && kind == JobKind::Write;
         slot.input_sums = (chunk.summable && (check || (sums && recipe.keeps_bytes())))
             .then(|| ChunkSums::of(input, chunk.offset, len));

@@ -171,7 +171,7 @@ impl Pairing {
             bytes: Vec<u8>,
             sums: Option<ChunkSums>,
         }
-        if let Some(digest) = reader.digest(tensor) {
+        if let Some(digest) = reader.stored(tensor).digest() {
             return Ok(digest);
         }
         let info = &reader.tensors()[tensor];

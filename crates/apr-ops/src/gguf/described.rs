@@ -1,10 +1,8 @@
 //! A GGUF file with its keys in the words of Hugging Face's configurations, by which families are told and measured.
 
-use apr::digest::Digest;
 use apr::{CheckpointReader, FileInfo, FormatId, Metadata, Result, TensorInfo};
 use apr_arch::Families;
-use apr_core::{Companion, FileChecksum, Signed, StoredForm, StoredRange};
-use serde_json::Value;
+use apr_core::{Companion, Container, Stored};
 
 use super::described;
 use crate::import::Architecture;
@@ -41,7 +39,7 @@ impl CheckpointReader for Described {
         self.inner.tensors()
     }
 
-    fn stored(&self, tensor: usize) -> StoredRange {
+    fn stored(&self, tensor: usize) -> Stored<'_> {
         self.inner.stored(tensor)
     }
 
@@ -53,52 +51,12 @@ impl CheckpointReader for Described {
         self.inner.tensor_slice(tensor)
     }
 
-    fn stored_form(&self, tensor: usize) -> Option<StoredForm> {
-        self.inner.stored_form(tensor)
-    }
-
-    fn read_stored(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.inner.read_stored(tensor, offset, buf)
-    }
-
-    fn read_verbatim(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.inner.read_verbatim(tensor, offset, buf)
-    }
-
-    fn is_locked(&self) -> bool {
-        self.inner.is_locked()
-    }
-
-    fn is_encoded(&self, tensor: usize) -> bool {
-        self.inner.is_encoded(tensor)
-    }
-
-    fn signed(&self) -> Result<Option<Signed>> {
-        self.inner.signed()
-    }
-
-    fn digest(&self, tensor: usize) -> Option<Digest> {
-        self.inner.digest(tensor)
-    }
-
-    fn crc32(&self, tensor: usize) -> Option<u32> {
-        self.inner.crc32(tensor)
-    }
-
-    fn checksum(&self) -> Option<FileChecksum> {
-        self.inner.checksum()
-    }
-
-    fn read_raw(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.inner.read_raw(offset, buf)
+    fn container(&self) -> Container<'_> {
+        self.inner.container()
     }
 
     fn files(&self) -> &[FileInfo] {
         self.inner.files()
-    }
-
-    fn header_fields(&self) -> Value {
-        self.inner.header_fields()
     }
 
     fn companions(&self) -> &[Companion] {

@@ -1,4 +1,4 @@
-use apr_core::{Code, FileInfo, FormatId, Limits, StoredRange, TensorInfo};
+use apr_core::{Code, Companion, Container, FileInfo, FormatId, Limits, Stored, StoredRange, TensorInfo};
 use apr_testkit::{corrupt, locate};
 use serde_json::json;
 
@@ -75,8 +75,8 @@ impl CheckpointReader for InMemory {
         &self.tensors
     }
 
-    fn stored(&self, tensor: usize) -> StoredRange {
-        StoredRange { file: 0, offset: 0, len: self.data[tensor].len() as u64 }
+    fn stored(&self, tensor: usize) -> Stored<'_> {
+        Stored::plain(StoredRange { file: 0, offset: 0, len: self.data[tensor].len() as u64 })
     }
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
@@ -88,6 +88,30 @@ impl CheckpointReader for InMemory {
 
     fn files(&self) -> &[FileInfo] {
         std::slice::from_ref(&self.file)
+    }
+
+    fn tensor_slice(&self, _: usize) -> Option<&[u8]> {
+        None
+    }
+
+    fn container(&self) -> Container<'_> {
+        Container::default()
+    }
+
+    fn companions(&self) -> &[Companion] {
+        &[]
+    }
+
+    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
+        Err(Companion::absent(companion))
+    }
+
+    fn left_out(&self) -> &[String] {
+        &[]
+    }
+
+    fn warnings(&self) -> &[String] {
+        &[]
     }
 }
 

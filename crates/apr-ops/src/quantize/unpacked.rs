@@ -5,7 +5,7 @@
 //! `NAME.mins` what is added, where the type has that. `scales.json` tells for each tensor how its values come back.
 
 use apr::{CheckpointReader, DType, Error, FileInfo, FormatId, Metadata, Result, Shape, TensorInfo};
-use apr_core::{Companion, StoredRange};
+use apr_core::{Companion, Container, Stored};
 use serde_json::{Map, Value, json};
 
 /// Name of the file that describes the quantized tensors.
@@ -208,8 +208,10 @@ impl CheckpointReader for Unpacked<'_> {
         &self.tensors
     }
 
-    fn stored(&self, tensor: usize) -> StoredRange {
-        self.base.stored(self.parts[tensor].0)
+    fn stored(&self, tensor: usize) -> Stored<'_> {
+        let (base, part) = self.parts[tensor];
+        let stored = self.base.stored(base);
+        if matches!(part, Part::Whole) { stored } else { Stored::derived(stored.range) }
     }
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
@@ -220,6 +222,15 @@ impl CheckpointReader for Unpacked<'_> {
             Part::Quants { per_byte: 1, at } => self.read_fields(base, (at, self.block_of(base).1), offset, buf),
             Part::Quants { at, .. } => self.read_nibbles(base, at, offset, buf),
         }
+    }
+
+    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
+        let (base, part) = self.parts[tensor];
+        if matches!(part, Part::Whole) { self.base.tensor_slice(base) } else { None }
+    }
+
+    fn container(&self) -> Container<'_> {
+        self.base.container().altered()
     }
 
     fn files(&self) -> &[FileInfo] {

@@ -1,12 +1,10 @@
 //! Putting a mark into weights while they are read.
 
-use apr::digest::Digest;
 use apr::{CheckpointReader, DType, Error, FileInfo, FormatId, Metadata, Result, TensorInfo};
-use apr_core::{Companion, StoredRange};
+use apr_core::{Companion, Container, Stored};
 use apr_tensor::cast::cast_values;
 use apr_tensor::element::{widen_f32, widen_f64};
 use serde::Serialize;
-use serde_json::Value;
 
 use super::carrier::{Carrier, Carriers};
 use super::chips::{Chips, GROUP, GROUP_BYTES};
@@ -282,8 +280,9 @@ impl CheckpointReader for Marked<'_> {
         self.base.tensors()
     }
 
-    fn stored(&self, tensor: usize) -> StoredRange {
-        self.base.stored(tensor)
+    fn stored(&self, tensor: usize) -> Stored<'_> {
+        let stored = self.base.stored(tensor);
+        if self.mark(tensor).is_some() { Stored::derived(stored.range) } else { stored }
     }
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
@@ -312,20 +311,12 @@ impl CheckpointReader for Marked<'_> {
         if self.mark(tensor).is_some() { None } else { self.base.tensor_slice(tensor) }
     }
 
-    fn digest(&self, tensor: usize) -> Option<Digest> {
-        if self.mark(tensor).is_some() { None } else { self.base.digest(tensor) }
-    }
-
-    fn crc32(&self, tensor: usize) -> Option<u32> {
-        if self.mark(tensor).is_some() { None } else { self.base.crc32(tensor) }
+    fn container(&self) -> Container<'_> {
+        self.base.container().altered()
     }
 
     fn files(&self) -> &[FileInfo] {
         self.base.files()
-    }
-
-    fn header_fields(&self) -> Value {
-        self.base.header_fields()
     }
 
     fn companions(&self) -> &[Companion] {

@@ -533,7 +533,7 @@ impl CheckpointReader for Gguf<'_> {
         self.base.tensors()
     }
 
-    fn stored(&self, tensor: usize) -> apr_core::StoredRange {
+    fn stored(&self, tensor: usize) -> apr_core::Stored<'_> {
         self.base.stored(tensor)
     }
 
@@ -543,6 +543,30 @@ impl CheckpointReader for Gguf<'_> {
 
     fn files(&self) -> &[apr::FileInfo] {
         self.base.files()
+    }
+
+    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
+        self.base.tensor_slice(tensor)
+    }
+
+    fn container(&self) -> apr_core::Container<'_> {
+        self.base.container()
+    }
+
+    fn companions(&self) -> &[apr_core::Companion] {
+        &[]
+    }
+
+    fn read_companion(&self, companion: usize) -> apr::Result<Vec<u8>> {
+        Err(apr_core::Companion::absent(companion))
+    }
+
+    fn left_out(&self) -> &[String] {
+        &[]
+    }
+
+    fn warnings(&self) -> &[String] {
+        &[]
     }
 }
 

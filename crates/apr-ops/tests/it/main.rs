@@ -5,6 +5,7 @@ mod gguf;
 mod second_opinion;
 mod valid_fixtures;
 mod watermark_memory;
+mod wrappers;
 
 use apr_testkit::PeakAlloc;
 

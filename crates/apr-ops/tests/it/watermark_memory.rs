@@ -1,7 +1,7 @@
 //! What marking holds at once, whatever the model's size.
 
 use apr::{CheckpointReader, DType, FileInfo, FormatId, Metadata, Result, Serial, TensorInfo};
-use apr_core::StoredRange;
+use apr_core::{Companion, Container, Stored, StoredRange};
 use apr_ops::watermark::{Carriers, MarkKey, Marked, detect};
 use apr_testkit::{peak_memory};
 
@@ -26,8 +26,8 @@ impl CheckpointReader for Generated {
         &self.tensors
     }
 
-    fn stored(&self, _: usize) -> StoredRange {
-        StoredRange { file: 0, offset: 0, len: 64 << 20 }
+    fn stored(&self, _: usize) -> Stored<'_> {
+        Stored::plain(StoredRange { file: 0, offset: 0, len: 64 << 20 })
     }
 
     fn read_tensor(&self, _: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
@@ -39,6 +39,30 @@ impl CheckpointReader for Generated {
     }
 
     fn files(&self) -> &[FileInfo] {
+        &[]
+    }
+
+    fn tensor_slice(&self, _: usize) -> Option<&[u8]> {
+        None
+    }
+
+    fn container(&self) -> Container<'_> {
+        Container::default()
+    }
+
+    fn companions(&self) -> &[Companion] {
+        &[]
+    }
+
+    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
+        Err(Companion::absent(companion))
+    }
+
+    fn left_out(&self) -> &[String] {
+        &[]
+    }
+
+    fn warnings(&self) -> &[String] {
         &[]
     }
 }

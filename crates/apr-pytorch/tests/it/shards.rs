@@ -46,7 +46,7 @@ fn shards_are_read_in_the_order_of_their_names() {
         assert_eq!(reader.tensor_slice(position), Some(&expected[..]));
     }
     assert_eq!(reader.metadata().get(keys::TIED), Some(&json!({"d": "a"})));
-    assert_eq!((0..4).map(|i| reader.stored(i).file).collect::<Vec<_>>(), [0, 0, 1, 1]);
+    assert_eq!((0..4).map(|i| reader.stored(i).range.file).collect::<Vec<_>>(), [0, 0, 1, 1]);
     assert_eq!(reader.files().iter().map(|file| file.name.as_str()).collect::<Vec<_>>(), ["1", "2"]);
     assert_eq!(reader.warnings(), ["pytorch_model.bin.index.json: metadata is not kept: by"]);
     let error = assert_refused(reader.read_tensor(3, 1, &mut [0]), Code::Corrupt, "E002: 2: tensor 'b'");

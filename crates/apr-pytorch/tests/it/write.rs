@@ -113,7 +113,7 @@ fn what_is_written_is_read_again() {
     assert_eq!(contents(&reader), tensors);
     assert_eq!(reader.metadata().get(keys::TIED), metadata.get(keys::TIED));
     assert!(reader.warnings().is_empty(), "{:?}", reader.warnings());
-    assert_eq!(reader.stored(0), reader.stored(4));
+    assert_eq!(reader.stored(0).range, reader.stored(4).range);
     assert!(open(write(&[], &Metadata::new())).expect("an empty one").tensors().is_empty());
 }
 
@@ -297,7 +297,10 @@ fn entries_over_four_gibibytes_are_where_the_plan_says() {
     let reader = apr_pytorch::open(sink, "wide.pt", &Limits::default()).expect("what we write");
     assert_eq!(reader.tensors(), tensors);
     for (tensor, planned) in planned.iter().enumerate().take(3) {
-        assert_eq!((reader.stored(tensor).offset, reader.stored(tensor).len), (planned.offset, planned.len));
+        assert_eq!(
+            (reader.stored(tensor).range.offset, reader.stored(tensor).range.len),
+            (planned.offset, planned.len)
+        );
     }
     assert_eq!(bytes_of(&reader, 2, 8), b"12345678");
 }

@@ -42,7 +42,7 @@ fn open(file: Vec<u8>) -> Result<SafetensorsReader> {
 
 /// The decoded bytes of a tensor, by reading and by borrowing.
 fn bytes_of(reader: &SafetensorsReader, tensor: usize) -> Vec<u8> {
-    let stored = reader.stored(tensor);
+    let stored = reader.stored(tensor).range;
     assert_eq!(reader.tensors()[tensor].byte_len(), Ok(stored.len));
     let mut bytes = vec![0; usize::try_from(stored.len).expect("a small tensor")];
     reader.read_tensor(tensor, 0, &mut bytes).expect("a tensor of an open file is readable");

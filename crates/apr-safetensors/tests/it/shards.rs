@@ -83,7 +83,7 @@ fn names_and_index_are_those_of_transformers() {
     let reader = open(&folder, index).expect("what we write");
     let names: Vec<_> = reader.files().iter().map(|file| file.name.as_str()).collect();
     assert_eq!(names, ["tiny-00001-of-00002.safetensors", "tiny-00002-of-00002.safetensors"]);
-    assert_eq!((0..3).map(|i| reader.stored(i).file).collect::<Vec<_>>(), [0, 0, 1]);
+    assert_eq!((0..3).map(|i| reader.stored(i).range.file).collect::<Vec<_>>(), [0, 0, 1]);
 }
 
 #[test]

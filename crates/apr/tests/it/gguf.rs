@@ -64,7 +64,7 @@ fn converted(reader: &dyn CheckpointReader, format: TargetFormat) -> Vec<u8> {
     let mut file = Vec::new();
     writer.begin(&mut file).expect("memory takes everything");
     for tensor in order {
-        let len = usize::try_from(reader.stored(tensor).len).expect("a small tensor");
+        let len = usize::try_from(reader.stored(tensor).range.len).expect("a small tensor");
         let mut bytes = vec![0; len];
         reader.read_tensor(tensor, 0, &mut bytes).expect("it can be read");
         writer.write_chunk(&mut file, &bytes, None).expect("as planned");

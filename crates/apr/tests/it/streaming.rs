@@ -193,7 +193,7 @@ fn a_damaged_tensor_is_e004_by_its_name_and_the_others_load() {
     let folder = write(&three(), &Metadata::new(), None);
     let file = folder.0["model.apr"].clone();
     let reader = apr2::open(file.clone(), "m.apr", &Limits::default()).expect("a sound file");
-    let at = usize::try_from(reader.stored(1).offset).expect("a small file");
+    let at = usize::try_from(reader.stored(1).range.offset).expect("a small file");
     for damaged in corrupt::bit_flips(&file, at..at + 70) {
         let mut loader = TensorLoader::open(damaged, "m.apr", &Limits::default(), BUDGET).expect("a sound front");
         loader.prefetch(&["b"]);

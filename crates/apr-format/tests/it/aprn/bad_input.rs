@@ -28,7 +28,7 @@ fn load(file: &[u8]) -> Loaded {
 /// Reads what there is of a file that may be broken.
 fn look(file: Vec<u8>) -> apr_core::Result<()> {
     let reader = aprn::open(file, "model.apr", &Limits::default(), &LoadOptions::default())?;
-    assert!(reader.checksum().is_some());
+    assert!(reader.container().checksum().is_some());
     read_everything(&reader)
 }
 
@@ -76,7 +76,7 @@ fn no_byte_of_a_payload_comes_out_of_a_damaged_file() {
                     assert!(reader.read_tensor(tensor, 0, &mut [0]).is_err(), "bit {bit}");
                 }
             }
-            assert!(reader.checksum().is_some_and(|checksum| checksum.extents.len() == 1), "bit {bit}");
+            assert!(reader.container().checksum().is_some_and(|checksum| checksum.extents.len() == 1), "bit {bit}");
         }
     }
 }

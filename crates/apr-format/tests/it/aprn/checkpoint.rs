@@ -151,14 +151,14 @@ fn the_checksum_covers_the_file_in_order_and_without_gaps() {
         let options = as_published(compression).with_signing_key([7; 32]);
         let file = to_bytes(&kmeans(), ModelType::KMeans, &options).expect("a file");
         let reader = open(file.clone());
-        let checksum = reader.checksum().expect("APRN has one");
+        let checksum = reader.container().checksum().expect("APRN has one");
         let mut covered = Vec::new();
         for extent in &checksum.extents {
             assert_eq!(extent.offset, covered.len() as u64);
             let mut bytes = vec![0; usize::try_from(extent.len).expect("a small part")];
             match extent.kind {
                 ExtentKind::Tensor(tensor) => reader.read_tensor(tensor, 0, &mut bytes),
-                _ => reader.read_raw(extent.offset, &mut bytes),
+                _ => reader.container().read_raw(extent.offset, &mut bytes),
             }
             .expect("a sound file");
             covered.extend(bytes);

@@ -76,7 +76,7 @@ fn int8_has_one_scale_a_tensor() {
     assert_eq!(reader.tensors()[0].dtype, DType::I8_ROW);
     assert_eq!(values_of(&*reader, "a"), [0.5, 1.0, -0.5, -63.5]);
     assert_eq!(values_of(&*reader, "b"), [6.0, 0.0, -6.0]);
-    let extents = reader.checksum().expect("it has one").extents;
+    let extents = reader.container().checksum().expect("it has one").extents;
     assert!(extents.iter().all(|extent| !matches!(extent.kind, ExtentKind::Tensor(_))), "{extents:?}");
 }
 
@@ -199,7 +199,7 @@ fn a_dialect_without_its_checksum_opens_with_a_warning() {
     let mut file = dialect();
     file.truncate(file.len() - 4);
     let reader = open(file).expect("a sound file");
-    assert!(reader.checksum().is_none());
+    assert!(reader.container().checksum().is_none());
     assert!(reader.warnings().iter().any(|warning| warning.contains("without the CRC-32")), "{:?}", reader.warnings());
 }
 
@@ -231,7 +231,7 @@ fn the_third_dialect_of_whisper_is_told_apart_and_read() {
     let file = whisper_0_3();
     let reader = open(file.clone()).expect("a sound file");
     assert_eq!((reader.format(), covered(&*reader, &file)), (FormatId::AprDialect, Some(true)));
-    assert_eq!(reader.header_fields()["program"], "whisper-apr 0.3");
+    assert_eq!(reader.container().header_fields()["program"], "whisper-apr 0.3");
     assert_eq!(values_of(&*reader, "f32"), [1.0, 2.0, 3.0, 4.0]);
     assert_eq!(values_of(&*reader, "bf16"), [1.0]);
     assert_eq!(values_of(&*reader, "int8").map_near(&[1.0, -1.0, 0.0, 1.0 / 127.0]), Ok(()));

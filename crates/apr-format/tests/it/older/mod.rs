@@ -60,7 +60,7 @@ fn half(bits: u16) -> f32 {
 
 /// CRC-32 over the extents, which must be the file from its start on without gaps.
 fn covered(reader: &dyn CheckpointReader, file: &[u8]) -> Option<bool> {
-    let checksum = reader.checksum()?;
+    let checksum = reader.container().checksum()?;
     let end = checksum.extents.iter().fold(0, |end, extent| {
         assert_eq!(extent.offset, end, "{:?}", checksum.extents);
         end + extent.len

@@ -33,7 +33,7 @@ fn blocks_with_f32_scales_are_read_as_f32_with_ggmls_values() {
         let expected: Vec<f32> = elements(halves).iter().map(|code| (code - 8.0) * SCALE).collect();
         assert_eq!(floats_of(&reader, 2), expected, "{version:?}");
         assert!(reader.tensor_slice(2).is_none());
-        assert_eq!(reader.stored(2).len, 20);
+        assert_eq!(reader.stored(2).range.len, 20);
         assert_eq!(reader.warnings().len(), 1);
         assert!(reader.warnings()[0].starts_with("1 tensors are q4_0 in the layout of "), "{:?}", reader.warnings());
 

@@ -59,7 +59,7 @@ fn silero_has_all_its_tensors() {
     assert_eq!(tensors[0], ("_model.encoder.0.reparam_conv.weight", vec![128, 129, 3]));
     assert_eq!(tensors[13], ("_model.decoder.decoder.2.bias", vec![]));
     assert_eq!(tensors[14], ("_model.stft.forward_basis_buffer", vec![258, 1, 256]));
-    assert_eq!((reader.stored(14).offset, reader.stored(14).len), (753_002, 132_096));
+    assert_eq!((reader.stored(14).range.offset, reader.stored(14).range.len), (753_002, 132_096));
     assert_eq!(field(&reader, "ggml")["ftype"], Value::Null);
     assert_eq!(field(&reader, "ggml")["hyperparameters"]["version"], json!([6, 2, 0]));
     assert_eq!(field(&reader, "ggml")["hyperparameters"]["encoder_out_channels"], json!([128, 64, 64, 128]));
