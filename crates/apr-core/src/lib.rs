@@ -58,4 +58,4 @@ pub use shape::Shape;
 pub use shard_index::ShardIndex;
 pub use sink::{MemoryFolder, Sink};
 pub use source::{ByteSource, SourceSet, read_vec};
-pub use stored::{Encoded, ReadEncoded, Stored, StoredForm, StoredRange};
+pub use stored::{Encoded, Part, ReadEncoded, Stored, StoredForm, StoredRange, Sum};

@@ -4,8 +4,10 @@ use core::fmt;
 
 use serde::Serialize;
 
-use crate::Result;
+use alloc::vec::Vec;
+
 use crate::digest::Digest;
+use crate::{ByteSource, CheckpointReader, Result};
 
 /// Where a tensor lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -29,24 +31,78 @@ pub struct StoredForm {
     pub len: u64,
 }
 
+/// A checksum that a file gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sum {
+    /// BLAKE3-256.
+    Digest(Digest),
+    /// CRC-32 (IEEE).
+    Crc32(u32),
+}
+
+/// Bytes of the file that a tensor is made of, and what the file states about them.
+#[derive(Clone, Copy)]
+pub struct Part<'a> {
+    /// Where the bytes lie.
+    pub range: StoredRange,
+    /// What they come to.
+    pub sum: Sum,
+    bytes: PartBytes<'a>,
+}
+
+#[derive(Clone, Copy)]
+enum PartBytes<'a> {
+    /// Of a tensor that lies there plainly.
+    Tensor(&'a dyn CheckpointReader, usize),
+    Encoded(Encoded<'a>),
+    File(&'a dyn ByteSource),
+}
+
+impl<'a> Part<'a> {
+    /// The part of a file that `source` is.
+    #[must_use]
+    pub fn of_file(source: &'a dyn ByteSource, range: StoredRange, sum: Sum) -> Self {
+        Self { range, sum, bytes: PartBytes::File(source) }
+    }
+
+    /// Fills `buf` with its bytes from `offset` within [`range`](Self::range) on.
+    ///
+    /// # Errors
+    /// E002 past its end, E007 when reading fails.
+    pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        match self.bytes {
+            PartBytes::Tensor(reader, tensor) => reader.read_tensor(tensor, offset, buf),
+            PartBytes::Encoded(encoded) => encoded.read_verbatim(offset, buf),
+            PartBytes::File(source) => source.read_at(self.range.offset + offset, buf),
+        }
+    }
+}
+
+impl fmt::Debug for Part<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Part").field("range", &self.range).field("sum", &self.sum).finish_non_exhaustive()
+    }
+}
+
 /// How a tensor is stored: where, in which bytes, and what the file states about these bytes.
 ///
 /// Digest and CRC are of the bytes in the file. Where those are not the tensor's own, [`encoded`](Self::encoded) reads
-/// them; where nothing can read them, nothing is stated about them either.
-#[derive(Debug, Clone, Copy)]
+/// them; where the tensor is made of other bytes, what is stated about those is in [`parts`](Self::parts).
+#[derive(Debug, Clone)]
 pub struct Stored<'a> {
     /// Where the bytes lie.
     pub range: StoredRange,
     digest: Option<Digest>,
     crc32: Option<u32>,
     encoded: Option<Encoded<'a>>,
+    parts: Vec<Part<'a>>,
 }
 
 impl<'a> Stored<'a> {
     /// The bytes in the file are those that [`read_tensor`](crate::CheckpointReader::read_tensor) gives.
     #[must_use]
     pub fn plain(range: StoredRange) -> Self {
-        Self { range, digest: None, crc32: None, encoded: None }
+        Self { range, digest: None, crc32: None, encoded: None, parts: Vec::new() }
     }
 
     /// The bytes in the file are others, which `encoded` reads.
@@ -59,6 +115,32 @@ impl<'a> Stored<'a> {
     #[must_use]
     pub fn derived(range: StoredRange) -> Self {
         Self::plain(range)
+    }
+
+    /// The tensor is made here of tensors of `base`: what is stated about those still holds for them.
+    #[must_use]
+    pub fn derived_from(base: &'a dyn CheckpointReader, tensors: &[usize]) -> Self {
+        let mut derived = Self::plain(StoredRange { file: 0, offset: 0, len: 0 });
+        for (at, &tensor) in tensors.iter().enumerate() {
+            let stored = base.stored(tensor);
+            derived.range = if at == 0 { stored.range } else { derived.range };
+            derived.parts.extend(stored.own_part(base, tensor));
+            derived.parts.extend(stored.parts);
+        }
+        derived
+    }
+
+    /// With parts of the file that the tensor is made of.
+    #[must_use]
+    pub fn with_parts(self, parts: Vec<Part<'a>>) -> Self {
+        Self { parts, ..self }
+    }
+
+    /// Its own bytes as a part, where something is stated about them; it is the tensor at this position of `reader`.
+    #[must_use]
+    pub fn own_part(&self, reader: &'a dyn CheckpointReader, tensor: usize) -> Option<Part<'a>> {
+        let bytes = self.encoded.map_or(PartBytes::Tensor(reader, tensor), PartBytes::Encoded);
+        self.sum().map(|sum| Part { range: self.range, sum, bytes })
     }
 
     /// With the digest that the file gives for these bytes, where it gives one.
@@ -77,6 +159,18 @@ impl<'a> Stored<'a> {
     #[must_use]
     pub fn in_file(self, file: usize) -> Self {
         Self { range: StoredRange { file, ..self.range }, ..self }
+    }
+
+    /// What the file gives for the bytes in it.
+    #[must_use]
+    pub fn sum(&self) -> Option<Sum> {
+        self.digest.map(Sum::Digest).or(self.crc32.map(Sum::Crc32))
+    }
+
+    /// Parts of the file that the tensor is made of and that something is stated about, other than the bytes at its range.
+    #[must_use]
+    pub fn parts(&self) -> &[Part<'a>] {
+        &self.parts
     }
 
     /// The BLAKE3-256 that the file gives for the bytes in it.

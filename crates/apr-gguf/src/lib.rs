@@ -52,6 +52,7 @@ mod plan;
 mod reader;
 mod split;
 mod swap;
+mod tail;
 mod value;
 mod writer;
 

@@ -5,6 +5,7 @@ use apr_core::{ByteSource, Error, Escaped, Limits, Result, TensorInfo};
 use crate::cursor::reserved;
 use crate::header::{Entry, Header};
 use crate::swap;
+use crate::tail::Tail;
 use crate::value::{KeyValue, Value};
 
 /// Name's length from which llama.cpp refuses a tensor (`GGML_MAX_NAME`, with the zero after it), in bytes.
@@ -18,6 +19,8 @@ pub(crate) struct OpenFile {
     pub(crate) len: u64,
     /// Where the data section starts in the file.
     pub(crate) data_start: u64,
+    /// What follows the last tensor, where it is not the usual padding.
+    pub(crate) tail: Option<Tail>,
     pub(crate) warnings: Vec<String>,
 }
 
@@ -34,11 +37,12 @@ impl OpenFile {
             check_names(&header.entries, &mut warnings);
             check_tokens(&header.pairs, &mut warnings);
             check_ranges(&mut header, data_start, len, &mut warnings)?;
-            Ok((header, data_start, len, warnings))
+            let tail = Tail::read(&*source, &header, data_start, len, &mut warnings)?;
+            Ok((header, data_start, len, tail, warnings))
         };
-        let (header, data_start, len, warnings) = parse().map_err(|error| in_file(error, name))?;
+        let (header, data_start, len, tail, warnings) = parse().map_err(|error| in_file(error, name))?;
         let warnings = warnings.into_iter().map(|warning| in_file_warning(name, &warning)).collect();
-        Ok(Self { name: name.to_owned(), header, source, len, data_start, warnings })
+        Ok(Self { name: name.to_owned(), header, source, len, data_start, tail, warnings })
     }
 
     pub(crate) fn pair(&self, key: &str) -> Option<&Value> {

@@ -7,6 +7,7 @@ use crate::header::{ALIGNMENT, DEFAULT_ALIGNMENT, duplicate, stated_alignment};
 use crate::json::key_values;
 use crate::losses::losses;
 use crate::split::{self, is_part, is_split_key, part_name};
+use crate::tail::{Tail, still_follows};
 use crate::value::{KeyValue, Value};
 use crate::writer::{GgufWriter, Plan};
 
@@ -73,6 +74,7 @@ pub fn plan(tensors: &[TensorInfo], metadata: &Metadata, options: &WriteOptions)
     if is_part(&pairs) || count > 1 {
         pairs.retain(|pair| !is_split_key(&pair.key));
     }
+    let tail = Tail::from_metadata(metadata)?;
     let named = count > 1 || options.named_files;
     if named {
         check_file_name(&options.file_name)?;
@@ -106,8 +108,21 @@ pub fn plan(tensors: &[TensorInfo], metadata: &Metadata, options: &WriteOptions)
         layout.files.push(FileInfo { name, len: placed(offsets.last().copied().unwrap_or_default())? });
         headers.push(header);
     }
+    let tail = tail.and_then(|tail| place_tail(tail, &mut layout, &headers, tensors));
     let names = layout.tensors.iter().map(|planned| tensors[planned.source].name.clone()).collect();
-    Ok(GgufWriter::new(Plan { layout, names, headers, alignment, named }))
+    Ok(GgufWriter::new(Plan { layout, names, headers, alignment, tail, named }))
+}
+
+/// The bytes that follow the last tensor of an only file instead of padding; those that have no place are a loss.
+fn place_tail(tail: Tail, layout: &mut Layout, headers: &[Vec<u8>], tensors: &[TensorInfo]) -> Option<Vec<u8>> {
+    let last = layout.tensors.last()?;
+    let in_data = last.offset - headers.last().map_or(0, |header| header.len() as u64);
+    if headers.len() != 1 || !still_follows(&tail, tensors.get(last.source), in_data) {
+        layout.losses.extend(tail.loss());
+        return None;
+    }
+    layout.files[0].len = last.offset + last.len + tail.bytes.len() as u64;
+    Some(tail.bytes)
 }
 
 fn too_large() -> Error {

@@ -12,6 +12,7 @@ use crate::derived::derived;
 use crate::open_file::{OpenFile, in_file, in_file_warning, is_tied};
 use crate::split::Part;
 use crate::swap;
+use crate::tail::TAIL;
 use crate::value::KeyValue;
 
 /// Bytes of a big-endian tensor that are turned at once.
@@ -99,7 +100,9 @@ impl GgufReader {
             warnings: Vec::new(),
         };
         let mut first = None;
-        for (file, OpenFile { name, header, source, len, data_start, warnings }) in files.into_iter().enumerate() {
+        let is_split = files.len() > 1;
+        for (file, OpenFile { name, header, source, len, data_start, tail, warnings }) in files.into_iter().enumerate()
+        {
             reader.warnings.extend(warnings);
             for entry in header.entries {
                 // Lengths were checked when the file was opened.
@@ -111,9 +114,10 @@ impl GgufReader {
             reader.files.push(FileInfo { name, len });
             reader.sources.push(source);
             let alignment = header.states_alignment.then_some(header.alignment);
-            first.get_or_insert((header.version, alignment, header.alignment, header.big_endian, header.pairs));
+            let tail = tail.filter(|_| !is_split);
+            first.get_or_insert((header.version, alignment, header.alignment, header.big_endian, header.pairs, tail));
         }
-        if let Some((version, stated, alignment, big_endian, pairs)) = first {
+        if let Some((version, stated, alignment, big_endian, pairs, tail)) = first {
             let endian = if big_endian { "big" } else { "little" };
             reader.header_fields = json!({
                 "files": reader.files.len(),
@@ -124,6 +128,10 @@ impl GgufReader {
                 "header_size": header_size,
             });
             reader.describe(version, endian, stated, pairs);
+            if let (Some(tail), Some(mut gguf)) = (tail, reader.metadata.object(keys::GGUF).cloned()) {
+                gguf.insert(TAIL.into(), tail.into_json());
+                reader.metadata.set(keys::GGUF, gguf);
+            }
         }
         reader
     }

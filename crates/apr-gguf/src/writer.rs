@@ -23,6 +23,8 @@ pub(crate) struct Plan {
     pub(crate) headers: Vec<Vec<u8>>,
     /// Every tensor's bytes are followed by zeros up to a multiple of this.
     pub(crate) alignment: u64,
+    /// What follows the last tensor instead.
+    pub(crate) tail: Option<Vec<u8>>,
     /// Whether the sink hears the files' names.
     pub(crate) named: bool,
 }
@@ -43,8 +45,12 @@ impl GgufWriter {
     fn advance(&mut self, sink: &mut dyn Sink) -> Result<()> {
         while let Some(PlannedTensor { file, len, .. }) = self.due.complete(&self.plan.layout) {
             let padding = len.next_multiple_of(self.plan.alignment) - len;
-            sink.write_all(&vec![0; usize::try_from(padding).unwrap_or_default()])?;
-            if let Some(next) = self.due.tensor(&self.plan.layout).filter(|next| next.file != file) {
+            let next = self.due.tensor(&self.plan.layout);
+            match self.plan.tail.as_ref().filter(|_| next.is_none()) {
+                Some(tail) => sink.write_all(tail)?,
+                None => sink.write_all(&vec![0; usize::try_from(padding).unwrap_or_default()])?,
+            }
+            if let Some(next) = next.filter(|next| next.file != file) {
                 self.start_file(sink, next.file)?;
             }
         }

@@ -266,11 +266,8 @@ pub fn prepare<'a>(
         }
     }
     learn_from_companions(reader, &mut prepared, options)?;
-    if model.is_none() && !is_unpacked {
-        prepared.contradict(families, &options.architecture);
-    }
     if model.is_none() && options.validation.structure && matches!(options.architecture, Architecture::Auto) {
-        prepared.misfits.extend(unknown_architecture(reader));
+        prepared.misfits.extend(false_claims(reader, prepared.view.metadata(), families));
     }
     if let Some(rows) = model.as_ref().and_then(|model| model.dimension("vocab")) {
         let misfit = vocabulary_misfit(rows, |key| prepared.view.metadata().get(key));
@@ -282,6 +279,28 @@ pub fn prepare<'a>(
         prepared.view.metadata_mut().set(keys::VIOLATIONS, misfits);
     }
     Ok(prepared)
+}
+
+/// What a checkpoint that no family was found for says of itself, and is not: its configuration names a family that the
+/// tensors are not of, or its file names an architecture that nobody knows. An import refuses it, and so it is not valid.
+pub(crate) fn false_claims(
+    reader: &dyn CheckpointReader,
+    metadata: &Metadata,
+    families: &Families,
+) -> Vec<ValidationError> {
+    let is_unpacked = is_unpacked(reader, &Architecture::Auto);
+    let contradiction = if is_unpacked { None } else { contradiction(reader, metadata, families) };
+    contradiction.into_iter().chain(unknown_architecture(reader)).collect()
+}
+
+/// Where the configuration names a family that the tensors are not of.
+fn contradiction(reader: &dyn CheckpointReader, metadata: &Metadata, families: &Families) -> Option<ValidationError> {
+    families.contradiction(reader.tensors(), metadata).map(|contradiction| ValidationError {
+        tensor: contradiction.stranger.clone(),
+        level: Level::Error,
+        message: contradiction.to_string(),
+        reason: Box::new(Reason::Family(contradiction)),
+    })
 }
 
 /// GGUF files say what they are; one of a kind that is not known would be taken without any check.
@@ -475,8 +494,9 @@ pub fn restore<'a>(
     drop(model);
     let warnings = warnings.into_iter().chain(odd).collect();
     let mut prepared = Prepared { view, validator, family, misfits, warnings };
-    if !is_known {
-        prepared.contradict(families, architecture);
+    if !is_known && validation.structure && matches!(architecture, Architecture::Auto) {
+        let contradiction = contradiction(&prepared.view, prepared.view.metadata(), families);
+        prepared.misfits.extend(contradiction);
     }
     Ok(Foreign { prepared, dtypes, losses })
 }
@@ -555,20 +575,6 @@ pub(crate) fn vocabulary_misfit<'m>(rows: u64, get: impl Fn(&str) -> Option<&'m 
 }
 
 impl Prepared<'_> {
-    /// Tells where the configuration names a family that the tensors are not of.
-    fn contradict(&mut self, families: &Families, architecture: &Architecture) {
-        if !self.validator.config().structure || !matches!(architecture, Architecture::Auto) {
-            return;
-        }
-        let contradiction = families.contradiction(self.view.tensors(), self.view.metadata());
-        self.misfits.extend(contradiction.map(|contradiction| ValidationError {
-            tensor: contradiction.stranger.clone(),
-            level: Level::Error,
-            message: contradiction.to_string(),
-            reason: Box::new(Reason::Family(contradiction)),
-        }));
-    }
-
     /// Ends the import at what names and shapes tell to be wrong, if errors end it.
     ///
     /// # Errors

@@ -238,11 +238,11 @@ impl InlineValidator {
         self.record(ValidationError::of_values(&name, Violation::Checksum { stated, found }))
     }
 
-    /// Judges the tensor at this position by how many of its quants lie outside of the range of its dtype.
+    /// Judges the tensor at this position by how many of its values are outside of the range of its dtype.
     ///
     /// # Errors
     /// The violation, if errors end the job.
-    pub(crate) fn validate_quants(
+    pub(crate) fn validate_range(
         &mut self,
         position: usize,
         name: &str,
@@ -252,7 +252,7 @@ impl InlineValidator {
             return Ok(());
         }
         let name = self.tensors.get(position).map_or(name, |(name, _)| name).to_owned();
-        self.record(ValidationError::of_values(&name, Violation::Quants { count, dtype }))
+        self.record(ValidationError::of_values(&name, Violation::beyond_range(count, dtype)))
     }
 
     fn judge(&mut self, name: &str, stats: &Stats, expected: Option<TensorExpectation>) -> Result<(), ValidationError> {

@@ -16,6 +16,7 @@ pub mod gguf;
 pub mod import;
 pub mod inline;
 pub mod inspect;
+mod integrity;
 pub mod lint;
 pub mod naming;
 mod nearest;

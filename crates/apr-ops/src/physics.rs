@@ -75,6 +75,11 @@ pub enum Violation {
         /// The tensor's dtype.
         dtype: DType,
     },
+    /// Truth values that are neither 0 nor 1: libraries take them for true, and may write 1 instead.
+    Bool {
+        /// How many.
+        count: u64,
+    },
     /// A filterbank has negative values.
     Negative {
         /// The smallest one.
@@ -83,6 +88,11 @@ pub enum Violation {
 }
 
 impl Violation {
+    /// So many values that no writer of their dtype makes.
+    pub(crate) fn beyond_range(count: u64, dtype: DType) -> Self {
+        if dtype == DType::BOOL { Self::Bool { count } } else { Self::Quants { count, dtype } }
+    }
+
     /// How bad it is.
     #[must_use]
     pub fn level(&self) -> Level {
@@ -92,7 +102,9 @@ impl Violation {
             | Self::Checksum { .. }
             | Self::Quants { .. }
             | Self::Mean { must: true, .. } => Level::Error,
-            Self::Zero | Self::Mean { .. } | Self::Std { .. } | Self::Negative { .. } => Level::Warning,
+            Self::Bool { .. } | Self::Zero | Self::Mean { .. } | Self::Std { .. } | Self::Negative { .. } => {
+                Level::Warning
+            }
         }
     }
 }
@@ -107,6 +119,9 @@ impl std::fmt::Display for Violation {
             }
             Self::Quants { count, dtype } => {
                 write!(f, "{} of -128; quants of {dtype} lie in [-127, 127]", crate::counted(*count, "quant"))
+            }
+            Self::Bool { count } => {
+                write!(f, "{} of BOOL are neither 0 nor 1; they are kept as they are", crate::counted(*count, "value"))
             }
             Self::Zero => f.write_str("every value is zero"),
             Self::Mean { mean, expected, kind, .. } => {

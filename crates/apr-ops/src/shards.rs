@@ -20,6 +20,7 @@ pub fn validate_all<P: Pipeline>(
     pipeline: &P,
     progress: &dyn Progress,
 ) -> Result<ValidateReport> {
+    let options = ValidateOptions { families: Some(families), ..options };
     if reader.container().shard_count() == 0 {
         return validate(reader, file, model, options, pipeline, progress);
     }

@@ -1,12 +1,15 @@
 //! Lists of tensors, with statistics where asked for.
 
+use apr::digest::ChunkSums;
 use apr::{CheckpointReader, DType, Error, Pipeline, Result, Shape};
+use apr_core::Sum;
 use apr_tensor::stats::{Histogram, Moments, Stats};
 use globset::{GlobBuilder, GlobMatcher};
 use serde::Serialize;
 
 use crate::chunks::{Chunk, chunks, take};
 use crate::inspect::codec_name;
+use crate::integrity::{Tally, check_parts, of_plain};
 use crate::values::{self, Buffers};
 use crate::{Progress, nearest};
 
@@ -107,7 +110,7 @@ pub fn named(name: &str) -> Result<GlobMatcher> {
 /// Lists tensors; reads their bytes only for statistics.
 ///
 /// # Errors
-/// E002 and E007 when bytes can't be read.
+/// E002 and E007 when bytes can't be read, E004 when they don't match a checksum that the source states.
 pub fn list<P: Pipeline>(
     reader: &dyn CheckpointReader,
     file: &str,
@@ -147,7 +150,7 @@ pub fn find<'a>(reader: &'a dyn CheckpointReader, name: &str) -> Result<usize, V
 /// The distribution of one tensor in at most `bins` bins, in one read.
 ///
 /// # Errors
-/// E002 and E007 when bytes can't be read.
+/// E002 and E007 when bytes can't be read, E004 when they don't match a checksum that the source states.
 pub fn histogram<P: Pipeline>(
     reader: &dyn CheckpointReader,
     tensor: usize,
@@ -161,13 +164,19 @@ pub fn histogram<P: Pipeline>(
         buffers: Buffers,
         moments: Moments,
         histogram: Histogram,
+        sums: Option<ChunkSums>,
     }
+    check_parts(reader, [tensor], pipeline)?;
+    let stated = of_plain(reader, tensor);
+    let mut tally = Tally::default();
     let info = &reader.tensors()[tensor];
-    let pieces: Vec<Chunk> = chunks(info, info.byte_len()?).collect();
+    let len = info.byte_len()?;
+    let pieces: Vec<Chunk> = chunks(info, len).collect();
     let (mut moments, mut histogram) = (Moments::default(), Histogram::default());
     let produce = |at: usize, slot: &mut Slot| {
         let bytes = take(&mut slot.bytes, pieces[at].len);
         reader.read_tensor(tensor, pieces[at].offset, bytes)?;
+        slot.sums = sums_of(stated, pieces[at], bytes, len);
         slot.moments = values::moments(reader, tensor, pieces[at], bytes, &mut slot.buffers)?;
         slot.histogram = Histogram::default();
         values::add_to_histogram(&mut slot.histogram, reader, (tensor, pieces[at]), bytes, &mut slot.buffers)
@@ -175,6 +184,7 @@ pub fn histogram<P: Pipeline>(
     pipeline.run(pieces.len(), produce, |at, slot: &mut Slot| {
         moments.merge(&slot.moments);
         histogram.merge(&slot.histogram);
+        compare(reader, (tensor, stated), pieces[at], &mut tally, (&slot.bytes, slot.sums))?;
         progress.advance(pieces[at].len as u64);
         Ok(())
     })?;
@@ -201,6 +211,29 @@ fn row(reader: &dyn CheckpointReader, tensor: usize) -> Result<TensorRow> {
     })
 }
 
+/// The sums of a chunk, where a digest is to be compared; a CRC-32 is as fast in order.
+fn sums_of(stated: Option<Sum>, chunk: Chunk, bytes: &[u8], len: u64) -> Option<ChunkSums> {
+    let wanted = chunk.summable && matches!(stated, Some(Sum::Digest(_)));
+    wanted.then(|| ChunkSums::of(bytes, chunk.offset, len))
+}
+
+/// Adds a chunk, and compares the tensor with what the source states of it once it is complete.
+fn compare(
+    reader: &dyn CheckpointReader,
+    (tensor, stated): (usize, Option<Sum>),
+    chunk: Chunk,
+    tally: &mut Tally,
+    (bytes, sums): (&[u8], Option<ChunkSums>),
+) -> Result<()> {
+    let Some(stated) = stated else { return Ok(()) };
+    tally.append(stated, &bytes[..chunk.len], sums);
+    let mismatch = if chunk.last { tally.finish(stated) } else { None };
+    match mismatch {
+        Some(mismatch) => Err(mismatch.into_error(reader, tensor, reader.stored(tensor).range)),
+        None => Ok(()),
+    }
+}
+
 /// Moments of each chosen tensor.
 fn moments<P: Pipeline>(
     reader: &dyn CheckpointReader,
@@ -213,7 +246,11 @@ fn moments<P: Pipeline>(
         bytes: Vec<u8>,
         buffers: Buffers,
         moments: Moments,
+        sums: Option<ChunkSums>,
     }
+    check_parts(reader, chosen.iter().copied(), pipeline)?;
+    let stated: Vec<Option<Sum>> = chosen.iter().map(|&tensor| of_plain(reader, tensor)).collect();
+    let mut tally = Tally::default();
     let tensors = reader.tensors();
     let mut result = vec![Moments::default(); chosen.len()];
     let mut jobs = Vec::new();
@@ -221,15 +258,17 @@ fn moments<P: Pipeline>(
         jobs.extend(chunks(&tensors[tensor], tensors[tensor].byte_len()?).map(|chunk| (place, tensor, chunk)));
     }
     let produce = |at: usize, slot: &mut Slot| {
-        let (_, tensor, chunk) = jobs[at];
+        let (place, tensor, chunk) = jobs[at];
         let bytes = take(&mut slot.bytes, chunk.len);
         reader.read_tensor(tensor, chunk.offset, bytes)?;
+        slot.sums = sums_of(stated[place], chunk, bytes, tensors[tensor].byte_len()?);
         slot.moments = values::moments(reader, tensor, chunk, bytes, &mut slot.buffers)?;
         Ok(())
     };
     pipeline.run(jobs.len(), produce, |at, slot: &mut Slot| {
-        let (place, _, chunk) = jobs[at];
+        let (place, tensor, chunk) = jobs[at];
         result[place].merge(&slot.moments);
+        compare(reader, (tensor, stated[place]), chunk, &mut tally, (&slot.bytes, slot.sums))?;
         progress.advance(chunk.len as u64);
         Ok(())
     })?;

@@ -5,21 +5,22 @@ mod report;
 
 use apr::digest::{CHUNK, ChunkSums, Crc32, TensorDigest};
 use apr::{CheckpointReader, Code, Error, Metadata, Pipeline, Result, keys};
-use apr_arch::FamilyModel;
-use apr_core::{Extent, ExtentKind, FileChecksum, Signed};
+use apr_arch::{Families, FamilyModel};
+use apr_core::{Extent, ExtentKind, FileChecksum, Signed, StoredRange};
 use apr_tensor::stats::Moments;
 
 pub use report::{Check, CheckOutcome, Finding, Status, ValidateReport};
 
 use crate::chunks::{Chunk, chunks, pieces, take};
-use crate::import::{learn_from, misfits, vocabulary_misfit};
+use crate::import::{false_claims, learn_from, misfits, vocabulary_misfit};
+use crate::integrity::{Checks, Mismatch, mismatches};
 pub use crate::physics::Level;
 use crate::physics::{Physics, Violation, expectation_by_name};
 use crate::values::{self, Buffers};
 use crate::{Progress, counted};
 
 /// What to check beside the structure, which opening the file has proven.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub struct ValidateOptions<'a> {
     /// The file's checksum and the tensors' digests.
     pub checksum: bool,
@@ -37,6 +38,8 @@ pub struct ValidateOptions<'a> {
     pub require_signature: bool,
     /// Ed25519 public keys that the user trusts; with one, signatures are verified.
     pub trusted: &'a [[u8; 32]],
+    /// The families that are known: a checkpoint of none of them must not claim to be of one. `None`: not checked.
+    pub families: Option<&'a Families>,
 }
 
 impl Default for ValidateOptions<'_> {
@@ -50,6 +53,7 @@ impl Default for ValidateOptions<'_> {
             strict: false,
             require_signature: false,
             trusted: &[],
+            families: None,
         }
     }
 }
@@ -107,6 +111,10 @@ pub fn validate<P: Pipeline>(
         progress.advance(jobs[at].chunk.len as u64);
         Ok(())
     })?;
+    if options.checksum {
+        let checks = Checks::of(reader, 0..reader.tensors().len());
+        mismatches(&checks, pipeline)?.into_iter().for_each(|found| pass.find_mismatch(found));
+    }
     Ok(pass.report(bytes_read))
 }
 
@@ -169,7 +177,7 @@ fn produce(
                 slot.moments = Some(values::moments(reader, tensor, job.chunk, bytes, &mut slot.buffers)?);
             }
             if options.physics {
-                slot.beyond = values::quants_beyond_range(&reader.tensors()[tensor], job.chunk.offset, bytes);
+                slot.beyond = values::beyond_range(&reader.tensors()[tensor], job.chunk.offset, bytes);
             }
         }
         ExtentKind::Padding | ExtentKind::Structure | ExtentKind::Companion(_) => {
@@ -381,6 +389,12 @@ impl<'a> Pass<'a> {
         }
     }
 
+    /// Reports a part of the file that a tensor is made of.
+    fn find_mismatch(&mut self, (tensor, range, mismatch): (usize, StoredRange, Mismatch)) {
+        let finding = self.find(Level::Error, Check::Digests, Some(tensor), mismatch.to_string());
+        (finding.code, finding.offset) = (Some(Code::Checksum.id()), Some(range.offset));
+    }
+
     /// Reports a tensor whose bytes don't decode, once.
     fn find_undecodable(&mut self, tensor: usize, error: &Error) {
         if self.undecodable.replace(tensor) != Some(tensor) {
@@ -411,14 +425,21 @@ impl<'a> Pass<'a> {
             self.find(violation.level(), check, Some(tensor), violation.to_string()).offset = Some(offset);
         }
         if beyond > 0 {
-            let violation = Violation::Quants { count: beyond, dtype };
+            let violation = Violation::beyond_range(beyond, dtype);
             self.find(violation.level(), Check::Physics, Some(tensor), violation.to_string()).offset = Some(offset);
         }
     }
 
     fn check_shapes(&mut self) {
-        let Some(model) = self.model.filter(|_| self.options.shapes) else { return };
-        for misfit in misfits(model.mismatches(self.reader.tensors())) {
+        if !self.options.shapes {
+            return;
+        }
+        let found = match (self.model, self.options.families) {
+            (Some(model), _) => misfits(model.mismatches(self.reader.tensors())),
+            (None, Some(families)) => false_claims(self.reader, self.reader.metadata(), families),
+            (None, None) => Vec::new(),
+        };
+        for misfit in found {
             let finding = self.find(misfit.level, Check::Shapes, None, misfit.message);
             finding.tensor = Some(misfit.tensor);
         }
@@ -559,7 +580,13 @@ impl<'a> Pass<'a> {
             ),
             (Check::Finite, seen(nan, format!("no NaN, no infinity in {}", count(tensors.len(), "tensor")))),
             (Check::Zeros, seen(zero, count(tensors.len(), "tensor"))),
-            (Check::Shapes, asked(shapes, String::new()).and_then(|_| self.family("shapes"))),
+            (
+                Check::Shapes,
+                asked(shapes, String::new()).and_then(|_| match self.family("shapes") {
+                    Err(_) if self.has(Check::Shapes) => Ok(String::new()),
+                    known => known,
+                }),
+            ),
             (Check::Hyperparameters, asked(shapes, "GGUF's key-value pairs".to_owned())),
             (
                 Check::Physics,
@@ -582,9 +609,13 @@ impl<'a> Pass<'a> {
         self.findings.iter().any(|finding| finding.check == check)
     }
 
-    /// Tensors that the file gives a CRC-32 of.
+    /// Tensors that the file gives a CRC-32 of, or of the parts that they are made of.
     fn sums(&self) -> usize {
-        (0..self.reader.tensors().len()).filter(|&tensor| self.reader.stored(tensor).crc32().is_some()).count()
+        let has_sum = |&tensor: &usize| {
+            let stored = self.reader.stored(tensor);
+            stored.crc32().is_some() || !stored.parts().is_empty()
+        };
+        (0..self.reader.tensors().len()).filter(has_sum).count()
     }
 
     fn family(&self, what: &str) -> Result<String, &'static str> {

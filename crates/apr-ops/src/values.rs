@@ -152,12 +152,14 @@ fn read_chunk(reader: &dyn CheckpointReader, tensor: usize, chunk: Chunk, buffer
     read_quantized(reader, tensor, elements, (bytes, row), values)
 }
 
-/// Quants of -128 in bytes that start `offset` bytes into a tensor, for dtypes whose quants lie in [-127, 127].
-pub(crate) fn quants_beyond_range(info: &TensorInfo, offset: u64, bytes: &[u8]) -> u64 {
+/// Values that no writer of their dtype makes, in bytes that start `offset` bytes into a tensor: quants of -128 where quants
+/// lie in [-127, 127], truth values other than 0 and 1.
+pub(crate) fn beyond_range(info: &TensorInfo, offset: u64, bytes: &[u8]) -> u64 {
     const BEYOND: u8 = i8::MIN.to_le_bytes()[0];
     let (unit, scale) = match info.dtype {
         DType::Q8_0 => (info.dtype.block_bytes(), 2),
         DType::I8_ROW => (info.shape.row_len() + ROW_SCALE, ROW_SCALE),
+        DType::BOOL => return bytes.iter().filter(|&&byte| byte > 1).count() as u64,
         _ => return 0,
     };
     let found = bytes.iter().zip(offset..).filter(|&(&byte, at)| byte == BEYOND && at % unit >= scale);

@@ -178,10 +178,7 @@ impl CheckpointReader for View<'_> {
         match &self.origins[tensor] {
             Origin::Base(position) => self.base.stored(*position),
             Origin::Own(bytes) => Stored::derived(StoredRange { file: 0, offset: 0, len: bytes.len() as u64 }),
-            Origin::Changed(change) => Stored::derived(match change.first() {
-                Some(position) => self.base.stored(position).range,
-                None => StoredRange { file: 0, offset: 0, len: 0 },
-            }),
+            Origin::Changed(change) => Stored::derived_from(self.base, &change.sources()),
         }
     }
 

@@ -34,7 +34,8 @@ pub(crate) fn read(source: &dyn ByteSource, options: &OpenOptions, limits: &Limi
     }
     let (storages, checksums) = storages(&archive, folder)?;
     let header_fields = header_fields(source, &archive, folder, limits)?;
-    Ok(Contents { heap: outcome.heap, root, storages, checksums, header_fields, warnings })
+    let left_out = left_out(&archive, folder);
+    Ok(Contents { heap: outcome.heap, root, storages, checksums, header_fields, warnings, left_out })
 }
 
 /// The one `data.pkl`, at the top or in a folder.
@@ -83,6 +84,29 @@ fn storages(archive: &Archive, folder: &str) -> Result<(HashMap<String, Range>, 
         }
     }
     Ok((storages, checksums))
+}
+
+/// Entries that are neither values nor notes of the container: TorchScript's program in one, others by their names.
+fn left_out(archive: &Archive, folder: &str) -> Vec<String> {
+    /// Names that are told before the rest is only counted.
+    const TOLD: usize = 8;
+    const NOTES: [&str; 6] =
+        [PICKLE, "version", "byteorder", ".format_version", ".storage_alignment", ".data/serialization_id"];
+    let within = archive.entries.iter().filter(|entry| !entry.name.ends_with('/'));
+    let names = within.map(|entry| entry.name.strip_prefix(folder).unwrap_or(&entry.name));
+    let names = names.filter(|name| !NOTES.contains(name) && !name.starts_with("data/"));
+    let (program, others): (Vec<&str>, Vec<&str>) =
+        names.partition(|name| name.starts_with("code/") || name.starts_with("constants/") || *name == "constants.pkl");
+    let code = program.iter().filter(|name| name.starts_with("code/")).count();
+    let mut left_out = Vec::new();
+    if !program.is_empty() {
+        left_out.push(format!("TorchScript's program ({code} files of code, and constants)"));
+    }
+    left_out.extend(others.iter().take(TOLD).map(|name| Escaped::short(name).to_string()));
+    if others.len() > TOLD {
+        left_out.push(format!("{} more entries", others.len() - TOLD));
+    }
+    left_out
 }
 
 fn header_fields(

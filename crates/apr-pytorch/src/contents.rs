@@ -32,6 +32,8 @@ pub(crate) struct Contents {
     pub(crate) checksums: Checksums,
     pub(crate) header_fields: Map<String, Value>,
     pub(crate) warnings: Vec<String>,
+    /// What the file has beside tensors and values, and nothing reads.
+    pub(crate) left_out: Vec<String>,
 }
 
 impl Contents {
@@ -67,6 +69,18 @@ impl Contents {
                 Ok((dtype, shape.clone(), Content::Sparse(Cells::new(source, &indices, values, shape, budget)?)))
             }
         }
+    }
+
+    /// Where the scales or indices of a tensor are in the file, beside its values.
+    pub(crate) fn beside(&self, found: &Found) -> Result<Vec<u64>> {
+        let Found::Derived(derived) = found else { return Ok(Vec::new()) };
+        let tensors = match &self.heap.derived[*derived as usize] {
+            Derived::Quantized { scale: Scale::Channels { scales, zero_points, .. }, .. } => vec![scales, zero_points],
+            Derived::Quantized { .. } => Vec::new(),
+            Derived::Sparse(Sparse { indices: Indices::Coo(indices), .. }) => vec![indices],
+            Derived::Sparse(Sparse { indices: Indices::Csr(rows, columns), .. }) => vec![rows, columns],
+        };
+        tensors.into_iter().map(|&tensor| Ok(self.view(&self.heap.tensors[tensor as usize])?.offset)).collect()
     }
 
     fn scales(&self, source: &dyn ByteSource, scale: &Scale, shape: &[u64], budget: &mut u64) -> Result<Scales> {

@@ -61,7 +61,7 @@ pub(crate) fn read(source: &dyn ByteSource, options: &OpenOptions, limits: &Limi
         warnings.push(format!("{} bytes after the last storage are not read", source.len() - end));
     }
     let header_fields = Map::from_iter([("container".to_owned(), "pre-ZIP".into())]);
-    Ok(Contents { checksums: HashMap::new(), heap, root, storages, header_fields, warnings })
+    Ok(Contents { checksums: HashMap::new(), heap, root, storages, header_fields, warnings, left_out: Vec::new() })
 }
 
 pub(crate) fn check_byte_order(heap: &Heap, system: Id) -> Result<()> {

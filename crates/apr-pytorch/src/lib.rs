@@ -94,6 +94,7 @@ mod flatten;
 mod input;
 mod legacy;
 mod options;
+mod overlaps;
 mod pickle;
 mod plan;
 mod quantized;

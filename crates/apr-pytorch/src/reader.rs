@@ -1,11 +1,11 @@
 //! A checkpoint as its users see it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
 use apr_core::{
     ByteSource, CheckpointReader, Companion, Container, ContainerFacts, Error, Escaped, FileInfo, FormatId, Limits,
-    Metadata, Result, Shape, Stored, StoredRange, TensorInfo, keys, read_vec,
+    Metadata, Part, Result, Shape, Stored, StoredRange, Sum, TensorInfo, keys, read_vec,
 };
 use serde_json::{Map, Value};
 
@@ -13,7 +13,7 @@ use crate::content::Content;
 use crate::contents::Contents;
 use crate::flatten::{Flat, flatten};
 use crate::options::OpenOptions;
-use crate::{archive, legacy, scan, tar};
+use crate::{archive, legacy, overlaps, scan, tar};
 
 /// Key of the plain values in the metadata: path to value.
 const VALUES: &str = "pytorch";
@@ -90,9 +90,10 @@ pub struct PytorchReader {
     /// One for each tensor.
     places: Vec<Place>,
     /// CRC-32 of storages, by file, offset and length.
-    checksums: HashMap<(usize, u64, u64), u32>,
+    checksums: BTreeMap<(usize, u64, u64), u32>,
     metadata: Metadata,
     header_fields: Map<String, Value>,
+    left_out: Vec<String>,
     warnings: Vec<String>,
 }
 
@@ -101,6 +102,8 @@ pub struct PytorchReader {
 struct Place {
     file: usize,
     content: Content,
+    /// Offsets in the file of its scales or indices.
+    beside: Vec<u64>,
 }
 
 impl PytorchReader {
@@ -118,6 +121,7 @@ impl PytorchReader {
             joined.sources.extend(shard.sources);
             joined.files.extend(shard.files);
             joined.tensors.extend(shard.tensors);
+            joined.left_out.extend(shard.left_out);
             for key in [VALUES, keys::TIED] {
                 let Some(Value::Object(more)) = shard.metadata.get(key).cloned() else { continue };
                 let mut all = joined.metadata.object(key).cloned().unwrap_or_default();
@@ -159,6 +163,24 @@ impl PytorchReader {
         }
     }
 
+    /// The storages that a tensor is made of and that have a checksum.
+    fn parts(&self, place: &Place) -> Vec<Part<'_>> {
+        let Place { file, content, beside } = place;
+        if content.len() == 0 {
+            return Vec::new();
+        }
+        let around = |&at: &u64| {
+            let (&(of, offset, len), &crc32) = self.checksums.range(..=(*file, at, u64::MAX)).next_back()?;
+            let range = StoredRange { file: *file, offset, len };
+            let holds = of == *file && at - offset < len;
+            holds.then(|| Part::of_file(&*self.sources[*file], range, Sum::Crc32(crc32)))
+        };
+        let mut parts: Vec<_> = std::iter::once(&content.view().offset).chain(beside).filter_map(around).collect();
+        parts.sort_by_key(|part| part.range.offset);
+        parts.dedup_by_key(|part| part.range.offset);
+        parts
+    }
+
     fn shard_warnings(&self) -> Vec<String> {
         let name = Escaped::short(&self.files[0].name);
         self.warnings.iter().map(|warning| format!("{name}: {warning}")).collect()
@@ -194,6 +216,7 @@ impl PytorchReader {
         let mut places_budget = limits.max_index;
         let mut budget = source.len().saturating_mul(MAX_GROWTH).saturating_add(FREE_BYTES);
         for (name, found) in paths {
+            let beside = contents.beside(&found).map_err(|error| error.for_tensor(&name))?;
             let (dtype, shape, content) =
                 contents.content(&*source, found, &mut places_budget).map_err(|error| error.for_tensor(&name))?;
             if !names.insert(name.clone()) {
@@ -205,7 +228,7 @@ impl PytorchReader {
             })?;
             let info = TensorInfo { name, dtype, shape: Shape::from(shape) };
             tensors.push(info);
-            places.push(Place { file: 0, content });
+            places.push(Place { file: 0, content, beside });
         }
         if !values.is_empty() {
             metadata.set(VALUES, values);
@@ -214,9 +237,13 @@ impl PytorchReader {
         let header_fields = contents.header_fields;
         let checksums =
             contents.checksums.into_iter().map(|((offset, len), crc32)| ((0, offset, len), crc32)).collect();
-        let sources = vec![source];
-        let mut reader = Self { sources, files, tensors, places, checksums, metadata, header_fields, warnings };
+        let (sources, left_out) = (vec![source], contents.left_out);
+        let mut reader =
+            Self { sources, files, tensors, places, checksums, metadata, header_fields, left_out, warnings };
         reader.tie();
+        reader
+            .warnings
+            .extend(overlaps::warning(reader.tensors.iter().zip(reader.places.iter().map(|place| &place.content))));
         Ok(reader)
     }
 }
@@ -266,20 +293,22 @@ impl CheckpointReader for PytorchReader {
 
     /// For a tensor that does not lie flat, the range from its first element to its last.
     fn stored(&self, tensor: usize) -> Stored<'_> {
-        let Place { file, content } = &self.places[tensor];
+        let place @ Place { file, content, .. } = &self.places[tensor];
         let view = content.view();
         let range = StoredRange { file: *file, offset: view.offset, len: view.span };
         match content {
-            // The checksum is that of the storage, for a tensor that is all of it.
             Content::Stored(view) if view.is_flat() => {
-                Stored::plain(range).with_crc32(self.checksums.get(&(*file, view.offset, view.len)).copied())
+                // The checksum is that of the storage, for a tensor that is all of it.
+                let own = self.checksums.get(&(*file, view.offset, view.len)).copied();
+                let parts = if own.is_none() { self.parts(place) } else { Vec::new() };
+                Stored::plain(range).with_crc32(own).with_parts(parts)
             }
-            _ => Stored::derived(range),
+            _ => Stored::derived(range).with_parts(self.parts(place)),
         }
     }
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let Place { file, content } = &self.places[tensor];
+        let Place { file, content, .. } = &self.places[tensor];
         let locate = |error: Error| {
             let (error, file) = (error.for_tensor(&self.tensors[tensor].name), &self.files[*file].name);
             if file.is_empty() { error } else { error.in_file(file) }
@@ -292,7 +321,7 @@ impl CheckpointReader for PytorchReader {
     }
 
     fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
-        let Place { file, content: Content::Stored(view) } = self.places.get(tensor)? else { return None };
+        let Place { file, content: Content::Stored(view), .. } = self.places.get(tensor)? else { return None };
         if !view.is_flat() {
             return None;
         }
@@ -316,7 +345,7 @@ impl CheckpointReader for PytorchReader {
     }
 
     fn left_out(&self) -> &[String] {
-        &[]
+        &self.left_out
     }
 
     fn warnings(&self) -> &[String] {

@@ -94,7 +94,15 @@ pub(crate) fn read(source: &dyn ByteSource, options: &OpenOptions, limits: &Limi
     let root = outcome.root?;
     let warnings = crate::scan::check_rest(source, outcome.end, pickle.offset + pickle.len, limits)?;
     let header_fields = Map::from_iter([("container".to_owned(), "TAR".into())]);
-    Ok(Contents { checksums: HashMap::new(), heap: outcome.heap, root, storages: ranges, header_fields, warnings })
+    Ok(Contents {
+        checksums: HashMap::new(),
+        heap: outcome.heap,
+        root,
+        storages: ranges,
+        header_fields,
+        warnings,
+        left_out: Vec::new(),
+    })
 }
 
 /// A member, read from front to back.

@@ -60,9 +60,9 @@ pub fn with_companions(
         metadata: inner.metadata().clone(),
         warnings: inner.warnings().to_vec(),
         companions: inner.companions().to_vec(),
+        left_out: inner.left_out().to_vec(),
         inner,
         sources: Vec::new(),
-        left_out: Vec::new(),
         limits: *limits,
     };
     let shard = checkpoint.inner.files().first().filter(|_| checkpoint.inner.files().len() == 1);

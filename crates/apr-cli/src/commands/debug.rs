@@ -130,8 +130,9 @@ impl Play {
         let elements = reader.tensors().iter().map(|info| info.shape.elements().unwrap_or_default());
         self.parameters = Some(elements.fold(0, u64::saturating_add));
         let family = context.family_of(reader)?;
+        let options = ValidateOptions { families: Some(context.families()?), ..ValidateOptions::default() };
         let bar = Bar::new(&context.printer, bytes_to_read(reader));
-        match validate(reader, &self.file, family.as_ref(), ValidateOptions::default(), &context.pipeline()?, &bar) {
+        match validate(reader, &self.file, family.as_ref(), options, &context.pipeline()?, &bar) {
             Ok(report) => self.validation = Some(report),
             Err(error) => self.failure = Some(error),
         }

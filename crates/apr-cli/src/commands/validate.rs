@@ -49,6 +49,7 @@ pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
         strict: args.strict || settings.strict,
         require_signature: args.signature || settings.require_signature,
         trusted: &trusted,
+        families: Some(context.families()?),
     };
     let family = context.family_of(&*model.reader)?;
     let bar = Bar::new(&context.printer, bytes_to_read(&*model.reader));

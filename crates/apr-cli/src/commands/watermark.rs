@@ -90,7 +90,8 @@ fn embed(args: &EmbedArgs, context: &Context) -> Outcome {
 
 /// The marked model as its target format has it.
 fn prepared<'a>(marked: &'a Marked<'_>, format: TargetFormat, context: &Context) -> Outcome<Foreign<'a>> {
-    let (families, architecture, validation) = (context.families()?, context.architecture()?, ValidationConfig::off());
+    let (families, architecture, validation) =
+        (context.families()?, context.architecture()?, ValidationConfig::integrity());
     if format != TargetFormat::Apr2 {
         return Ok(restore(marked, families, &architecture, format, validation)?);
     }

@@ -93,3 +93,53 @@ fn a_bit_that_flipped_in_a_storage_is_noticed_by_its_checksum() {
     }
     sandbox.apr("import m.pt -o m.apr --relaxed").ok().says(&["1 bad"]);
 }
+
+/// A checkpoint with one bit of an entry's content flipped, and the checksum of what was there before.
+fn damaged(file: &[u8], entry: &str) -> Vec<u8> {
+    let mut file = file.to_vec();
+    let name = file.windows(entry.len()).position(|window| window == entry.as_bytes()).expect("the entry is there");
+    let extra = usize::from(u16::from_le_bytes([file[name - 2], file[name - 1]]));
+    file[name + entry.len() + extra] ^= 1;
+    file
+}
+
+#[test]
+fn weights_that_fail_the_checksum_of_their_storage_are_refused_whatever_is_made_of_them() {
+    let golden = locate::workspace().join("crates/apr-pytorch/tests/golden");
+    let sandbox = Sandbox::new();
+    for (name, entry) in [
+        ("kinds.pt", "kinds/data/0"),
+        ("strided.pt", "strided/data/0"),
+        ("strided.pt", "strided/data/1"),
+        ("quantized.pt", "quantized/data/0"),
+        ("quantized_channels.pt", "quantized_channels/data/0"),
+        ("sparse.pt", "sparse/data/2"),
+        ("script.pt", "script/data/0"),
+    ] {
+        sandbox.write("m.pt", damaged(&fs::read(golden.join(name)).expect("a golden file"), entry));
+        for line in ["convert m.pt -o x.apr", "export m.pt -o x.safetensors", "tensors m.pt --stats", "validate m.pt"] {
+            let run = sandbox.apr(line);
+            assert!(run.code == Some(5) && run.text().contains("the CRC-32 of its bytes is"), "{name} {entry}: {run}");
+        }
+        assert_eq!(sandbox.files(), ["m.pt"], "nothing was written");
+    }
+    sandbox.write("m.pt", damaged(&fs::read(golden.join("strided.pt")).expect("a golden file"), "strided/data/0"));
+    for line in ["convert m.pt -o x.apr --relaxed", "export m.pt -o x.safetensors --relaxed"] {
+        sandbox.apr(line).ok().says(&["the CRC-32 of its bytes is"]);
+    }
+}
+
+#[test]
+fn the_program_of_torch_script_and_copies_of_shared_bytes_are_told() {
+    let golden = locate::workspace().join("crates/apr-pytorch/tests/golden");
+    let golden = golden.to_str().expect("the workspace has a plain name");
+    let sandbox = Sandbox::new();
+    let program = "TorchScript's program (2 files of code";
+    sandbox.apr(&format!("convert {golden}/script.pt -o x.apr")).ok().says(&[program]);
+    let report = sandbox.apr(&format!("convert {golden}/script.pt -o y.apr --json")).ok().json();
+    assert!(report["warnings"].to_string().contains(program), "{report}");
+    sandbox.apr(&format!("convert {golden}/strided.pt -o z.apr")).ok().says(&["each becomes a copy of its own"]);
+    sandbox.apr(&format!("inspect {golden}/strided.pt")).ok().says(&["share bytes"]);
+    let run = sandbox.apr(&format!("convert {golden}/tied.pt -o t.apr")).ok();
+    assert!(!run.text().contains("copy of its own"), "{run}");
+}

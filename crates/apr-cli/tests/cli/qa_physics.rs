@@ -117,3 +117,14 @@ fn qa_41_the_loss_is_recorded_in_the_file() {
     sandbox.apr("convert m.apr --precision fp16 -o s.apr").clean();
     assert!(sandbox.apr("inspect s.apr --json").ok().json()["metadata"].get("loss").is_none());
 }
+
+#[test]
+fn truth_values_other_than_0_and_1_are_odd_and_kept() {
+    let file = safetensors(&[("mask", "BOOL", &[4], vec![0, 1, 2, 255])]);
+    let sandbox = Sandbox::new().with("m.safetensors", &file);
+    sandbox.apr("validate m.safetensors").ok().says(&["2 values of BOOL are neither 0 nor 1", "VALID"]);
+    sandbox.apr("convert m.safetensors -o m.apr").ok().says(&["2 values of BOOL"]);
+    let report = sandbox.apr("export m.apr -o back.safetensors --json").ok().json();
+    assert!(report["validation"]["warnings"].to_string().contains("2 values of BOOL"), "{report}");
+    assert!(sandbox.read("back.safetensors") == file);
+}

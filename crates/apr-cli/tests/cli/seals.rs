@@ -167,3 +167,35 @@ fn an_edited_licence_is_e006() {
     sandbox.write("l.apr", broken);
     sandbox.apr("license check l.apr --trusted signer.pub --licensee Ann").fails(5, &["E006"]);
 }
+
+#[test]
+fn bytes_that_nobody_signed_are_e006_wherever_a_signature_is_checked() {
+    let sandbox = workshop();
+    sandbox.apr("convert m.safetensors -o signed.apr --sign signer").clean();
+    let file = sandbox.read("signed.apr");
+    let slack = word(&file, 28) - 1;
+    let (start, len) = stored(&file, "steps");
+    let longer = [&file[..], b"more"].concat();
+    for (what, bytes) in [("slack", flipped(&file, slack)), ("padding", flipped(&file, start + len)), ("end", longer)] {
+        sandbox.write("dirty.apr", bytes);
+        let run = sandbox.apr("verify dirty.apr --front --trusted signer.pub").fails(5, &["E006", "nothing vouches"]);
+        assert!(!run.text().contains("VERIFIED\n"), "{what}: {run}");
+        sandbox.apr("validate dirty.apr --signature --trusted signer.pub").fails(5, &["E006", "INVALID"]);
+        sandbox.apr("validate dirty.apr").fails(5, &["E006", "INVALID"]);
+    }
+    // Who signs it vouches for all of it.
+    let plain = sandbox.read("plain.apr");
+    let (start, len) = stored(&plain, "steps");
+    sandbox.write("dirty.apr", flipped(&plain, start + len));
+    sandbox.apr("sign dirty.apr --key signer").fails(5, &["E006", "padding"]);
+    sandbox.write("longer.apr", [&plain[..], b"more"].concat());
+    sandbox.apr("validate longer.apr").ok().says(&["follow the footer", "VALID"]);
+
+    sandbox.apr("shard plain.apr --size 1300 -o cut.apr").clean();
+    sandbox.apr("sign cut.apr --key signer").clean();
+    let shard = sandbox.read("cut-00003-of-00003.apr");
+    sandbox.write("cut-00003-of-00003.apr", flipped(&shard, word(&shard, 28) - 1));
+    for line in ["verify cut.apr --front --trusted signer.pub", "validate cut.apr --signature --trusted signer.pub"] {
+        sandbox.apr(line).fails(5, &["E006", "cut-00003-of-00003.apr"]);
+    }
+}

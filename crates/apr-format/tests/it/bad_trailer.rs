@@ -57,7 +57,7 @@ fn a_footer_that_is_missing_or_elsewhere_is_corrupt() {
 #[test]
 fn digest_blocks_that_do_not_fit_are_refused() {
     let right: Vec<u8> = [1, 0, 0, 0, 0, 0, 0, 0].into_iter().chain([7; 96]).collect();
-    assert_eq!(open(digests(&right).build()).digest(0), Some([7; 32]));
+    assert_eq!(open(digests(&right).build()).stored(0).digest(), Some([7; 32]));
     for body in [&right[..8 + 95], &right[..8 + 64], &right[..8], &[], &[&right[..], &[0; 32]].concat()] {
         let error = refused_at(trailer() + 16, &digests(body));
         assert_eq!(error.code().id(), "E002", "{error}");

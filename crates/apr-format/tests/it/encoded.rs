@@ -195,8 +195,8 @@ fn a_change_anywhere_in_an_encrypted_file_is_found_before_it_is_believed() {
     let file = write(&small, &options, 1 << 20);
     let intact = open(file.clone(), &[password()]).expect("a file");
     let data = usize::try_from(intact.header().data_offset).expect("small");
-    let tail =
-        usize::try_from(intact.checksum().expect("one").extents.last().expect("the trailer").offset).expect("small");
+    let tail = usize::try_from(intact.container().checksum().expect("one").extents.last().expect("the trailer").offset)
+        .expect("small");
     let stranger = data + 132..data + 236;
     for at in 0..tail {
         let flipped = corrupt::overwrite(&file, at, &[file[at] ^ 1 << (at % 8)]);

@@ -15,6 +15,7 @@ mod shards;
 mod support;
 mod sweep;
 mod ties;
+mod uncovered;
 mod writing;
 
 use apr_testkit::PeakAlloc;

@@ -509,8 +509,8 @@ proptest! {
         for (position, tensor) in model.tensors.iter().enumerate() {
             prop_assert_eq!(&bytes_of(&*reader, position), &tensor.bytes);
         }
-        for shard in 0..reader.shard_count() {
-            let shard = reader.shard(shard).expect("it was written");
+        for shard in 0..reader.container().shard_count() {
+            let shard = reader.container().shard(shard).expect("it was written");
             let bytes: u64 = shard.tensors().iter().filter_map(|info| info.byte_len().ok()).sum();
             prop_assert!(bytes <= size || shard.tensors().iter().filter(|info| info.byte_len() != Ok(0)).count() == 1);
         }

@@ -13,6 +13,7 @@ mod ggml;
 mod read;
 mod splits;
 mod sweep;
+mod tail;
 mod write;
 
 #[global_allocator]

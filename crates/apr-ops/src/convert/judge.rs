@@ -12,7 +12,7 @@ pub(super) struct Judge {
     pub(super) validator: InlineValidator,
     crc: Crc32,
     moments: Moments,
-    /// Quants outside of the range of their dtype.
+    /// Values outside of the range of their dtype.
     beyond: u64,
 }
 
@@ -34,12 +34,14 @@ impl Judge {
                 self.validator.validate_checksum(tensor, name, (stated, found))?;
             }
         }
+        self.beyond += slot.beyond;
+        if chunk.last {
+            let beyond = std::mem::take(&mut self.beyond);
+            self.validator.validate_range(tensor, name, (beyond, reader.tensors()[tensor].dtype))?;
+        }
         if let Some(part) = &slot.moments {
             self.moments.merge(part);
-            self.beyond += slot.beyond;
             if chunk.last {
-                let beyond = std::mem::take(&mut self.beyond);
-                self.validator.validate_quants(tensor, name, (beyond, reader.tensors()[tensor].dtype))?;
                 let stats = std::mem::take(&mut self.moments).finish();
                 self.validator.validate_stats(tensor, name, &stats)?;
             }

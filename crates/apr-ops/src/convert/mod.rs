@@ -44,6 +44,7 @@ use self::recode::{Found, Recode};
 use self::work::{Job, JobKind, Slot, Source, Wanted};
 use crate::chunks::Chunk;
 use crate::inline::{InlineValidator, ValidationConfig, ValidationError};
+use crate::integrity::{Mismatch, Tally};
 use crate::{Progress, counted};
 
 /// Why a conversion ended early.
@@ -322,9 +323,10 @@ impl Conversion {
         let wanted = Wanted { sums: writer.wants_sums(), moments: validator.config().reads_values() };
         let source = Source { reader, recipes: &recipes, wanted, encoder: encoder.as_deref() };
         source.learn(&*writer, pipeline)?;
-        let jobs = source.jobs(&*writer)?;
-        let produce = |at: usize, slot: &mut Slot| source.produce(jobs[at], slot);
+        let (jobs, checks) = source.jobs(&*writer)?;
+        let produce = |at: usize, slot: &mut Slot| source.produce(jobs[at], &checks, slot);
 
+        let mut tally = Tally::default();
         let mut digest = TensorDigest::new();
         let mut judge = Judge::new(validator);
         let mut tensor_so_far = Found::default();
@@ -340,6 +342,21 @@ impl Conversion {
             let info = &reader.tensors()[tensor];
             let recipe = &recipes[tensor];
             let input = &slot.input[..chunk.len];
+            if let JobKind::Part(part) = kind {
+                let part = checks.list[part].part;
+                tally.append(part.sum, input, slot.input_sums);
+                let mismatch = if chunk.last { tally.finish(part.sum) } else { None };
+                if let Some(mismatch @ Mismatch::Digest) = mismatch {
+                    return Err(mismatch.into_error(reader, tensor, part.range));
+                }
+                if let Some(Mismatch::Crc32 { stated, found }) = mismatch
+                    && let Err(error) = judge.validator.validate_checksum(tensor, &info.name, (stated, found))
+                {
+                    violation = Some((error, recipe));
+                    return Err(stopped(&info.name));
+                }
+                return Ok(());
+            }
             if kind == JobKind::Check || !source.is_checked_apart(tensor) {
                 check_digest(reader, tensor, chunk, input, slot.input_sums, &mut digest)?;
             }
@@ -404,7 +421,8 @@ impl Conversion {
         writer.finish(sink, &notes)?;
         report.measure(writer.layout(), mismatches);
         report.losses.extend(notes.losses);
-        report.validation = (wanted.moments || !validation.errors.is_empty()).then_some(validation);
+        let silent = validation.errors.is_empty() && validation.warnings.is_empty();
+        report.validation = (wanted.moments || !silent).then_some(validation);
         Ok(report)
     }
 }

@@ -1,7 +1,7 @@
 //! What is done with a chunk before it is written, on whichever thread.
 
 use apr::digest::{CHUNK, ChunkSums};
-use apr::{CheckpointReader, CheckpointWriter, Pipeline, Result};
+use apr::{CheckpointReader, CheckpointWriter, DType, Pipeline, Result};
 use apr_core::{ChunkEncoder, StoredForm};
 use apr_tensor::cast::cast_float;
 use apr_tensor::element::chunk_len;
@@ -10,6 +10,7 @@ use apr_tensor::stats::Moments;
 use super::Recipe;
 use super::recode::{self, Found};
 use crate::chunks::{Chunk, chunks, pieces, take};
+use crate::integrity::Checks;
 use crate::values;
 
 /// One chunk on its way; the buffers are reused.
@@ -52,6 +53,8 @@ pub(super) enum JobKind {
     Write,
     /// It is a piece that the writer's encoder takes.
     Encode,
+    /// It is of this part of the file, which is read for its checksum: the tensor is made of it.
+    Part(usize),
 }
 
 /// What to compute of each chunk.
@@ -122,12 +125,20 @@ impl Source<'_> {
         Ok(samples)
     }
 
-    pub(super) fn jobs(&self, writer: &dyn CheckpointWriter) -> Result<Vec<Job>> {
-        let mut jobs = Vec::new();
+    /// What is to be done, and the parts of the file that are read for their checksums.
+    pub(super) fn jobs(&self, writer: &dyn CheckpointWriter) -> Result<(Vec<Job>, Checks<'_>)> {
+        let (mut jobs, mut checks) = (Vec::new(), Checks::default());
         for (at, planned) in writer.layout().tensors.iter().enumerate() {
             let tensor = planned.source;
             let info = &self.reader.tensors()[tensor];
             let stored = self.reader.stored(tensor);
+            let known = checks.list.len();
+            checks.add(tensor, stored.parts());
+            for (part, check) in checks.list.iter().enumerate().skip(known) {
+                let len = check.part.range.len;
+                let job = |chunk| Job { tensor, planned: at, chunk, len, kind: JobKind::Part(part) };
+                jobs.extend(pieces(len, CHUNK).map(job));
+            }
             if self.is_checked_apart(tensor) && stored.digest().is_some() {
                 let len = stored.range.len;
                 let check = |chunk| Job { tensor, planned: at, chunk, len, kind: JobKind::Check };
@@ -156,16 +167,21 @@ impl Source<'_> {
         }
         // Empty tensors have no chunk to write.
         jobs.retain(|job| job.len > 0);
-        Ok(jobs)
+        Ok((jobs, checks))
     }
 
-    pub(super) fn produce(&self, job: Job, slot: &mut Slot) -> Result<()> {
+    pub(super) fn produce(&self, job: Job, checks: &Checks<'_>, slot: &mut Slot) -> Result<()> {
         let Self { reader, wanted, .. } = *self;
         let Job { tensor, chunk, len, kind, .. } = job;
         let recipe = &self.recipes[tensor];
         (slot.input_sums, slot.output_sums, slot.moments, slot.mismatches) = (None, None, None, 0);
         slot.found = Found::default();
         let input = take(&mut slot.input, chunk.len);
+        if let JobKind::Part(part) = kind {
+            checks.list[part].part.read(chunk.offset, input)?;
+            slot.input_sums = chunk.summable.then(|| ChunkSums::of(input, chunk.offset, len));
+            return Ok(());
+        }
         let in_file = reader.stored(tensor);
         if let (JobKind::Check, Some(encoded)) = (kind, in_file.encoded()) {
             encoded.read_verbatim(chunk.offset, input)?;
@@ -185,7 +201,8 @@ impl Source<'_> {
         let info = &reader.tensors()[tensor];
         // Bytes that stay compressed were judged when they were compressed.
         let moments = wanted.moments && !stored;
-        slot.beyond = if moments { values::quants_beyond_range(info, chunk.offset, input) } else { 0 };
+        let looked_at = moments || (info.dtype == DType::BOOL && !stored);
+        slot.beyond = if looked_at { values::beyond_range(info, chunk.offset, input) } else { 0 };
         if moments && !matches!(recipe, Recipe::Recode(_)) {
             slot.moments = Some(values::moments(reader, tensor, chunk, input, &mut slot.summary)?);
         }

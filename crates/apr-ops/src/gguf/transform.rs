@@ -164,14 +164,18 @@ impl Change {
         Ok(Self::Pieces(pieces.collect()))
     }
 
-    /// Position in the base of the first tensor it is made of.
-    pub(crate) fn first(&self) -> Option<usize> {
-        match self {
-            Self::Pieces(pieces) => pieces.iter().find_map(|piece| Some(piece.from?.0)),
-            Self::Rows(rows) => Some(rows.tensor),
-            Self::Sum { tensor, .. } => Some(*tensor),
-            Self::Transposed(matrix) => Some(matrix.tensor),
-        }
+    /// Positions in the base of the tensors it is made of, in the order of their first use.
+    pub(crate) fn sources(&self) -> Vec<usize> {
+        let Self::Pieces(pieces) = self else {
+            return vec![match self {
+                Self::Rows(rows) => rows.tensor,
+                Self::Transposed(matrix) => matrix.tensor,
+                Self::Sum { tensor, .. } => *tensor,
+                Self::Pieces(_) => unreachable!("they are looked at above"),
+            }];
+        };
+        let mut seen = std::collections::BTreeSet::new();
+        pieces.iter().filter_map(|piece| Some(piece.from?.0)).filter(|&tensor| seen.insert(tensor)).collect()
     }
 
     /// All bytes, where they lie in one piece of the base.

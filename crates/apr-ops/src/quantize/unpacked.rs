@@ -210,8 +210,7 @@ impl CheckpointReader for Unpacked<'_> {
 
     fn stored(&self, tensor: usize) -> Stored<'_> {
         let (base, part) = self.parts[tensor];
-        let stored = self.base.stored(base);
-        if matches!(part, Part::Whole) { stored } else { Stored::derived(stored.range) }
+        if matches!(part, Part::Whole) { self.base.stored(base) } else { Stored::derived_from(self.base, &[base]) }
     }
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {

@@ -281,8 +281,7 @@ impl CheckpointReader for Marked<'_> {
     }
 
     fn stored(&self, tensor: usize) -> Stored<'_> {
-        let stored = self.base.stored(tensor);
-        if self.mark(tensor).is_some() { Stored::derived(stored.range) } else { stored }
+        if self.mark(tensor).is_some() { Stored::derived_from(self.base, &[tensor]) } else { self.base.stored(tensor) }
     }
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {

@@ -1,5 +1,6 @@
 //! Passes over whole models.
 
+mod agreement;
 mod companion_memory;
 mod gguf;
 mod second_opinion;

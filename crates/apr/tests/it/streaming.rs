@@ -278,7 +278,7 @@ fn a_broken_file_is_the_same_error_behind_few_reads() {
 fn a_folder_is_opened_by_its_manifest_and_a_shard_alone_says_so() {
     let folder = write(&three(), &Metadata::new(), Some(1000));
     let reader = apr::open_folder(&folder, &Limits::default()).expect("one model");
-    assert_eq!((reader.tensors().len(), reader.shard_count()), (3, 2));
+    assert_eq!((reader.tensors().len(), reader.container().shard_count()), (3, 2));
     assert_eq!((reader.warnings(), reader.left_out()), (&[][..], &[][..]));
 
     let shard = folder.0["model-00002-of-00002.apr"].clone();

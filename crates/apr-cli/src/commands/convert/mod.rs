@@ -212,7 +212,8 @@ fn write_foreign(
     if target.format == TargetFormat::Safetensors && stays_quantized && Unpacked::is_needed(&prepared.view) {
         let Prepared { view, family, misfits, warnings, .. } = prepared;
         let unpacked = Unpacked::new(&view)?;
-        let validator = InlineValidator::new(ValidationConfig::off());
+        let integrity = ValidationConfig { stop: validation.stop, ..ValidationConfig::integrity() };
+        let validator = InlineValidator::new(integrity);
         let prepared = Prepared { view: View::new(&unpacked), validator, family, misfits, warnings };
         if !target.folder {
             let message = "safetensors has no quantized types: the integers and scales that stand for them are described in \

@@ -1,0 +1,32 @@
+//! What validation calls valid, an import takes.
+
+use apr::{CheckpointReader, Limits, Serial};
+use apr_arch::Families;
+use apr_ops::import::{Architecture, ImportOptions, family_of, prepare};
+use apr_ops::validate::{ValidateOptions, validate};
+use apr_testkit::ggml::GgmlBuilder;
+use apr_testkit::gguf::{GgufBuilder, GgufEntry};
+
+/// Whether an import would take the checkpoint by its names and shapes, and whether it is called valid.
+fn verdicts(file: Vec<u8>) -> (bool, bool) {
+    let families = Families::builtin();
+    let reader = apr::open(file, "model", &Limits::default()).expect("a file that opens");
+    let taken = prepare(&*reader, &families, &ImportOptions::default()).expect("it is looked at").check().is_ok();
+    let model = family_of(&*reader, &families, &Architecture::Auto).expect("no family is asked for");
+    let options = ValidateOptions { families: Some(&families), ..ValidateOptions::default() };
+    let report = validate(&*reader, "model", model.as_ref(), options, &Serial, &()).expect("it can be read");
+    (taken, report.valid)
+}
+
+#[test]
+fn a_checkpoint_that_claims_to_be_what_it_is_not_is_neither_taken_nor_valid() {
+    let whisper_without_weights = GgmlBuilder::whisper().build();
+    assert_eq!(verdicts(whisper_without_weights), (false, false));
+    let unknown = GgufBuilder::new().text("general.architecture", "nobodys").entry(GgufEntry::i8("a", &[1; 4]));
+    assert_eq!(verdicts(unknown.build()), (false, false));
+}
+
+#[test]
+fn a_vocabulary_without_tensors_is_taken_and_valid() {
+    assert_eq!(verdicts(GgufBuilder::new().text("general.architecture", "llama").build()), (true, true));
+}
