@@ -4,6 +4,9 @@
 //! its chunks, so that one large tensor keeps all cores busy: BLAKE3 splits its input into subtrees of a power of two,
 //! and chunks of [`CHUNK`] bytes are such subtrees (BLAKE3 paper, section 2.1).
 
+#[cfg(all(feature = "std", target_arch = "x86_64"))]
+mod wide;
+
 use alloc::vec::Vec;
 
 use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
@@ -30,13 +33,18 @@ impl ChunkSums {
     #[must_use]
     pub fn of(bytes: &[u8], offset: u64, tensor_len: u64) -> Self {
         let len = bytes.len() as u64;
-        let blake3 = if len == tensor_len {
-            *blake3::hash(bytes).as_bytes()
-        } else {
-            blake3::Hasher::new().set_input_offset(offset).update(bytes).finalize_non_root()
-        };
+        let blake3 = if len == tensor_len { *blake3::hash(bytes).as_bytes() } else { subtree(bytes, offset) };
         Self { len, crc32: crc32fast::hash(bytes), blake3 }
     }
+}
+
+/// The chaining value of bytes that are not all of the tensor.
+fn subtree(bytes: &[u8], offset: u64) -> Digest {
+    #[cfg(all(feature = "std", target_arch = "x86_64"))]
+    if let Some(digest) = wide::subtree(bytes, offset) {
+        return digest;
+    }
+    blake3::Hasher::new().set_input_offset(offset).update(bytes).finalize_non_root()
 }
 
 /// CRC-32 (IEEE) of bytes that arrive in order, as bytes or as [`ChunkSums`].

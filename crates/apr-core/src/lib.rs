@@ -17,9 +17,11 @@
 //! # Ok::<(), apr_core::Error>(())
 //! ```
 #![no_std]
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 extern crate alloc;
+#[cfg(feature = "std")]
+extern crate std;
 
 mod checkpoint;
 mod container;
