@@ -32,7 +32,8 @@ pub struct Drift {
 impl Drift {
     /// Compares two parts of tensors, as one pass over both.
     ///
-    /// Differences are exact in `f64` but for their rounding to 53 bits; the order of additions is fixed.
+    /// Differences are rounded to `f32`, which keeps those of values within a factor of two exact (Sterbenz 1974), and
+    /// summed in `f64`; the order of additions is fixed.
     ///
     /// # Panics
     /// If the parts differ in length.

@@ -55,6 +55,12 @@ pub(crate) const fn len_of(dtype: DType, elements: usize) -> usize {
 /// assert_eq!(out, [0.5, 1.0]);
 /// ```
 pub fn widen_f32(dtype: DType, bytes: &[u8], out: &mut Vec<f32>) {
+    if dtype == DType::F16 {
+        let stored = bytes.as_chunks().0;
+        out.resize(stored.len(), 0.0);
+        kernel::widen_f16(stored, out);
+        return;
+    }
     with_f32_wire!(dtype, W => widen::<W, f32>(bytes.as_chunks().0, out), {
         assert!(unpack(dtype, bytes, out), "elements of dtype {dtype} are not exact in f32");
     });

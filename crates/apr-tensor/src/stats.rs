@@ -25,9 +25,9 @@ pub struct Scratch {
 
 /// Counts, extrema, mean and sum of squared deviations of a part of a tensor.
 ///
-/// Deviations are taken from the mean of blocks of 4096 elements, and blocks are joined by the update of Chan, Golub and
-/// LeVeque 1979 ("Updating Formulae and a Pairwise Algorithm for Computing Sample Variances"), so that no large squares
-/// cancel. Equal parts merged in the same order give the same bits on every target.
+/// Deviations are those from the mean of blocks of 4096 elements: the sum of squares less the mean's where at least an
+/// eighth of it is left, and otherwise one by one. Blocks are joined by the update of Chan, Golub and LeVeque 1979
+/// ("Updating Formulae and a Pairwise Algorithm for Computing Sample Variances"), so that no large squares cancel. Equal parts merged in the same order give the same bits on every target.
 ///
 /// ```
 /// use apr_core::DType;
@@ -104,16 +104,12 @@ impl Moments {
             return moments;
         }
         let Scratch { narrow, wide } = scratch;
-        match dtype {
-            DType::F32 | DType::C64 => moments.add::<wire::F32>(bytes.as_chunks().0, wide),
-            _ => with_f64_wire!(dtype, W => moments.add::<W>(bytes.as_chunks().0, wide), {
-                // The kernel loads each element three times: decode these once.
-                for piece in bytes.chunks(len_of(dtype, BLOCK)) {
-                    widen_f32(dtype, piece, narrow);
-                    moments.add::<wire::NativeF32>(narrow, wide);
-                }
-            }),
-        }
+        with_f64_wire!(dtype, W => moments.add::<W>(bytes.as_chunks().0, wide, kernel::block::<W>), {
+            for piece in bytes.chunks(len_of(dtype, BLOCK)) {
+                widen_f32(dtype, piece, narrow);
+                moments.add_values(narrow, wide);
+            }
+        });
         moments
     }
 
@@ -121,7 +117,7 @@ impl Moments {
     #[must_use]
     pub fn of_values(values: &[f32], scratch: &mut Scratch) -> Self {
         let mut moments = Self::default();
-        moments.add::<wire::NativeF32>(values, &mut scratch.wide);
+        moments.add_values(values, &mut scratch.wide);
         moments
     }
 
@@ -137,9 +133,13 @@ impl Moments {
         self.inf
     }
 
-    fn add<W: Wire>(&mut self, stored: &[W::Stored], buffer: &mut Vec<f64>) {
+    fn add_values(&mut self, values: &[f32], buffer: &mut Vec<f64>) {
+        self.add::<wire::NativeF32>(values, buffer, kernel::block_of_values);
+    }
+
+    fn add<W: Wire>(&mut self, stored: &[W::Stored], buffer: &mut Vec<f64>, summarise: fn(&[W::Stored]) -> Block) {
         for stored in stored.chunks(BLOCK) {
-            let block = kernel::block::<W>(stored);
+            let block = summarise(stored);
             if block.mean.is_finite() {
                 self.merge(&Self::of_block(stored.len(), block));
             } else {

@@ -1,0 +1,180 @@
+//! The loops that a pass spends most of its time in, for x86 processors with AVX2, FMA and F16C (2013 on).
+//!
+//! The compiler finds slow code for sums of several widths: these take a fifth of its time. Each has a plain twin that
+//! returns the same bits: sums are kept in the same lanes, and a fused multiplication and addition rounds as the two do,
+//! because the square of an `f32` is exact in `f64`.
+#![allow(unsafe_code, reason = "vectors are loaded and stored, and kernels called, after a look at the processor")]
+
+use core::arch::x86_64::{
+    __m128, __m128i, __m256, __m256d, _CMP_EQ_OQ, _CMP_UNORD_Q, _mm_sub_ps, _mm256_add_pd, _mm256_and_ps,
+    _mm256_castps_si256, _mm256_cmp_ps, _mm256_cvtph_ps, _mm256_cvtps_pd, _mm256_fmadd_pd, _mm256_max_ps,
+    _mm256_min_ps, _mm256_movemask_ps, _mm256_or_ps, _mm256_set1_ps, _mm256_setzero_pd, _mm256_setzero_ps,
+    _mm256_setzero_si256, _mm256_sub_epi32, _mm256_sub_ps,
+};
+
+use super::{DriftLanes, LANES, MomentLanes};
+use crate::half_float::f16_to_f32;
+
+/// Whether the processor has what the kernels need.
+#[inline]
+fn is_available() -> bool {
+    use std::arch::is_x86_feature_detected;
+    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+}
+
+/// Decodes f16 into `values`, which must be as long; false where the processor can't.
+pub(super) fn widen_f16(stored: &[[u8; 2]], values: &mut [f32]) -> bool {
+    let available = is_available();
+    if available {
+        // SAFETY: the processor has the features.
+        unsafe { widen_f16_here(stored, values) };
+    }
+    available
+}
+
+/// Adds up groups of values; `None` where the processor can't.
+pub(super) fn moments(groups: &[[f32; LANES]]) -> Option<MomentLanes<f32>> {
+    // SAFETY: the processor has the features.
+    is_available().then(|| unsafe { moments_here(groups) })
+}
+
+/// Compares groups of values; `None` where the processor can't.
+pub(super) fn drift(original: &[[f32; LANES]], new: &[[f32; LANES]]) -> Option<DriftLanes> {
+    // SAFETY: the processor has the features.
+    is_available().then(|| unsafe { drift_here(original, new) })
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn widen_f16_here(stored: &[[u8; 2]], values: &mut [f32]) {
+    const GROUP: usize = 64;
+    let (groups, rest) = stored.as_chunks::<GROUP>();
+    let (value_groups, value_rest) = values.as_chunks_mut::<GROUP>();
+    for (stored, values) in groups.iter().zip(value_groups) {
+        let mut nan = _mm256_setzero_ps();
+        for (stored, values) in stored.as_chunks().0.iter().zip(values.as_chunks_mut().0) {
+            let wide = _mm256_cvtph_ps(load_halves(stored));
+            nan = _mm256_or_ps(nan, _mm256_cmp_ps::<_CMP_UNORD_Q>(wide, wide));
+            *values = store(wide);
+        }
+        if _mm256_movemask_ps(nan) != 0 {
+            // The instruction makes a signalling NaN quiet; here its bits stay.
+            widen_f16_one_by_one(stored, values);
+        }
+    }
+    widen_f16_one_by_one(rest, value_rest);
+}
+
+fn widen_f16_one_by_one(stored: &[[u8; 2]], values: &mut [f32]) {
+    for (value, &stored) in values.iter_mut().zip(stored) {
+        *value = f16_to_f32(u16::from_le_bytes(stored));
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn moments_here(groups: &[[f32; LANES]]) -> MomentLanes<f32> {
+    let mut min = [_mm256_set1_ps(f32::INFINITY); 2];
+    let mut max = [_mm256_set1_ps(f32::NEG_INFINITY); 2];
+    let mut zeros = [_mm256_setzero_si256(); 2];
+    let mut sums = [_mm256_setzero_pd(); 4];
+    let mut squares = [_mm256_setzero_pd(); 4];
+    for group in groups {
+        let halves = group.as_chunks::<8>().0;
+        for at in 0..2 {
+            let values = load(&halves[at]);
+            // The second operand is returned for a NaN.
+            min[at] = _mm256_min_ps(values, min[at]);
+            max[at] = _mm256_max_ps(values, max[at]);
+            let is_zero = _mm256_cmp_ps::<_CMP_EQ_OQ>(values, _mm256_setzero_ps());
+            zeros[at] = _mm256_sub_epi32(zeros[at], _mm256_castps_si256(is_zero));
+        }
+        let quarters = group.as_chunks::<4>().0;
+        for at in 0..4 {
+            let wide = _mm256_cvtps_pd(load_4(&quarters[at]));
+            sums[at] = _mm256_add_pd(sums[at], wide);
+            squares[at] = _mm256_fmadd_pd(wide, wide, squares[at]);
+        }
+    }
+    MomentLanes {
+        min: join(min.map(|lanes| store(lanes))),
+        max: join(max.map(|lanes| store(lanes))),
+        // SAFETY: both are 32 bytes, and every value of either is valid.
+        zeros: join(zeros.map(|lanes| unsafe { core::mem::transmute::<_, [u32; 8]>(lanes) })),
+        sums: join(sums.map(|lanes| store_wide(lanes))),
+        squares: join(squares.map(|lanes| store_wide(lanes))),
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn drift_here(original: &[[f32; LANES]], new: &[[f32; LANES]]) -> DriftLanes {
+    let magnitude = _mm256_set1_ps(f32::from_bits(!f32::to_bits(-0.0)));
+    let mut max_error = [_mm256_setzero_ps(); 2];
+    let mut squared_error = [_mm256_setzero_pd(); 4];
+    let mut squares = [_mm256_setzero_pd(); 4];
+    let mut squares_new = [_mm256_setzero_pd(); 4];
+    for (original, new) in original.iter().zip(new) {
+        let (halves, new_halves) = (original.as_chunks::<8>().0, new.as_chunks::<8>().0);
+        for at in 0..2 {
+            let error = _mm256_sub_ps(load(&halves[at]), load(&new_halves[at]));
+            max_error[at] = _mm256_max_ps(_mm256_and_ps(error, magnitude), max_error[at]);
+        }
+        let (quarters, new_quarters) = (original.as_chunks::<4>().0, new.as_chunks::<4>().0);
+        for at in 0..4 {
+            let (value, new) = (load_4(&quarters[at]), load_4(&new_quarters[at]));
+            let error = _mm256_cvtps_pd(_mm_sub_ps(value, new));
+            squared_error[at] = _mm256_fmadd_pd(error, error, squared_error[at]);
+            let value = _mm256_cvtps_pd(value);
+            squares[at] = _mm256_fmadd_pd(value, value, squares[at]);
+            let new = _mm256_cvtps_pd(new);
+            squares_new[at] = _mm256_fmadd_pd(new, new, squares_new[at]);
+        }
+    }
+    DriftLanes {
+        squared_error: join(squared_error.map(|lanes| store_wide(lanes))),
+        squares: join(squares.map(|lanes| store_wide(lanes))),
+        squares_new: join(squares_new.map(|lanes| store_wide(lanes))),
+        max_error: join(max_error.map(|lanes| store(lanes))),
+    }
+}
+
+/// The lanes of all registers, in order.
+#[inline(always)]
+fn join<T: Copy + Default, const LEN: usize, const PARTS: usize>(parts: [[T; LEN]; PARTS]) -> [T; LANES] {
+    let mut lanes = [T::default(); LANES];
+    lanes.copy_from_slice(parts.as_flattened());
+    lanes
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn load(values: &[f32; 8]) -> __m256 {
+    // SAFETY: both are 32 bytes, and every value of either is valid.
+    unsafe { core::mem::transmute(*values) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn load_4(values: &[f32; 4]) -> __m128 {
+    // SAFETY: both are 16 bytes, and every value of either is valid.
+    unsafe { core::mem::transmute(*values) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn load_halves(stored: &[[u8; 2]; 8]) -> __m128i {
+    // SAFETY: both are 16 bytes, and every value of either is valid.
+    unsafe { core::mem::transmute(*stored) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn store(lanes: __m256) -> [f32; 8] {
+    // SAFETY: both are 32 bytes, and every value of either is valid.
+    unsafe { core::mem::transmute(lanes) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn store_wide(lanes: __m256d) -> [f64; 4] {
+    // SAFETY: both are 32 bytes, and every value of either is valid.
+    unsafe { core::mem::transmute(lanes) }
+}
