@@ -36,7 +36,12 @@ pub(super) fn greatest_magnitude<const N: usize>(values: &[f32; N]) -> f32 {
 /// The value of greatest magnitude, the first if there are several; positive zero if all are zero.
 #[inline(always)]
 pub(super) fn first_of_greatest_magnitude(values: &[f32; 32]) -> f32 {
-    let (least, greatest) = least_and_greatest(values);
+    of_greatest_magnitude(least_and_greatest(values), values)
+}
+
+/// The same where the least and the greatest value are known.
+#[inline(always)]
+pub(super) fn of_greatest_magnitude((least, greatest): (f32, f32), values: &[f32; 32]) -> f32 {
     if greatest > -least {
         greatest
     } else if greatest < -least {

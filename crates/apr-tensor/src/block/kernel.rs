@@ -11,6 +11,11 @@ use super::rows::{dequantize_i8_row, quantize_i8_row};
 pub(super) trait Quantize<const N: usize, const B: usize> {
     /// Codes finite values. Every byte of the block is written.
     fn quantize(values: &[f32; N], block: &mut [u8; B]);
+
+    /// Codes block after block with instructions that the compiler does not find; false where there are none.
+    fn quantize_in_hardware(_values: &[[f32; N]], _blocks: &mut [[u8; B]]) -> bool {
+        false
+    }
 }
 
 /// A type whose blocks of `B` bytes become `N` values each on their own.
@@ -55,9 +60,15 @@ impl<const N: usize> Importance<'_, N> {
     }
 }
 
+/// Codes block after block.
+pub(super) fn quantize<T: Quantize<N, B>, const N: usize, const B: usize>(values: &[[f32; N]], blocks: &mut [[u8; B]]) {
+    if !T::quantize_in_hardware(values, blocks) {
+        quantize_compiled::<T, N, B>(values, blocks);
+    }
+}
+
 for_several_targets! {
-    /// Codes block after block.
-    pub(super) fn quantize<T: Quantize<N, B>, const N: usize, const B: usize>(
+    fn quantize_compiled<T: Quantize<N, B>, const N: usize, const B: usize>(
         values: &[[f32; N]],
         blocks: &mut [[u8; B]],
     ) {
@@ -204,10 +215,51 @@ mod tests {
         let values = values(4096);
         let values = values.as_chunks().0;
         let mut blocks = [vec![[0; B]; values.len()], vec![[0; B]; values.len()]];
-        quantize::<T, N, B>(values, &mut blocks[0]);
         quantize_anywhere::<T, N, B>(values, &mut blocks[1]);
-        assert_eq!(blocks[0], blocks[1]);
+        for quantize in [quantize::<T, N, B>, quantize_compiled::<T, N, B>] {
+            quantize(values, &mut blocks[0]);
+            assert_eq!(blocks[0], blocks[1]);
+        }
         assert_same_values::<T, N, B>();
+    }
+
+    /// Blocks in which rounding, signs and the scale's range are decided by the last bit.
+    #[test]
+    fn blocks_at_the_edges_are_the_same_from_all_versions() {
+        let mut blocks: Vec<[f32; 32]> = Vec::new();
+        let exponents = [-149, -140, -133, -127, -126, -20, -14, 0, 15, 120, 127];
+        for exponent in exponents {
+            let unit = if exponent < -126 {
+                f32::from_bits(1 << (exponent + 149))
+            } else {
+                f32::from_bits(((exponent + 127) as u32) << 23)
+            };
+            // Ties of both signs, neighbours of halves, and the greatest magnitude in either sign and both.
+            let steps: [f32; 32] = core::array::from_fn(|i| {
+                let tie = (i as f32 - 15.5) * 0.062_5;
+                match i % 3 {
+                    0 => tie.next_up(),
+                    1 => tie.next_down(),
+                    _ => tie,
+                }
+            });
+            for ends in [[1.0, 0.5], [-1.0, 0.5], [1.0, -1.0], [-1.0, 1.0], [0.0, -0.0]] {
+                let mut block = steps.map(|step| step * unit);
+                (block[3], block[29]) = (ends[0] * unit, ends[1] * unit);
+                blocks.push(block);
+                blocks.push(core::array::from_fn(|i| ends[i % 2] * unit));
+            }
+        }
+        fn assert_same<T: Quantize<32, B>, const B: usize>(values: &[[f32; 32]]) {
+            let mut blocks = [vec![[0; B]; values.len()], vec![[0; B]; values.len()]];
+            quantize::<T, 32, B>(values, &mut blocks[0]);
+            quantize_anywhere::<T, 32, B>(values, &mut blocks[1]);
+            for (at, (found, expected)) in blocks[0].iter().zip(&blocks[1]).enumerate() {
+                assert_eq!(found, expected, "{:e}", values[at][3]);
+            }
+        }
+        assert_same::<simple::Q8_0, 34>(&blocks);
+        assert_same::<simple::Q4_0, 18>(&blocks);
     }
 
     fn assert_same_groups<T: QuantizeGroups<N, B> + Dequantize<N, B>, const N: usize, const B: usize>() {

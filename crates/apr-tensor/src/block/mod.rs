@@ -17,6 +17,8 @@
 //! ```
 #![expect(clippy::cast_possible_truncation, reason = "levels and packed fields fit what they are cut to")]
 
+#[cfg(all(feature = "std", target_arch = "x86_64"))]
+mod avx2;
 mod extremes;
 mod fp4;
 mod iq4;

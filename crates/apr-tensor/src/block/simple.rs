@@ -26,6 +26,11 @@ impl Quantize<32, 34> for Q8_0 {
             *byte = round_half_away(value * inverse) as u8;
         }
     }
+
+    #[cfg(all(feature = "std", target_arch = "x86_64"))]
+    fn quantize_in_hardware(values: &[[f32; 32]], blocks: &mut [[u8; 34]]) -> bool {
+        super::avx2::quantize_q8_0(values, blocks)
+    }
 }
 
 /// The integer part of a number from 0 to 2^22; 0 for NaN.
@@ -36,11 +41,12 @@ fn truncated(value: f32) -> i32 {
     nearest - i32::from(nearest as f32 > value)
 }
 
+/// The largest float below a half: with a half itself, 0.49999997 would reach 1.
+pub(super) const BELOW_HALF: f32 = f32::from_bits(0.5_f32.to_bits() - 1);
+
 /// To nearest, ties away from zero, for magnitudes below 2^22; 0 for NaN.
 #[inline(always)]
 fn round_half_away(value: f32) -> i32 {
-    // The largest float below a half: with a half itself, 0.49999997 would reach 1.
-    const BELOW_HALF: f32 = f32::from_bits(0.5_f32.to_bits() - 1);
     let magnitude = truncated(value.abs() + BELOW_HALF);
     if value < 0.0 { -magnitude } else { magnitude }
 }
@@ -71,6 +77,11 @@ impl Quantize<32, 18> for Q4_0 {
         let (scale, levels) = signed_levels::<8>(values);
         write_f16(block, 0, scale);
         block[2..].copy_from_slice(&nibbles(&levels));
+    }
+
+    #[cfg(all(feature = "std", target_arch = "x86_64"))]
+    fn quantize_in_hardware(values: &[[f32; 32]], blocks: &mut [[u8; 18]]) -> bool {
+        super::avx2::quantize_q4_0(values, blocks)
     }
 }
 
