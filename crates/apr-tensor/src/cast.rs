@@ -71,7 +71,11 @@ pub fn cast_float(from: DType, to: DType, bytes: &[u8], out: &mut Vec<u8>) -> Ca
             CastCounts::default()
         }
         DType::F32 => cast_to::<ToF32, 4>(from, bytes, out),
-        DType::F16 => cast_to::<ToF16, 2>(from, bytes, out),
+        DType::F16 => {
+            with_f32_wire!(from, W => cast_by::<W, 2>(kernel::narrow_to_f16::<W>, bytes.as_chunks().0, out), {
+                cast::<wire::F64, ToF16, 2>(bytes.as_chunks().0, out)
+            })
+        }
         DType::F8_E4M3 => cast_to::<ToF8E4m3, 1>(from, bytes, out),
         DType::F8_E5M2 => cast_to::<ToF8E5m2, 1>(from, bytes, out),
         _ => cast_to::<ToBf16, 2>(from, bytes, out),
@@ -87,7 +91,7 @@ pub fn cast_values(values: &[f32], to: DType, out: &mut Vec<u8>) -> CastCounts {
     assert!(can_cast(DType::F32, to), "there is no cast to {to}");
     match to {
         DType::F32 => cast::<wire::NativeF32, ToF32, 4>(values, out),
-        DType::F16 => cast::<wire::NativeF32, ToF16, 2>(values, out),
+        DType::F16 => cast_by::<wire::NativeF32, 2>(kernel::narrow_to_f16::<wire::NativeF32>, values, out),
         DType::F8_E4M3 => cast::<wire::NativeF32, ToF8E4m3, 1>(values, out),
         DType::F8_E5M2 => cast::<wire::NativeF32, ToF8E5m2, 1>(values, out),
         _ => cast::<wire::NativeF32, ToBf16, 2>(values, out),
@@ -101,11 +105,19 @@ fn cast_to<N: Narrow<Stored = [u8; B]>, const B: usize>(from: DType, bytes: &[u8
 }
 
 fn cast<W: Wire, N: Narrow<Stored = [u8; B]>, const B: usize>(stored: &[W::Stored], out: &mut Vec<u8>) -> CastCounts {
+    cast_by::<W, B>(kernel::narrow::<W, N>, stored, out)
+}
+
+fn cast_by<W: Wire, const B: usize>(
+    narrow: fn(&[W::Stored], &mut [[u8; B]]) -> CastCounts,
+    stored: &[W::Stored],
+    out: &mut Vec<u8>,
+) -> CastCounts {
     // Passes come with chunks of one length: then this neither allocates nor fills.
     out.resize(stored.len() * B, 0);
     let mut counts = CastCounts::default();
     for (stored, rounded) in stored.chunks(kernel::BLOCK).zip(out.as_chunks_mut().0.chunks_mut(kernel::BLOCK)) {
-        counts.merge(kernel::narrow::<W, N>(stored, rounded));
+        counts.merge(narrow(stored, rounded));
     }
     counts
 }

@@ -8,7 +8,7 @@
 #[cfg(all(feature = "std", target_arch = "x86_64"))]
 mod avx2;
 
-use crate::cast::{CastCounts, Narrow};
+use crate::cast::{CastCounts, Narrow, ToF16};
 use crate::drift::Drift;
 use crate::stats::Scale;
 use crate::wire::{self, Real, Wire};
@@ -79,6 +79,15 @@ pub(crate) fn widen_f16(stored: &[[u8; 2]], values: &mut [f32]) {
         return;
     }
     widen::<wire::F16, f32>(stored, values);
+}
+
+/// [`narrow`] to f16, with the processor's instruction for it where it has one.
+pub(crate) fn narrow_to_f16<W: Wire<Value = f32>>(stored: &[W::Stored], rounded: &mut [[u8; 2]]) -> CastCounts {
+    #[cfg(all(feature = "std", target_arch = "x86_64"))]
+    if let Some(counts) = avx2::narrow_to_f16::<W>(stored, rounded) {
+        return counts;
+    }
+    narrow::<W, ToF16>(stored, rounded)
 }
 
 /// [`block`] of values in memory.
@@ -352,7 +361,7 @@ mod tests {
     use alloc::vec::Vec;
 
     use super::*;
-    use crate::cast::{ToBf16, ToF8E4m3, ToF8E5m2, ToF16, ToF32};
+    use crate::cast::{ToBf16, ToF8E4m3, ToF8E5m2, ToF32};
     use crate::wire;
 
     /// Numbers of all magnitudes, from a linear congruential generator; without NaN, whose bits are not compared.
@@ -428,6 +437,21 @@ mod tests {
         for exception in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             values[100] = exception;
             assert!(!block_of_values(&values[..BLOCK]).mean.is_finite());
+        }
+    }
+
+    #[test]
+    fn f32_rounds_to_the_same_f16_in_hardware() {
+        // Every exponent and sign with mantissas around ties, NaN of many payloads among them.
+        let lower = [0, 1, 0x0fff, 0x1000, 0x1001, 0x2fff, 0x3000, 0x7fff, 0x8000, 0xffff, 0xefff];
+        let values: Vec<f32> = (0..=u16::MAX)
+            .flat_map(|upper| lower.map(|lower| f32::from_bits(u32::from(upper) << 16 | lower)))
+            .collect();
+        for values in [&values[..], &values[3..1000], &values[..7], &[]] {
+            let mut rounded = [vec![[0; 2]; values.len()], vec![[0; 2]; values.len()]];
+            let counts = narrow_to_f16::<wire::NativeF32>(values, &mut rounded[0]);
+            assert_eq!(counts, narrow_anywhere::<wire::NativeF32, ToF16>(values, &mut rounded[1]));
+            assert!(rounded[0] == rounded[1]);
         }
     }
 

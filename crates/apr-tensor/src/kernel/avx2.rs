@@ -6,14 +6,17 @@
 #![allow(unsafe_code, reason = "vectors are loaded and stored, and kernels called, after a look at the processor")]
 
 use core::arch::x86_64::{
-    __m128, __m128i, __m256, __m256d, _CMP_EQ_OQ, _CMP_UNORD_Q, _mm_sub_ps, _mm256_add_pd, _mm256_and_ps,
-    _mm256_castps_si256, _mm256_cmp_ps, _mm256_cvtph_ps, _mm256_cvtps_pd, _mm256_fmadd_pd, _mm256_max_ps,
-    _mm256_min_ps, _mm256_movemask_ps, _mm256_or_ps, _mm256_set1_ps, _mm256_setzero_pd, _mm256_setzero_ps,
-    _mm256_setzero_si256, _mm256_sub_epi32, _mm256_sub_ps,
+    __m128, __m128i, __m256, __m256d, __m256i, _CMP_EQ_OQ, _CMP_LT_OQ, _CMP_NEQ_OQ, _CMP_UNORD_Q,
+    _MM_FROUND_TO_NEAREST_INT, _mm_sub_ps, _mm256_add_pd, _mm256_and_ps, _mm256_castps_si256, _mm256_cmp_ps,
+    _mm256_cvtph_ps, _mm256_cvtps_pd, _mm256_cvtps_ph, _mm256_fmadd_pd, _mm256_max_ps, _mm256_min_ps,
+    _mm256_movemask_ps, _mm256_or_ps, _mm256_set1_ps, _mm256_setzero_pd, _mm256_setzero_ps, _mm256_setzero_si256,
+    _mm256_sub_epi32, _mm256_sub_ps,
 };
 
-use super::{DriftLanes, LANES, MomentLanes};
+use super::{DriftLanes, LANES, MomentLanes, narrow_anywhere};
+use crate::cast::{CastCounts, ToF16};
 use crate::half_float::f16_to_f32;
+use crate::wire::Wire;
 
 /// Whether the processor has what the kernels need.
 #[inline]
@@ -30,6 +33,12 @@ pub(super) fn widen_f16(stored: &[[u8; 2]], values: &mut [f32]) -> bool {
         unsafe { widen_f16_here(stored, values) };
     }
     available
+}
+
+/// Rounds to f16, into `rounded`, which must be as long; `None` where the processor can't.
+pub(super) fn narrow_to_f16<W: Wire<Value = f32>>(stored: &[W::Stored], rounded: &mut [[u8; 2]]) -> Option<CastCounts> {
+    // SAFETY: the processor has the features.
+    is_available().then(|| unsafe { narrow_to_f16_here::<W>(stored, rounded) })
 }
 
 /// Adds up groups of values; `None` where the processor can't.
@@ -71,6 +80,34 @@ fn widen_f16_one_by_one(stored: &[[u8; 2]], values: &mut [f32]) {
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
+fn narrow_to_f16_here<W: Wire<Value = f32>>(stored: &[W::Stored], rounded: &mut [[u8; 2]]) -> CastCounts {
+    let (groups, rest) = stored.as_chunks::<8>();
+    let (rounded_groups, rounded_rest) = rounded.as_chunks_mut::<8>();
+    let magnitude = _mm256_set1_ps(f32::from_bits(!f32::to_bits(-0.0)));
+    let (infinity, zero) = (_mm256_set1_ps(f32::INFINITY), _mm256_setzero_ps());
+    // Comparisons yield -1 where they hold.
+    let [mut overflowed, mut flushed, mut inexact] = [_mm256_setzero_si256(); 3];
+    let less = |count, holds| _mm256_sub_epi32(count, _mm256_castps_si256(holds));
+    for (stored, rounded) in groups.iter().zip(rounded_groups) {
+        let value = load(&stored.map(W::load));
+        let half = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(value);
+        // SAFETY: both are 16 bytes, and every value of either is valid.
+        *rounded = unsafe { core::mem::transmute::<__m128i, [[u8; 2]; 8]>(half) };
+        let back = _mm256_cvtph_ps(half);
+        let is_infinite = _mm256_cmp_ps::<_CMP_EQ_OQ>(_mm256_and_ps(back, magnitude), infinity);
+        let was_finite = _mm256_cmp_ps::<_CMP_LT_OQ>(_mm256_and_ps(value, magnitude), infinity);
+        overflowed = less(overflowed, _mm256_and_ps(is_infinite, was_finite));
+        let is_zero = _mm256_cmp_ps::<_CMP_EQ_OQ>(back, zero);
+        flushed = less(flushed, _mm256_and_ps(is_zero, _mm256_cmp_ps::<_CMP_NEQ_OQ>(value, zero)));
+        inexact = less(inexact, _mm256_cmp_ps::<_CMP_NEQ_OQ>(back, value));
+    }
+    let mut counts = narrow_anywhere::<W, ToF16>(rest, rounded_rest);
+    let sum = |lanes: __m256i| store_counts(lanes).into_iter().map(u64::from).sum::<u64>();
+    counts.merge(CastCounts { overflowed: sum(overflowed), flushed: sum(flushed), inexact: sum(inexact) });
+    counts
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
 fn moments_here(groups: &[[f32; LANES]]) -> MomentLanes<f32> {
     let mut min = [_mm256_set1_ps(f32::INFINITY); 2];
     let mut max = [_mm256_set1_ps(f32::NEG_INFINITY); 2];
@@ -97,8 +134,7 @@ fn moments_here(groups: &[[f32; LANES]]) -> MomentLanes<f32> {
     MomentLanes {
         min: join(min.map(|lanes| store(lanes))),
         max: join(max.map(|lanes| store(lanes))),
-        // SAFETY: both are 32 bytes, and every value of either is valid.
-        zeros: join(zeros.map(|lanes| unsafe { core::mem::transmute::<_, [u32; 8]>(lanes) })),
+        zeros: join(zeros.map(|lanes| store_counts(lanes))),
         sums: join(sums.map(|lanes| store_wide(lanes))),
         squares: join(squares.map(|lanes| store_wide(lanes))),
     }
@@ -175,6 +211,13 @@ fn store(lanes: __m256) -> [f32; 8] {
 #[inline]
 #[target_feature(enable = "avx2")]
 fn store_wide(lanes: __m256d) -> [f64; 4] {
+    // SAFETY: both are 32 bytes, and every value of either is valid.
+    unsafe { core::mem::transmute(lanes) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn store_counts(lanes: __m256i) -> [u32; 8] {
     // SAFETY: both are 32 bytes, and every value of either is valid.
     unsafe { core::mem::transmute(lanes) }
 }
