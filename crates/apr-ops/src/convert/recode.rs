@@ -15,8 +15,8 @@ use crate::values::decode;
 /// Bytes of input that a piece is to have: the digests' chunk, so that its sums serve them.
 const PIECE: u64 = apr::digest::CHUNK as u64;
 
-/// Elements that are decoded, encoded and compared at a time: few enough for the first-level cache.
-const STEP: usize = 8192;
+/// Elements that are decoded, encoded and compared at a time: as f32 before and after, they fit the first-level cache.
+const STEP: usize = 4096;
 
 /// Longest row, in elements, that is handled in one step where a dtype or importance demands whole rows.
 const LONGEST_ROW: u64 = 4 << 20;
