@@ -99,6 +99,32 @@ pub(crate) fn block_of_values(values: &[f32]) -> Block {
     block::<wire::NativeF32>(values)
 }
 
+/// [`block`] of f16.
+pub(crate) fn block_of_f16(stored: &[[u8; 2]]) -> Block {
+    #[cfg(all(feature = "std", target_arch = "x86_64"))]
+    if let Some(lanes) = avx2::moments_of_f16(stored.as_chunks().0) {
+        return finish_block::<wire::F16>(lanes, stored);
+    }
+    block_of_widened::<wire::F16>(stored)
+}
+
+/// [`block`] of bf16.
+pub(crate) fn block_of_bf16(stored: &[[u8; 2]]) -> Block {
+    #[cfg(all(feature = "std", target_arch = "x86_64"))]
+    if let Some(lanes) = avx2::moments_of_bf16(stored.as_chunks().0) {
+        return finish_block::<wire::Bf16>(lanes, stored);
+    }
+    block_of_widened::<wire::Bf16>(stored)
+}
+
+/// [`block`] of at most [`BLOCK`] elements, which would decode each of them three times.
+fn block_of_widened<W: Wire<Value = f32>>(stored: &[W::Stored]) -> Block {
+    let mut values = [0.0; BLOCK];
+    let values = &mut values[..stored.len()];
+    widen::<W, f32>(stored, values);
+    block::<wire::NativeF32>(values)
+}
+
 /// Compares two slices of equal length, of at most [`BLOCK`] elements.
 pub(crate) fn drift(original: &[f32], new: &[f32]) -> Drift {
     #[cfg(all(feature = "std", target_arch = "x86_64"))]
@@ -438,6 +464,23 @@ mod tests {
             values[100] = exception;
             assert!(!block_of_values(&values[..BLOCK]).mean.is_finite());
         }
+    }
+
+    #[test]
+    fn the_dispatched_moments_of_halves_are_the_same_as_the_plain_ones() {
+        fn assert_same<W: Wire<Value = f32, Stored = [u8; 2]>>(dispatched: fn(&[[u8; 2]]) -> Block) {
+            let all: Vec<[u8; 2]> = (0..=u16::MAX).map(u16::to_le_bytes).collect();
+            let shuffled: Vec<[u8; 2]> = (0..=u16::MAX).map(|i| i.wrapping_mul(40_503).to_le_bytes()).collect();
+            for stored in all.chunks(1000).chain(all.chunks(BLOCK)).chain(shuffled.chunks(17).take(500)) {
+                for block in [dispatched(stored), block_of_widened::<W>(stored)] {
+                    let plain = block_anywhere::<W>(stored);
+                    let bits = |b: Block| (b.zeros, [b.min, b.max, b.mean, b.squares].map(f64::to_bits));
+                    assert!(bits(block) == bits(plain) || !block.mean.is_finite() && !plain.mean.is_finite());
+                }
+            }
+        }
+        assert_same::<wire::F16>(block_of_f16);
+        assert_same::<wire::Bf16>(block_of_bf16);
     }
 
     #[test]

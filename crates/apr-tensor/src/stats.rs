@@ -104,12 +104,16 @@ impl Moments {
             return moments;
         }
         let Scratch { narrow, wide } = scratch;
-        with_f64_wire!(dtype, W => moments.add::<W>(bytes.as_chunks().0, wide, kernel::block::<W>), {
-            for piece in bytes.chunks(len_of(dtype, BLOCK)) {
-                widen_f32(dtype, piece, narrow);
-                moments.add_values(narrow, wide);
-            }
-        });
+        match dtype {
+            DType::F16 => moments.add::<wire::F16>(bytes.as_chunks().0, wide, kernel::block_of_f16),
+            DType::BF16 => moments.add::<wire::Bf16>(bytes.as_chunks().0, wide, kernel::block_of_bf16),
+            _ => with_f64_wire!(dtype, W => moments.add::<W>(bytes.as_chunks().0, wide, kernel::block::<W>), {
+                for piece in bytes.chunks(len_of(dtype, BLOCK)) {
+                    widen_f32(dtype, piece, narrow);
+                    moments.add_values(narrow, wide);
+                }
+            }),
+        }
         moments
     }
 

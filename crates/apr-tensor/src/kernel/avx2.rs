@@ -7,10 +7,11 @@
 
 use core::arch::x86_64::{
     __m128, __m128i, __m256, __m256d, __m256i, _CMP_EQ_OQ, _CMP_LT_OQ, _CMP_NEQ_OQ, _CMP_UNORD_Q,
-    _MM_FROUND_TO_NEAREST_INT, _mm_sub_ps, _mm256_add_pd, _mm256_and_ps, _mm256_castps_si256, _mm256_cmp_ps,
-    _mm256_cvtph_ps, _mm256_cvtps_pd, _mm256_cvtps_ph, _mm256_fmadd_pd, _mm256_max_ps, _mm256_min_ps,
-    _mm256_movemask_ps, _mm256_or_ps, _mm256_set1_ps, _mm256_setzero_pd, _mm256_setzero_ps, _mm256_setzero_si256,
-    _mm256_sub_epi32, _mm256_sub_ps,
+    _MM_FROUND_TO_NEAREST_INT, _mm_sub_ps, _mm256_add_pd, _mm256_and_ps, _mm256_castps_si256, _mm256_castps256_ps128,
+    _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_cvtps_pd, _mm256_cvtps_ph,
+    _mm256_extractf128_ps, _mm256_fmadd_pd, _mm256_max_ps, _mm256_min_ps, _mm256_movemask_ps, _mm256_or_ps,
+    _mm256_set1_ps, _mm256_setzero_pd, _mm256_setzero_ps, _mm256_setzero_si256, _mm256_slli_epi32, _mm256_sub_epi32,
+    _mm256_sub_ps,
 };
 
 use super::{DriftLanes, LANES, MomentLanes, narrow_anywhere};
@@ -45,6 +46,18 @@ pub(super) fn narrow_to_f16<W: Wire<Value = f32>>(stored: &[W::Stored], rounded:
 pub(super) fn moments(groups: &[[f32; LANES]]) -> Option<MomentLanes<f32>> {
     // SAFETY: the processor has the features.
     is_available().then(|| unsafe { moments_here(groups) })
+}
+
+/// The same of f16.
+pub(super) fn moments_of_f16(groups: &[[[u8; 2]; LANES]]) -> Option<MomentLanes<f32>> {
+    // SAFETY: the processor has the features.
+    is_available().then(|| unsafe { moments_of_f16_here(groups) })
+}
+
+/// The same of bf16.
+pub(super) fn moments_of_bf16(groups: &[[[u8; 2]; LANES]]) -> Option<MomentLanes<f32>> {
+    // SAFETY: the processor has the features.
+    is_available().then(|| unsafe { moments_of_bf16_here(groups) })
 }
 
 /// Compares groups of values; `None` where the processor can't.
@@ -107,37 +120,90 @@ fn narrow_to_f16_here<W: Wire<Value = f32>>(stored: &[W::Stored], rounded: &mut 
     counts
 }
 
+/// [`MomentLanes`] in registers.
+struct Moments {
+    min: [__m256; 2],
+    max: [__m256; 2],
+    zeros: [__m256i; 2],
+    sums: [__m256d; 4],
+    squares: [__m256d; 4],
+}
+
+impl Moments {
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn new() -> Self {
+        Self {
+            min: [_mm256_set1_ps(f32::INFINITY); 2],
+            max: [_mm256_set1_ps(f32::NEG_INFINITY); 2],
+            zeros: [_mm256_setzero_si256(); 2],
+            sums: [_mm256_setzero_pd(); 4],
+            squares: [_mm256_setzero_pd(); 4],
+        }
+    }
+
+    /// Adds the first or the second half of a group.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn add<const HALF: usize>(&mut self, values: __m256) {
+        // The second operand is returned for a NaN.
+        self.min[HALF] = _mm256_min_ps(values, self.min[HALF]);
+        self.max[HALF] = _mm256_max_ps(values, self.max[HALF]);
+        let is_zero = _mm256_cmp_ps::<_CMP_EQ_OQ>(values, _mm256_setzero_ps());
+        self.zeros[HALF] = _mm256_sub_epi32(self.zeros[HALF], _mm256_castps_si256(is_zero));
+        let low = _mm256_cvtps_pd(_mm256_castps256_ps128(values));
+        self.sums[2 * HALF] = _mm256_add_pd(self.sums[2 * HALF], low);
+        self.squares[2 * HALF] = _mm256_fmadd_pd(low, low, self.squares[2 * HALF]);
+        let high = _mm256_cvtps_pd(_mm256_extractf128_ps::<1>(values));
+        self.sums[2 * HALF + 1] = _mm256_add_pd(self.sums[2 * HALF + 1], high);
+        self.squares[2 * HALF + 1] = _mm256_fmadd_pd(high, high, self.squares[2 * HALF + 1]);
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn lanes(self) -> MomentLanes<f32> {
+        MomentLanes {
+            min: join(self.min.map(|lanes| store(lanes))),
+            max: join(self.max.map(|lanes| store(lanes))),
+            zeros: join(self.zeros.map(|lanes| store_counts(lanes))),
+            sums: join(self.sums.map(|lanes| store_wide(lanes))),
+            squares: join(self.squares.map(|lanes| store_wide(lanes))),
+        }
+    }
+}
+
 #[target_feature(enable = "avx2,fma,f16c")]
 fn moments_here(groups: &[[f32; LANES]]) -> MomentLanes<f32> {
-    let mut min = [_mm256_set1_ps(f32::INFINITY); 2];
-    let mut max = [_mm256_set1_ps(f32::NEG_INFINITY); 2];
-    let mut zeros = [_mm256_setzero_si256(); 2];
-    let mut sums = [_mm256_setzero_pd(); 4];
-    let mut squares = [_mm256_setzero_pd(); 4];
+    let mut moments = Moments::new();
     for group in groups {
-        let halves = group.as_chunks::<8>().0;
-        for at in 0..2 {
-            let values = load(&halves[at]);
-            // The second operand is returned for a NaN.
-            min[at] = _mm256_min_ps(values, min[at]);
-            max[at] = _mm256_max_ps(values, max[at]);
-            let is_zero = _mm256_cmp_ps::<_CMP_EQ_OQ>(values, _mm256_setzero_ps());
-            zeros[at] = _mm256_sub_epi32(zeros[at], _mm256_castps_si256(is_zero));
-        }
-        let quarters = group.as_chunks::<4>().0;
-        for at in 0..4 {
-            let wide = _mm256_cvtps_pd(load_4(&quarters[at]));
-            sums[at] = _mm256_add_pd(sums[at], wide);
-            squares[at] = _mm256_fmadd_pd(wide, wide, squares[at]);
-        }
+        let halves = group.as_chunks().0;
+        moments.add::<0>(load(&halves[0]));
+        moments.add::<1>(load(&halves[1]));
     }
-    MomentLanes {
-        min: join(min.map(|lanes| store(lanes))),
-        max: join(max.map(|lanes| store(lanes))),
-        zeros: join(zeros.map(|lanes| store_counts(lanes))),
-        sums: join(sums.map(|lanes| store_wide(lanes))),
-        squares: join(squares.map(|lanes| store_wide(lanes))),
+    moments.lanes()
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn moments_of_f16_here(groups: &[[[u8; 2]; LANES]]) -> MomentLanes<f32> {
+    let mut moments = Moments::new();
+    for group in groups {
+        let halves = group.as_chunks().0;
+        moments.add::<0>(_mm256_cvtph_ps(load_halves(&halves[0])));
+        moments.add::<1>(_mm256_cvtph_ps(load_halves(&halves[1])));
     }
+    moments.lanes()
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn moments_of_bf16_here(groups: &[[[u8; 2]; LANES]]) -> MomentLanes<f32> {
+    let widened = |stored| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(stored)));
+    let mut moments = Moments::new();
+    for group in groups {
+        let halves = group.as_chunks().0;
+        moments.add::<0>(widened(load_halves(&halves[0])));
+        moments.add::<1>(widened(load_halves(&halves[1])));
+    }
+    moments.lanes()
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
