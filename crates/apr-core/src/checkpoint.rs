@@ -171,6 +171,10 @@ pub trait ChunkEncoder: Send + Sync {
     /// # Errors
     /// E008 when the piece exceeds what the encoding can hold.
     fn encode(&self, planned: usize, offset: u64, tensor_len: u64, piece: &[u8], out: &mut Vec<u8>) -> Result<u64>;
+
+    /// Does work that the writer has put off; threads call it before each chunk they make. The writer does itself what
+    /// nobody has begun when it is due, so nothing depends on the calls but the time.
+    fn help(&self) {}
 }
 
 /// A writer's plan, made from names, dtypes and shapes alone.
@@ -208,6 +212,12 @@ pub trait CheckpointWriter: Send + Sync {
     /// come through [`write_chunk`](Self::write_chunk) all the same, which then does that work itself.
     fn encoder(&self) -> Option<Arc<dyn ChunkEncoder>> {
         None
+    }
+
+    /// Blocks of tensors that came through [`write_chunk`](Self::write_chunk) that failed the check of
+    /// [`ChunkEncoder::encode`] so far.
+    fn mismatches(&self) -> u64 {
+        0
     }
 
     /// Appends a piece to the tensor that is due: its bytes, and what the [`encoder`](Self::encoder) made of them. All

@@ -3,7 +3,7 @@
 //! [`apr2`] is the one this project writes: aligned, checksummed, readable tensor by tensor. [`apr1`], [`aprn`] and
 //! [`dialect`] are what older programs wrote.
 #![no_std]
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 extern crate alloc;
 #[cfg(feature = "std")]

@@ -1,4 +1,7 @@
 //! What tensors go through on their way into the file: compressed block by block, encrypted chunk by chunk.
+//!
+//! Either by [`Encoder::encode`], piece by piece on any thread, or, where only the writer knows what the pieces are, by
+//! parcels on a [belt](super::belt).
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -7,6 +10,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use apr_core::{ChunkEncoder, Metadata, Result, TensorInfo};
 
+use super::belt::{Belt, Parcel, Work};
 use super::encrypt;
 use super::index::IndexEntry;
 use super::plan::WriteOptions;
@@ -28,6 +32,8 @@ enum Course {
         element: crate::codec::Element,
         dtype: apr_core::DType,
         coding: once_cell::race::OnceBox<(crate::codec::Coding, i32)>,
+        /// By which the coding is chosen where none was learnt before the first piece came.
+        samples: once_cell::race::OnceBox<Vec<Vec<u8>>>,
         /// It turned out that nothing is saved: whatever comes is stored as it is.
         given_up: AtomicBool,
     },
@@ -47,6 +53,8 @@ pub(super) struct Encoder {
     #[cfg(feature = "compression")]
     free: Spare,
     seal: encrypt::Sealing,
+    /// Pieces to compress, and what is to be encrypted.
+    belts: [Belt; 2],
 }
 
 impl Encoder {
@@ -61,6 +69,7 @@ impl Encoder {
             #[cfg(feature = "compression")]
             free: Spare::default(),
             seal: encrypt::Sealing::new(options),
+            belts: Default::default(),
         }
     }
 
@@ -113,6 +122,7 @@ impl Encoder {
             element: crate::codec::Element::of(entry.info.dtype),
             dtype: entry.info.dtype,
             coding: once_cell::race::OnceBox::new(),
+            samples: once_cell::race::OnceBox::new(),
             given_up: AtomicBool::new(false),
         }
     }
@@ -167,6 +177,19 @@ impl Encoder {
         }
     }
 
+    /// Shows the first piece of an entry that comes without samples, so that the choice does not depend on which piece
+    /// is compressed first.
+    #[cfg_attr(not(feature = "compression"), allow(unused_variables, reason = "used with the feature"))]
+    pub(super) fn show_first(&self, entry: usize, piece: &[u8]) {
+        match &self.courses[entry] {
+            #[cfg(feature = "compression")]
+            Course::Compressed { coding, samples: shown, .. } if coding.get().is_none() => {
+                shown.get_or_init(|| Box::new(samples(piece).into_iter().map(<[u8]>::to_vec).collect()));
+            }
+            _ => {}
+        }
+    }
+
     /// Appends the compressed form of a piece of an entry, or nothing where it is stored as it is; returns the blocks
     /// that failed the check.
     #[cfg_attr(
@@ -177,9 +200,12 @@ impl Encoder {
         match &self.courses[entry] {
             Course::Plain => 0,
             #[cfg(feature = "compression")]
-            Course::Compressed { element, coding, given_up, .. } => {
+            Course::Compressed { element, coding, samples: shown, given_up, .. } => {
                 if coding.get().is_none() {
-                    self.learn_entry(entry, &samples(piece));
+                    match shown.get() {
+                        Some(shown) => self.learn_entry(entry, &shown.iter().map(Vec::as_slice).collect::<Vec<_>>()),
+                        None => self.learn_entry(entry, &samples(piece)),
+                    }
                 }
                 let Some(&(coding, level)) = coding.get().filter(|_| !given_up.load(Ordering::Relaxed)) else {
                     return 0;
@@ -200,8 +226,43 @@ impl Encoder {
 
     /// Appends the encrypted form of bytes of an entry, from a chunk's start on; all chunks are whole but the tensor's
     /// last.
-    pub(super) fn seal(&self, entry: usize, first: u64, to_end: bool, bytes: &[u8], out: &mut Vec<u8>) {
+    fn seal(&self, entry: usize, first: u64, to_end: bool, bytes: &[u8], out: &mut Vec<u8>) {
         self.seal.seal(&self.names[entry], first, to_end, bytes, out);
+    }
+
+    fn work(&self, parcel: &mut Parcel) {
+        let Parcel { entry, work, input, output, mismatches } = parcel;
+        match *work {
+            Work::Compress => *mismatches = self.compress(*entry, input, output),
+            Work::Seal { first, to_end } => self.seal(*entry, first, to_end, input, output),
+        }
+    }
+
+    const fn belt(&self, work: Work) -> &Belt {
+        let [compress, seal] = &self.belts;
+        match work {
+            Work::Compress => compress,
+            Work::Seal { .. } => seal,
+        }
+    }
+
+    /// Puts work off, or does it where there are no threads.
+    pub(super) fn put_off(&self, parcel: Parcel) -> Option<Parcel> {
+        self.belt(parcel.work).put(parcel, |parcel| self.work(parcel))
+    }
+
+    /// The next parcel of its kind whose work is done, in the order they were put off.
+    pub(super) fn take_done(&self, kind: Work) -> Option<Parcel> {
+        self.belt(kind).take_done()
+    }
+
+    /// The next parcel of its kind, if more than `most` were put off; its work is done then.
+    ///
+    /// # Errors
+    /// E007 when the thread that worked on it panicked.
+    pub(super) fn take_beyond(&self, kind: Work, most: usize) -> Result<Option<Parcel>> {
+        let belt = self.belt(kind);
+        if belt.len() <= most { Ok(None) } else { belt.take(|parcel| self.work(parcel)).transpose() }
     }
 }
 
@@ -227,6 +288,12 @@ impl ChunkEncoder for Encoder {
         let to_end = offset + piece.len() as u64 == tensor_len;
         self.seal(entry, offset / encrypt::CHUNK as u64, to_end, piece, out);
         Ok(0)
+    }
+
+    fn help(&self) {
+        for belt in self.belts.iter().rev() {
+            while belt.help(|parcel| self.work(parcel)) {}
+        }
     }
 }
 

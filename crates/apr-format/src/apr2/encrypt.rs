@@ -66,6 +66,7 @@ impl Sealing {
         let Some(Encrypt { block, key, .. }) = &self.with else { return };
         let cipher = key.tensor(&block.salt(), name);
         let chunks = bytes.len().div_ceil(CHUNK);
+        out.reserve(bytes.len() + chunks * crate::crypto::TAG_LEN);
         for (number, chunk) in (first..).zip(bytes.chunks(CHUNK)) {
             cipher.seal(number, to_end && number + 1 == first + chunks as u64, chunk, out);
         }

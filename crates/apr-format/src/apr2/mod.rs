@@ -38,6 +38,7 @@
 //! # Ok::<(), apr_core::Error>(())
 //! ```
 
+mod belt;
 mod companion;
 mod encode;
 mod encrypt;

@@ -270,6 +270,10 @@ impl CheckpointWriter for ShardWriter {
         self.shards.iter().any(Apr2Writer::wants_sums)
     }
 
+    fn mismatches(&self) -> u64 {
+        self.shards.iter().map(Apr2Writer::mismatches).sum()
+    }
+
     fn begin(&mut self, sink: &mut dyn Sink) -> Result<()> {
         self.start_shard(sink, 0)?;
         if let Some(first) = self.due.tensor(&self.due_layout).map(|first| first.file) {
@@ -354,6 +358,10 @@ impl ChunkEncoder for ShardEncoder {
             Some((encoder, at)) => encoder.encode(at, offset, tensor_len, piece, out),
             None => Ok(0),
         }
+    }
+
+    fn help(&self) {
+        self.encoders.iter().flatten().for_each(|encoder| encoder.help());
     }
 }
 

@@ -14,6 +14,7 @@ use apr_core::{
 };
 use serde_json::{Map, Value, json};
 
+use super::belt::{Parcel, Work};
 use super::companion::{CompanionFile, embed_companions};
 use super::encode::{Encoder, PIECE};
 use super::encrypt::CHUNK;
@@ -63,6 +64,8 @@ pub struct Apr2Writer {
     entry_start: u64,
     digest: TensorDigest,
     digests: Vec<Digest>,
+    /// Blocks that this writer had compressed and that did not decode to what they were made of.
+    mismatches: u64,
 }
 
 /// Plans a file: tensors are stored in the order given, companions after them. A tensor that the metadata tie to one of
@@ -145,6 +148,7 @@ pub fn plan(
         entry_start: position,
         digest: TensorDigest::new(),
         digests: Vec::new(),
+        mismatches: 0,
     })
 }
 
@@ -167,8 +171,8 @@ struct Stage {
     held: Vec<u8>,
     held_compressed: Vec<u8>,
     verdict: Verdict,
-    /// Bytes that do not make an encrypted chunk yet, and the number of the next one.
-    chunk: Vec<u8>,
+    /// Bytes that are not encrypted yet, and the number of the chunk that they begin with.
+    to_seal: Vec<u8>,
     chunk_number: u64,
     /// Bytes before encryption.
     stored: u64,
@@ -182,6 +186,12 @@ enum Verdict {
     Compressed,
     Plain,
 }
+
+/// Parcels of a kind that may be put off: enough that threads find some, and few mebibytes.
+const MOST_PUT_OFF: usize = 8;
+
+/// Any parcel to be encrypted.
+const SEAL: Work = Work::Seal { first: 0, to_end: false };
 
 /// Pieces after which a tensor that compression did not make smaller is stored as it is.
 const PATIENCE: usize = 8 * PIECE;
@@ -258,12 +268,14 @@ impl Apr2Writer {
     fn finish_entry(&mut self, sink: &mut dyn Sink) -> Result<()> {
         if !self.stage.partial.is_empty() {
             let piece = core::mem::take(&mut self.stage.partial);
-            self.compress(sink, &piece)?;
+            self.put_off(sink, Work::Compress, piece)?;
         }
-        if self.encoder.encrypts() && !self.stage.chunk.is_empty() {
-            let chunk = core::mem::take(&mut self.stage.chunk);
-            self.seal(sink, &chunk, true)?;
+        self.take_back_beyond(sink, Work::Compress, 0)?;
+        if !self.stage.to_seal.is_empty() {
+            let last = core::mem::take(&mut self.stage.to_seal);
+            self.put_off(sink, Work::Seal { first: self.stage.chunk_number, to_end: true }, last)?;
         }
+        self.take_back_beyond(sink, SEAL, 0)?;
         let Stage { verdict, .. } = core::mem::take(&mut self.stage);
         self.digests.push(core::mem::take(&mut self.digest).value());
         let start = self.entry_start;
@@ -308,19 +320,45 @@ impl Apr2Writer {
             let (now, later) = bytes.split_at(PIECE - self.stage.partial.len());
             let mut piece = core::mem::take(&mut self.stage.partial);
             piece.extend_from_slice(now);
-            self.compress(sink, &piece)?;
-            piece.clear();
-            self.stage.partial = piece;
+            self.put_off(sink, Work::Compress, piece)?;
             bytes = later;
         }
-        self.stage.partial.extend_from_slice(bytes);
+        if !bytes.is_empty() {
+            self.stage.partial.reserve_exact(PIECE - self.stage.partial.len());
+            self.stage.partial.extend_from_slice(bytes);
+        }
         Ok(())
     }
 
-    fn compress(&mut self, sink: &mut dyn Sink, piece: &[u8]) -> Result<()> {
-        let mut compressed = Vec::new();
-        self.encoder.compress(self.due, piece, &mut compressed);
-        self.take_piece(sink, piece, &compressed)
+    /// Puts work on bytes of the entry that is due off, and goes on with what was done meanwhile.
+    fn put_off(&mut self, sink: &mut dyn Sink, work: Work, input: Vec<u8>) -> Result<()> {
+        if work == Work::Compress {
+            self.encoder.show_first(self.due, &input);
+        }
+        let parcel = Parcel { entry: self.due, work, input, output: Vec::new(), mismatches: 0 };
+        if let Some(done) = self.encoder.put_off(parcel) {
+            self.take_back(sink, &done)?;
+        }
+        while let Some(done) = self.encoder.take_done(work) {
+            self.take_back(sink, &done)?;
+        }
+        self.take_back_beyond(sink, work, MOST_PUT_OFF)
+    }
+
+    /// Goes on with work of a kind until at most so many parcels are put off.
+    fn take_back_beyond(&mut self, sink: &mut dyn Sink, kind: Work, most: usize) -> Result<()> {
+        while let Some(done) = self.encoder.take_beyond(kind, most)? {
+            self.take_back(sink, &done)?;
+        }
+        Ok(())
+    }
+
+    fn take_back(&mut self, sink: &mut dyn Sink, done: &Parcel) -> Result<()> {
+        self.mismatches += done.mismatches;
+        match done.work {
+            Work::Compress => self.take_piece(sink, &done.input, &done.output),
+            Work::Seal { .. } => self.emit(sink, &done.output, None),
+        }
     }
 
     /// Takes a piece in both forms, and stores one of them as soon as it is clear which: the compressed one, once it has
@@ -358,25 +396,21 @@ impl Apr2Writer {
         if !self.encoder.encrypts() {
             return self.emit(sink, bytes, None);
         }
-        // A full chunk waits for the next byte, because the last one is marked.
-        while self.stage.chunk.len() + bytes.len() > CHUNK {
-            let (now, later) = bytes.split_at(CHUNK - self.stage.chunk.len());
-            let mut chunk = core::mem::take(&mut self.stage.chunk);
-            chunk.extend_from_slice(now);
-            self.seal(sink, &chunk, false)?;
-            chunk.clear();
-            self.stage.chunk = chunk;
+        // A full piece waits for the next byte, because the last chunk is marked.
+        while self.stage.to_seal.len() + bytes.len() > PIECE {
+            let (now, later) = bytes.split_at(PIECE - self.stage.to_seal.len());
+            let mut piece = core::mem::take(&mut self.stage.to_seal);
+            piece.extend_from_slice(now);
+            let first = self.stage.chunk_number;
+            self.stage.chunk_number += (PIECE / CHUNK) as u64;
+            self.put_off(sink, Work::Seal { first, to_end: false }, piece)?;
             bytes = later;
         }
-        self.stage.chunk.extend_from_slice(bytes);
+        if !bytes.is_empty() {
+            self.stage.to_seal.reserve_exact(PIECE - self.stage.to_seal.len());
+            self.stage.to_seal.extend_from_slice(bytes);
+        }
         Ok(())
-    }
-
-    fn seal(&mut self, sink: &mut dyn Sink, chunk: &[u8], last: bool) -> Result<()> {
-        let mut sealed = Vec::with_capacity(chunk.len() + 16);
-        self.encoder.seal(self.due, self.stage.chunk_number, last, chunk, &mut sealed);
-        self.stage.chunk_number += 1;
-        self.emit(sink, &sealed, None)
     }
 
     /// Writes bytes of the entry that is due as they shall lie in the file.
@@ -471,6 +505,10 @@ impl CheckpointWriter for Apr2Writer {
 
     fn wants_sums(&self) -> bool {
         true
+    }
+
+    fn mismatches(&self) -> u64 {
+        self.mismatches
     }
 
     fn encoder(&self) -> Option<Arc<dyn ChunkEncoder>> {

@@ -49,6 +49,7 @@
 mod block;
 mod choose;
 pub mod entropy;
+mod kernel;
 mod planes;
 
 pub use block::{BlockDecoder, BlockEncoder, BlockHead, Outcome};

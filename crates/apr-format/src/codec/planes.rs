@@ -48,7 +48,8 @@ impl Element {
 
 /// Puts the bytes of whole elements into planes, one after the other. `block` and `planes` are equally long, a multiple
 /// of the element's width.
-pub(super) fn split(element: Element, block: &[u8], planes: &mut [u8]) {
+#[inline(always)]
+pub(super) fn split_anywhere(element: Element, block: &[u8], planes: &mut [u8]) {
     match (element.width, element.rotated) {
         (Width::One, _) => planes.copy_from_slice(block),
         (Width::Two, true) => split_two(block, planes, |word| word.rotate_left(1)),
@@ -59,8 +60,9 @@ pub(super) fn split(element: Element, block: &[u8], planes: &mut [u8]) {
     }
 }
 
-/// Puts elements together again: the reverse of [`split`], from planes of `block.len() / element.width()` bytes each.
-pub(super) fn merge(element: Element, planes: &[&[u8]; MAX_PLANES], block: &mut [u8]) {
+/// Puts elements together again: the reverse of [`split_anywhere`], from planes of `block.len() / element.width()` bytes each.
+#[inline(always)]
+pub(super) fn merge_anywhere(element: Element, planes: &[&[u8]; MAX_PLANES], block: &mut [u8]) {
     match (element.width, element.rotated) {
         (Width::One, _) => block.copy_from_slice(planes[0]),
         (Width::Two, true) => merge_two(planes, block, |word| word.rotate_right(1)),
@@ -71,6 +73,7 @@ pub(super) fn merge(element: Element, planes: &[&[u8]; MAX_PLANES], block: &mut 
     }
 }
 
+#[inline(always)]
 fn split_two(block: &[u8], planes: &mut [u8], turn: impl Fn(u16) -> u16) {
     let (words, _) = block.as_chunks();
     let (low, high) = planes.split_at_mut(words.len());
@@ -79,6 +82,7 @@ fn split_two(block: &[u8], planes: &mut [u8], turn: impl Fn(u16) -> u16) {
     }
 }
 
+#[inline(always)]
 fn merge_two(planes: &[&[u8]; MAX_PLANES], block: &mut [u8], turn: impl Fn(u16) -> u16) {
     let (words, _) = block.as_chunks_mut();
     for ((word, &low), &high) in words.iter_mut().zip(planes[0]).zip(planes[1]) {
@@ -86,6 +90,7 @@ fn merge_two(planes: &[&[u8]; MAX_PLANES], block: &mut [u8], turn: impl Fn(u16) 
     }
 }
 
+#[inline(always)]
 fn split_four(block: &[u8], planes: &mut [u8], turn: impl Fn(u32) -> u32) {
     let (words, _) = block.as_chunks();
     let (low, high) = planes.split_at_mut(2 * words.len());
@@ -96,6 +101,7 @@ fn split_four(block: &[u8], planes: &mut [u8], turn: impl Fn(u32) -> u32) {
     }
 }
 
+#[inline(always)]
 fn merge_four(planes: &[&[u8]; MAX_PLANES], block: &mut [u8], turn: impl Fn(u32) -> u32) {
     let (words, _) = block.as_chunks_mut();
     let [first, second, third, fourth, ..] = *planes;
@@ -105,6 +111,7 @@ fn merge_four(planes: &[&[u8]; MAX_PLANES], block: &mut [u8], turn: impl Fn(u32)
     }
 }
 
+#[inline(always)]
 fn split_eight(block: &[u8], planes: &mut [u8]) {
     let (words, _) = block.as_chunks::<8>();
     for (k, plane) in planes.chunks_exact_mut(words.len().max(1)).enumerate() {
@@ -114,6 +121,7 @@ fn split_eight(block: &[u8], planes: &mut [u8]) {
     }
 }
 
+#[inline(always)]
 fn merge_eight(planes: &[&[u8]; MAX_PLANES], block: &mut [u8]) {
     let (words, _) = block.as_chunks_mut::<8>();
     for (k, plane) in planes.iter().enumerate() {
@@ -134,20 +142,20 @@ mod tests {
         // 1.5 and -2.0: exponents 127 and 128, mantissas .5 and 0.
         let block: Vec<u8> = [1.5_f32, -2.0].iter().flat_map(|value| value.to_le_bytes()).collect();
         let mut planes = [0; 8];
-        split(Element::of(DType::F32), &block, &mut planes);
+        split_anywhere(Element::of(DType::F32), &block, &mut planes);
         assert_eq!(planes, [0, 1, 0, 0, 0x80, 0, 127, 128]);
 
         // The same in BF16.
-        split(Element::of(DType::BF16), &[0xc0, 0x3f, 0x00, 0xc0], &mut planes[..4]);
+        split_anywhere(Element::of(DType::BF16), &[0xc0, 0x3f, 0x00, 0xc0], &mut planes[..4]);
         assert_eq!(planes[..4], [0x80, 1, 127, 128]);
     }
 
     #[test]
     fn integers_are_split_as_they_are() {
         let mut planes = [0; 16];
-        split(Element::of(DType::U16), &[1, 2, 3, 4], &mut planes[..4]);
+        split_anywhere(Element::of(DType::U16), &[1, 2, 3, 4], &mut planes[..4]);
         assert_eq!(planes[..4], [1, 3, 2, 4]);
-        split(Element::of(DType::I64), &[1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 14, 15, 16, 17, 18], &mut planes);
+        split_anywhere(Element::of(DType::I64), &[1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 14, 15, 16, 17, 18], &mut planes);
         assert_eq!(planes, [1, 11, 2, 12, 3, 13, 4, 14, 5, 15, 6, 16, 7, 17, 8, 18]);
     }
 }

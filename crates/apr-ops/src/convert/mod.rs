@@ -419,7 +419,7 @@ impl Conversion {
         let violations = validation.errors.iter().filter_map(|error| serde_json::to_value(error).ok()).collect();
         let notes = Notes { losses, violations };
         writer.finish(sink, &notes)?;
-        report.measure(writer.layout(), mismatches);
+        report.measure(writer.layout(), mismatches + writer.mismatches());
         report.losses.extend(notes.losses);
         let silent = validation.errors.is_empty() && validation.warnings.is_empty();
         report.validation = (wanted.moments || !silent).then_some(validation);

@@ -172,6 +172,9 @@ impl Source<'_> {
 
     pub(super) fn produce(&self, job: Job, checks: &Checks<'_>, slot: &mut Slot) -> Result<()> {
         let Self { reader, wanted, .. } = *self;
+        if let Some(encoder) = self.encoder {
+            encoder.help();
+        }
         let Job { tensor, chunk, len, kind, .. } = job;
         let recipe = &self.recipes[tensor];
         (slot.input_sums, slot.output_sums, slot.moments, slot.mismatches) = (None, None, None, 0);

@@ -1,7 +1,10 @@
 //! Streams to symbols.
 
+use core::cell::Cell;
+
 use apr_core::{Error, Result};
 
+use super::super::kernel;
 use super::code::{Lengths, assign_codes};
 use super::{CONSTANT, HUFFMAN, MAX_LEN, STREAMS};
 
@@ -44,7 +47,7 @@ fn cut() -> Error {
 
 /// Where a stream is being read from and written to.
 #[derive(Clone, Copy, Default)]
-struct Stream {
+pub(in super::super) struct Stream {
     /// Byte of the input, and bit of it, that come next.
     at: usize,
     bit: u32,
@@ -92,9 +95,9 @@ fn decode_with<T: Table>(
     streams: &mut [Stream; STREAMS],
     out: &mut [u8],
 ) -> Result<()> {
-    run::<_, GROUP>(table, input, streams, out);
+    kernel::run::<_, GROUP>(table, input, streams, out);
     for stream in streams {
-        run::<_, 1>(table, input, core::slice::from_mut(stream), out);
+        kernel::run::<_, 1>(table, input, core::slice::from_mut(stream), out);
         finish(table, lengths, input, stream, out)?;
     }
     Ok(())
@@ -102,7 +105,14 @@ fn decode_with<T: Table>(
 
 /// Decodes in rounds as long as every stream has room for a round's most symbols and bytes for its most bits. `N` lookups,
 /// one a stream, are under way at a time.
-fn run<T: Table, const N: usize>(table: &T, input: &[u8], streams: &mut [Stream], out: &mut [u8]) {
+#[inline(always)]
+pub(in super::super) fn run_anywhere<T: Table, const N: usize>(
+    table: &T,
+    input: &[u8],
+    streams: &mut [Stream],
+    out: &mut [u8],
+) {
+    let out = Cell::from_mut(out).as_slice_of_cells();
     let (groups, _) = streams.as_chunks_mut::<N>();
     loop {
         let left = groups.as_flattened().iter().map(|stream| rounds_left::<T>(stream, input.len()));
@@ -111,6 +121,7 @@ fn run<T: Table, const N: usize>(table: &T, input: &[u8], streams: &mut [Stream]
             return;
         }
         for _ in 0..rounds {
+            // Groups take turns too: while one waits for its last lookups, the other's first are under way.
             for group in &mut *groups {
                 round(table, input, group, out);
             }
@@ -119,29 +130,24 @@ fn run<T: Table, const N: usize>(table: &T, input: &[u8], streams: &mut [Stream]
 }
 
 #[inline(always)]
-fn round<T: Table, const N: usize>(table: &T, input: &[u8], streams: &mut [Stream; N], out: &mut [u8]) {
+fn round<T: Table, const N: usize>(table: &T, input: &[u8], streams: &mut [Stream; N], out: &[Cell<u8>]) {
     let mut bits = [0; N];
-    let mut pos = [0; N];
     for i in 0..N {
         // A mark above the bits: how far it has moved in the end is how many bits were taken.
         let mut bytes = [0; 8];
-        bytes.copy_from_slice(&input[streams[i].at..streams[i].at + 8]);
+        bytes.copy_from_slice(&input[streams[i].at..][..8]);
         bits[i] = u64::from_le_bytes(bytes) >> streams[i].bit | 1 << 63;
-        pos[i] = streams[i].pos;
     }
-    for _ in 0..LOOKUPS {
-        for i in 0..N {
-            (bits[i], pos[i]) = table.step(bits[i], out, pos[i]);
-        }
-    }
+    let moved = table.lookups(&mut bits, core::array::from_fn(|i| &out[streams[i].pos..]));
     for i in 0..N {
         let taken = streams[i].bit + bits[i].leading_zeros();
-        streams[i].pos = pos[i];
+        streams[i].pos += moved[i];
         streams[i].at += (taken / 8) as usize;
         streams[i].bit = taken % 8;
     }
 }
 
+#[inline(always)]
 fn rounds_left<T: Table>(stream: &Stream, input_len: usize) -> usize {
     let room = (stream.end - stream.pos).saturating_sub(T::OVERHANG) / T::MOST;
     let bytes = input_len.saturating_sub(stream.at + 1) / ROUND_BYTES;
@@ -171,21 +177,29 @@ fn finish(table: &impl Table, lengths: &Lengths, input: &[u8], stream: &mut Stre
     Ok(())
 }
 
+/// The first `W` places: their one check against the slice's length.
+#[inline(always)]
+fn window<const W: usize>(out: &[Cell<u8>]) -> &[Cell<u8>; W] {
+    out.first_chunk().unwrap_or_else(|| unreachable!("a round is begun where it has room"))
+}
+
 /// More of the lowest bits than any table is looked up with.
+#[inline(always)]
 fn low_bits(bits: u64) -> usize {
     let [low, high, ..] = bits.to_le_bytes();
     usize::from(u16::from_le_bytes([low, high]))
 }
 
 /// A table that is looked up with the next bits of a stream.
-trait Table {
+pub(in super::super) trait Table {
     /// Symbols of a round at the most.
     const MOST: usize;
     /// Bytes past a round's symbols that it may write.
     const OVERHANG: usize;
 
-    /// Decodes one entry to `out[pos..]`; returns the bits that are left and the place after its symbols.
-    fn step(&self, bits: u64, out: &mut [u8], pos: usize) -> (u64, usize);
+    /// Looks up [`LOOKUPS`] entries for each stream: takes their codes off `bits`, writes their symbols to `out` and
+    /// returns how many there are.
+    fn lookups<const N: usize>(&self, bits: &mut [u64; N], out: [&[Cell<u8>]; N]) -> [usize; N];
 
     /// The symbol that `bits` begin with.
     fn first(&self, bits: u64) -> u8;
@@ -213,10 +227,16 @@ impl Table for Single {
     const OVERHANG: usize = 0;
 
     #[inline(always)]
-    fn step(&self, bits: u64, out: &mut [u8], pos: usize) -> (u64, usize) {
-        let entry = self.0[low_bits(bits) % (1 << MAX_LEN)];
-        out[pos] = (entry >> 8) as u8;
-        (bits >> (entry & 63), pos + 1)
+    fn lookups<const N: usize>(&self, bits: &mut [u64; N], out: [&[Cell<u8>]; N]) -> [usize; N] {
+        let out = out.map(window::<LOOKUPS>);
+        for k in 0..LOOKUPS {
+            for i in 0..N {
+                let entry = self.0[low_bits(bits[i]) % (1 << MAX_LEN)];
+                out[i][k].set((entry >> 8) as u8);
+                bits[i] >>= entry & 63;
+            }
+        }
+        [LOOKUPS; N]
     }
 
     fn first(&self, bits: u64) -> u8 {
@@ -258,13 +278,25 @@ impl Triple {
 
 impl Table for Triple {
     const MOST: usize = 3 * LOOKUPS;
-    const OVERHANG: usize = 1;
+    const OVERHANG: usize = 4;
 
     #[inline(always)]
-    fn step(&self, bits: u64, out: &mut [u8], pos: usize) -> (u64, usize) {
-        let entry = self.0[low_bits(bits) % (1 << TRIPLE_BITS)];
-        out[pos..pos + 4].copy_from_slice(&(entry >> 8).to_le_bytes());
-        (bits >> (entry & 63), pos + (entry >> 6 & 3) as usize)
+    fn lookups<const N: usize>(&self, bits: &mut [u64; N], out: [&[Cell<u8>]; N]) -> [usize; N] {
+        let out = out.map(window::<{ Self::MOST + Self::OVERHANG }>);
+        let mut pos = [0; N];
+        for _ in 0..LOOKUPS {
+            for i in 0..N {
+                let entry = self.0[low_bits(bits[i]) % (1 << TRIPLE_BITS)];
+                // At most 12 before the last lookup: the remainder is itself, and needs no check against the window.
+                let pos = &mut pos[i];
+                for (k, byte) in (entry >> 8).to_le_bytes().into_iter().enumerate() {
+                    out[i][*pos % 16 + k].set(byte);
+                }
+                bits[i] >>= entry & 63;
+                *pos += (entry >> 6 & 3) as usize;
+            }
+        }
+        pos
     }
 
     fn first(&self, bits: u64) -> u8 {

@@ -2,14 +2,24 @@
 
 use alloc::vec::Vec;
 
+use super::super::kernel;
 use super::code::{Lengths, assign_codes, coded_bits, shortest};
 use super::{CONSTANT, HUFFMAN, MAX_LEN, STREAMS};
 
 /// Longest code that the decoder finds more than one of in a lookup.
 const SHORT_LEN: usize = 10;
 
-/// Codes that fit the 64 bits of the buffer, with the seven left from those before.
-const CODES_A_FLUSH: usize = 5;
+/// Bits of codes that fit the 64 of the buffer, with the seven left from those before.
+const FIT: u32 = 56;
+
+/// Symbols that come in pairs: as many different ones, in a row, as a table of pairs has room for.
+const PAIRED: u8 = 64;
+
+/// Pairs of those symbols.
+const PAIRS: usize = PAIRED as usize * PAIRED as usize;
+
+/// Symbols whose pairs are made at a time, few enough for the first-level cache.
+const STEP: usize = 4096;
 
 /// From this length on, a part of the symbols is looked at before all are.
 const SAMPLED_LEN: usize = 1 << 16;
@@ -28,7 +38,8 @@ pub(in super::super) fn encode(symbols: &[u8], out: &mut Vec<u8>) -> bool {
             return false;
         }
     }
-    let counts = histogram([symbols]);
+    let (first, last) = kernel::span(symbols);
+    let counts = if last - first < PAIRED { counts_by_pairs(symbols, first) } else { histogram([symbols]) };
     let Some(short) = shortest(&counts, SHORT_LEN) else {
         out.extend([CONSTANT, symbols[0]]);
         return true;
@@ -80,6 +91,60 @@ fn histogram<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> [u32; 256] {
     core::array::from_fn(|symbol| tables.iter().map(|table| table[symbol]).sum())
 }
 
+/// The least and the greatest symbol.
+#[inline(always)]
+pub(in super::super) fn span_anywhere(symbols: &[u8]) -> (u8, u8) {
+    symbols.iter().fold((u8::MAX, 0), |(least, most), &symbol| (least.min(symbol), most.max(symbol)))
+}
+
+/// As [`histogram`], of symbols that [`PAIRED`] of them from `first` on take in: one count for two symbols.
+fn counts_by_pairs(symbols: &[u8], first: u8) -> [u32; 256] {
+    let mut counts = [0; 256];
+    kernel::count_pairs(symbols, first, &mut counts);
+    counts
+}
+
+#[inline(always)]
+pub(in super::super) fn count_pairs_anywhere(symbols: &[u8], first: u8, counts: &mut [u32; 256]) {
+    let mut tables = [[0_u32; PAIRS]; 2];
+    let mut pairs = [0; STEP / 2];
+    let (two, odd) = symbols.as_chunks();
+    for step in two.chunks(STEP / 2) {
+        let (groups, rest) = pair_up(step, first, &mut pairs).as_chunks::<2>();
+        for &[a, b] in groups {
+            tables[0][usize::from(a) % PAIRS] += 1;
+            tables[1][usize::from(b) % PAIRS] += 1;
+        }
+        for &pair in rest {
+            tables[0][usize::from(pair) % PAIRS] += 1;
+        }
+    }
+    for (pair, (a, b)) in tables[0].iter().zip(&tables[1]).enumerate() {
+        for symbol in [pair % usize::from(PAIRED), pair / usize::from(PAIRED)] {
+            // Those that stand for no byte were never counted.
+            if let Some(count) = counts.get_mut(usize::from(first) + symbol) {
+                *count += a + b;
+            }
+        }
+    }
+    for &symbol in odd {
+        counts[usize::from(symbol)] += 1;
+    }
+}
+
+/// Numbers of pairs: the first symbol's distance from `first` in the lower six bits, the second's above. Returns as much
+/// of `pairs` as there are.
+#[inline(always)]
+fn pair_up<'a>(symbols: &[[u8; 2]], first: u8, pairs: &'a mut [u16; STEP / 2]) -> &'a [u16] {
+    const LOW: u16 = PAIRED as u16 - 1;
+    let base = u16::from_le_bytes([first; 2]);
+    for (pair, &two) in pairs.iter_mut().zip(symbols) {
+        let distances = u16::from_le_bytes(two).wrapping_sub(base);
+        *pair = distances & LOW | distances >> 2 & !LOW;
+    }
+    &pairs[..symbols.len()]
+}
+
 fn write(symbols: &[u8], lengths: &Lengths, bits: u64, out: &mut Vec<u8>) {
     let has_code = |&symbol: &u8| lengths[usize::from(symbol)] > 0;
     let first = (0..=255).find(has_code).unwrap_or(0);
@@ -88,18 +153,18 @@ fn write(symbols: &[u8], lengths: &Lengths, bits: u64, out: &mut Vec<u8>) {
     let range = &lengths[usize::from(first)..=usize::from(last)];
     out.extend(range.chunks(2).map(|pair| pair[0] | pair.get(1).unwrap_or(&0) << 4));
 
-    // A code's length in the lowest byte, its bits above.
-    let mut codes = [0_u32; 256];
-    assign_codes(lengths, |symbol, length, code| {
-        codes[usize::from(symbol)] = u32::from(code) << 8 | u32::from(length);
-    });
+    let codes = Codes::new(lengths, (last - first < PAIRED).then_some(first));
     let sizes = out.len();
     let mut at = sizes + 4 * (STREAMS - 1);
     out.resize(at + usize::try_from(bits / 8).unwrap_or(0) + STREAMS + 8, 0);
     let part = symbols.len() / STREAMS;
     for stream in 0..STREAMS {
         let end = if stream + 1 < STREAMS { (stream + 1) * part } else { symbols.len() };
-        let written = write_stream(&symbols[stream * part..end], &codes, &mut out[at..]);
+        let symbols = &symbols[stream * part..end];
+        let written = match codes.pairs {
+            Some(_) => kernel::write_pairs(symbols, first, &codes, &mut out[at..]),
+            None => kernel::write_singles(symbols, &codes.singles, &mut out[at..]),
+        };
         at += written;
         if stream + 1 < STREAMS {
             let size = u32::try_from(written).unwrap_or(0);
@@ -109,27 +174,69 @@ fn write(symbols: &[u8], lengths: &Lengths, bits: u64, out: &mut Vec<u8>) {
     out.truncate(at);
 }
 
-/// Writes one stream and returns its length. `out` has eight bytes more than that.
-fn write_stream(symbols: &[u8], codes: &[u32; 256], out: &mut [u8]) -> usize {
-    let mut at = 0;
-    let mut held = Code::default();
-    let mut put = |code: Code| {
-        held = held.then(code);
-        out[at..at + 8].copy_from_slice(&held.bits.to_le_bytes());
-        at += (held.len & 63) as usize / 8;
-        held = Code { bits: held.bits >> (held.len & 56), len: held.len & 7 };
-    };
+/// Codes of symbols and of pairs of them: the length in the lowest byte, the bits above.
+pub(in super::super) struct Codes {
+    singles: [u32; 256],
+    /// By their number, if all symbols are in range of the first.
+    pairs: Option<[u32; PAIRS]>,
+}
+
+impl Codes {
+    fn new(lengths: &Lengths, first: Option<u8>) -> Self {
+        let mut singles = [0_u32; 256];
+        assign_codes(lengths, |symbol, length, code| {
+            singles[usize::from(symbol)] = u32::from(code) << 8 | u32::from(length);
+        });
+        let pairs = first.map(|first| {
+            let single = |distance: usize| singles.get(usize::from(first) + distance).map_or(0, |&code| code);
+            core::array::from_fn(|pair| {
+                let (low, high) = (single(pair % usize::from(PAIRED)), single(pair / usize::from(PAIRED)));
+                (low & !0xff | (high & !0xff) << (low & 0xff)) + (low & 0xff) + (high & 0xff)
+            })
+        });
+        Self { singles, pairs }
+    }
+}
+
+/// Writes one stream by pairs of symbols and returns its length. `out` has eight bytes more than that.
+#[inline(always)]
+pub(in super::super) fn write_pairs_anywhere(symbols: &[u8], first: u8, codes: &Codes, out: &mut [u8]) -> usize {
+    let Codes { singles, pairs: Some(codes) } = codes else { return write_singles_anywhere(symbols, &codes.singles, out) };
+    let mut buffer = Buffer::default();
+    let mut pairs = [0; STEP / 2];
+    let code = |pair: u16| Code::of(codes[usize::from(pair) % PAIRS]);
+    let (two, odd) = symbols.as_chunks();
+    for step in two.chunks(STEP / 2) {
+        let (groups, rest) = pair_up(step, first, &mut pairs).as_chunks::<4>();
+        for &[a, b, c, d] in groups {
+            buffer.put_both(code(a).then(code(b)), code(c).then(code(d)), out);
+        }
+        for &pair in rest {
+            buffer.put(code(pair), out);
+        }
+    }
+    for &symbol in odd {
+        buffer.put(Code::of(singles[usize::from(symbol)]), out);
+    }
+    buffer.finish(out)
+}
+
+/// Writes one stream symbol by symbol and returns its length. `out` has eight bytes more than that.
+#[inline(always)]
+pub(in super::super) fn write_singles_anywhere(symbols: &[u8], codes: &[u32; 256], out: &mut [u8]) -> usize {
+    let mut buffer = Buffer::default();
     let code = |symbol: u8| Code::of(codes[usize::from(symbol)]);
-    let (groups, rest) = symbols.as_chunks::<CODES_A_FLUSH>();
-    for &[a, b, c, d, e] in groups {
+    let (groups, rest) = symbols.as_chunks::<8>();
+    for &[a, b, c, d, e, f, g, h] in groups {
         // In pairs, so that they need not wait for each other.
-        put(code(a).then(code(b)).then(code(c).then(code(d)).then(code(e))));
+        let front = code(a).then(code(b)).then(code(c).then(code(d)));
+        let back = code(e).then(code(f)).then(code(g).then(code(h)));
+        buffer.put_both(front, back, out);
     }
     for &symbol in rest {
-        put(code(symbol));
+        buffer.put(code(symbol), out);
     }
-    put(END);
-    at + usize::from(held.len > 0)
+    buffer.finish(out)
 }
 
 /// One or several codes, the first lowest. The lower six bits of `len` are how many bits they take; the bits above are of
@@ -144,11 +251,51 @@ struct Code {
 const END: Code = Code { bits: 1, len: 1 };
 
 impl Code {
+    #[inline(always)]
     fn of(entry: u32) -> Self {
         Self { bits: u64::from(entry >> 8), len: entry }
     }
 
+    #[inline(always)]
     fn then(self, next: Self) -> Self {
         Self { bits: self.bits | next.bits << (self.len & 63), len: self.len.wrapping_add(next.len) }
+    }
+}
+
+/// Bits that do not make a byte yet, and where it goes.
+#[derive(Default)]
+struct Buffer {
+    held: Code,
+    at: usize,
+}
+
+impl Buffer {
+    /// Writes two times four codes, at once where they fit, as they mostly do.
+    #[inline(always)]
+    fn put_both(&mut self, front: Code, back: Code, out: &mut [u8]) {
+        let both = front.then(back);
+        // Eight codes have at most 88 bits together, so this is their whole length.
+        if both.len & 0xff <= FIT {
+            self.put(both, out);
+        } else {
+            self.put(front, out);
+            self.put(back, out);
+        }
+    }
+
+    /// Writes at most [`FIT`] bits.
+    #[inline(always)]
+    fn put(&mut self, code: Code, out: &mut [u8]) {
+        let held = self.held.then(code);
+        out[self.at..self.at + 8].copy_from_slice(&held.bits.to_le_bytes());
+        self.at += (held.len & 63) as usize / 8;
+        self.held = Code { bits: held.bits >> (held.len & 56), len: held.len & 7 };
+    }
+
+    /// Ends the stream, and returns its length.
+    #[inline(always)]
+    fn finish(mut self, out: &mut [u8]) -> usize {
+        self.put(END, out);
+        self.at + usize::from(self.held.len > 0)
     }
 }

@@ -35,8 +35,8 @@ mod code;
 mod decode;
 mod encode;
 
-pub(super) use decode::decode;
-pub(super) use encode::encode;
+pub(super) use decode::{Stream, Table, decode, run_anywhere};
+pub(super) use encode::{Codes, count_pairs_anywhere, encode, span_anywhere, write_pairs_anywhere, write_singles_anywhere};
 
 /// Bits of the longest code.
 const MAX_LEN: usize = 11;

@@ -1,0 +1,248 @@
+//! Work that the writer puts off until a thread has time for it.
+//!
+//! Pieces of a tensor that is quantized on its way do not end where a codec's blocks do, and what is compressed is cut
+//! into encrypted chunks anew: who does such work must know all that came before, which only the writer does. It lays
+//! the work on a belt. A thread that is about to make a piece of its own first does what lies there
+//! ([`ChunkEncoder::help`](apr_core::ChunkEncoder::help)), and the writer takes the results off in the order in which it
+//! laid them on. What nobody has begun by the time it is due, the writer does itself. So the bytes of a file do not
+//! depend on threads.
+
+use alloc::vec::Vec;
+
+use apr_core::Result;
+
+/// What is to be done to bytes of a tensor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Work {
+    /// They are a piece to compress.
+    Compress,
+    /// They are to be encrypted, from this chunk on.
+    Seal {
+        /// The first chunk's number.
+        first: u64,
+        /// Whether the last of them is the tensor's last.
+        to_end: bool,
+    },
+}
+
+/// Bytes, what is to be done to them, and what came of it.
+#[derive(Debug)]
+pub(super) struct Parcel {
+    /// The tensor's place among the writer's entries.
+    pub(super) entry: usize,
+    pub(super) work: Work,
+    pub(super) input: Vec<u8>,
+    pub(super) output: Vec<u8>,
+    /// Blocks that did not decode to what they were made of.
+    pub(super) mismatches: u64,
+}
+
+/// Parcels in the order of the file. Without `std` there are no threads, and none is ever on it.
+#[derive(Default)]
+pub(super) struct Belt {
+    #[cfg(feature = "std")]
+    places: std::sync::Mutex<Places>,
+    #[cfg(feature = "std")]
+    changed: std::sync::Condvar,
+}
+
+#[cfg(feature = "std")]
+#[derive(Default)]
+struct Places {
+    waiting: alloc::collections::VecDeque<Place>,
+    /// Parcels that were taken off so far: the number of the first that is on the belt.
+    taken_off: u64,
+}
+
+#[cfg(feature = "std")]
+enum Place {
+    ToDo(Parcel),
+    UnderWay,
+    Done(Parcel),
+    /// The thread that worked on it panicked.
+    Lost,
+}
+
+#[cfg(feature = "std")]
+impl Belt {
+    /// Lays a parcel on the belt; without `std`, does its work and hands it back.
+    pub(super) fn put(&self, parcel: Parcel, _work: impl Fn(&mut Parcel)) -> Option<Parcel> {
+        self.lock().waiting.push_back(Place::ToDo(parcel));
+        None
+    }
+
+    /// How many parcels are on it.
+    pub(super) fn len(&self) -> usize {
+        self.lock().waiting.len()
+    }
+
+    /// Does the work of one parcel that nobody has begun; `false` if there is none.
+    pub(super) fn help(&self, work: impl Fn(&mut Parcel)) -> bool {
+        let mut places = self.lock();
+        let Some(at) = places.waiting.iter().position(|place| matches!(place, Place::ToDo(_))) else { return false };
+        let number = places.taken_off + at as u64;
+        let Place::ToDo(mut parcel) = core::mem::replace(&mut places.waiting[at], Place::UnderWay) else { return false };
+        drop(places);
+        let mut promise = Promise { belt: self, number, outcome: Place::Lost };
+        work(&mut parcel);
+        promise.outcome = Place::Done(parcel);
+        true
+    }
+
+    /// Takes the first parcel off when its work is done; `None` before that.
+    pub(super) fn take_done(&self) -> Option<Parcel> {
+        let mut places = self.lock();
+        match places.waiting.front()? {
+            Place::Done(_) => match places.take_off()? {
+                Place::Done(parcel) => Some(parcel),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Takes the first parcel off: does its work, or waits for who has begun it. `None` if there is none.
+    ///
+    /// # Errors
+    /// E007 when the thread that had begun it panicked.
+    pub(super) fn take(&self, work: impl Fn(&mut Parcel)) -> Option<Result<Parcel>> {
+        let mut places = self.lock();
+        while matches!(places.waiting.front()?, Place::UnderWay) {
+            places = self.changed.wait(places).unwrap_or_else(std::sync::PoisonError::into_inner);
+        }
+        let place = places.take_off()?;
+        drop(places);
+        match place {
+            Place::ToDo(mut parcel) => {
+                work(&mut parcel);
+                Some(Ok(parcel))
+            }
+            Place::Done(parcel) => Some(Ok(parcel)),
+            Place::UnderWay | Place::Lost => {
+                Some(Err(apr_core::Error::io(apr_core::IoCause::Other, "a worker thread failed")))
+            }
+        }
+    }
+
+    /// A panic elsewhere is reported by its own thread; places are never left half changed.
+    fn lock(&self) -> std::sync::MutexGuard<'_, Places> {
+        self.places.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+#[cfg(feature = "std")]
+impl Places {
+    fn take_off(&mut self) -> Option<Place> {
+        let place = self.waiting.pop_front()?;
+        self.taken_off += 1;
+        Some(place)
+    }
+}
+
+/// Puts the outcome in its place, even when the work panicked: somebody may be waiting for it.
+#[cfg(feature = "std")]
+struct Promise<'a> {
+    belt: &'a Belt,
+    number: u64,
+    outcome: Place,
+}
+
+#[cfg(feature = "std")]
+impl Drop for Promise<'_> {
+    fn drop(&mut self) {
+        let mut places = self.belt.lock();
+        let at = usize::try_from(self.number - places.taken_off).unwrap_or(usize::MAX);
+        if let Some(place) = places.waiting.get_mut(at) {
+            *place = core::mem::replace(&mut self.outcome, Place::Lost);
+        }
+        drop(places);
+        self.belt.changed.notify_all();
+    }
+}
+
+#[cfg(not(feature = "std"))]
+#[allow(clippy::unused_self, reason = "as with std")]
+impl Belt {
+    pub(super) fn put(&self, mut parcel: Parcel, work: impl Fn(&mut Parcel)) -> Option<Parcel> {
+        work(&mut parcel);
+        Some(parcel)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        0
+    }
+
+    pub(super) fn help(&self, _work: impl Fn(&mut Parcel)) -> bool {
+        false
+    }
+
+    pub(super) fn take_done(&self) -> Option<Parcel> {
+        None
+    }
+
+    pub(super) fn take(&self, _work: impl Fn(&mut Parcel)) -> Option<Result<Parcel>> {
+        None
+    }
+}
+
+#[cfg(all(test, feature = "std"))]
+mod tests {
+    use alloc::vec;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    fn parcel(number: u8) -> Parcel {
+        Parcel { entry: 0, work: Work::Compress, input: vec![number], output: Vec::new(), mismatches: 0 }
+    }
+
+    fn double(parcel: &mut Parcel) {
+        parcel.output = vec![2 * parcel.input[0]];
+    }
+
+    #[test]
+    fn parcels_come_off_in_order_whoever_did_the_work() {
+        for helpers in 0..4 {
+            let belt = Belt::default();
+            let stop = AtomicBool::new(false);
+            let help = || {
+                while !stop.load(Ordering::Relaxed) {
+                    belt.help(double);
+                    std::thread::yield_now();
+                }
+            };
+            let mut seen = Vec::new();
+            std::thread::scope(|scope| {
+                for _ in 0..helpers {
+                    scope.spawn(help);
+                }
+                for number in 0..100 {
+                    assert!(belt.put(parcel(number), double).is_none());
+                    seen.extend(belt.take_done());
+                    if belt.len() > 3 {
+                        seen.extend(belt.take(double).transpose().expect("nobody panics"));
+                    }
+                }
+                while let Some(parcel) = belt.take(double) {
+                    seen.push(parcel.expect("nobody panics"));
+                }
+                stop.store(true, Ordering::Relaxed);
+            });
+            let outputs: Vec<u8> = seen.iter().map(|parcel| parcel.output[0]).collect();
+            assert_eq!(outputs, (0..100).map(|number| 2 * number).collect::<Vec<u8>>(), "{helpers} helpers");
+        }
+    }
+
+    #[test]
+    fn work_that_panics_is_reported_and_nobody_waits_for_it() {
+        let belt = Belt::default();
+        belt.put(parcel(1), double);
+        std::thread::scope(|scope| {
+            let helper = scope.spawn(|| belt.help(|_| panic!("as the test wants it")));
+            assert!(helper.join().is_err());
+        });
+        assert!(belt.take_done().is_none());
+        assert!(belt.take(double).is_some_and(|lost| lost.is_err()));
+        assert!(belt.take(double).is_none());
+    }
+}

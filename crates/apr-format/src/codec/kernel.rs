@@ -1,0 +1,65 @@
+//! The loops of the codec that every byte goes through.
+//!
+//! Each is written once, as a plain function that is always inlined, and compiled again for the instruction sets that
+//! `multiversion` is told of below. They work on integers alone, so all versions return the same bytes.
+#![allow(unsafe_code, reason = "multiversion calls the version for a processor's features after detecting them")]
+
+use super::entropy::{self, Stream, Table};
+use super::planes::{self, Element, MAX_PLANES};
+
+macro_rules! for_several_targets {
+    ($($function:tt)*) => {
+        // Planes gain from AVX2, the entropy coder from the shifts of BMI2.
+        #[cfg_attr(feature = "std", multiversion::multiversion(targets("x86_64+avx2+bmi1+bmi2+lzcnt")))]
+        $($function)*
+    };
+}
+
+for_several_targets! {
+    /// [`planes::split_anywhere`].
+    pub(super) fn split(element: Element, block: &[u8], planes: &mut [u8]) {
+        planes::split_anywhere(element, block, planes);
+    }
+}
+
+for_several_targets! {
+    /// [`planes::merge_anywhere`].
+    pub(super) fn merge(element: Element, planes: &[&[u8]; MAX_PLANES], block: &mut [u8]) {
+        planes::merge_anywhere(element, planes, block);
+    }
+}
+
+for_several_targets! {
+    /// [`entropy::span_anywhere`].
+    pub(super) fn span(symbols: &[u8]) -> (u8, u8) {
+        entropy::span_anywhere(symbols)
+    }
+}
+
+for_several_targets! {
+    /// [`entropy::count_pairs_anywhere`].
+    pub(super) fn count_pairs(symbols: &[u8], first: u8, counts: &mut [u32; 256]) {
+        entropy::count_pairs_anywhere(symbols, first, counts);
+    }
+}
+
+for_several_targets! {
+    /// [`entropy::write_pairs_anywhere`].
+    pub(super) fn write_pairs(symbols: &[u8], first: u8, codes: &entropy::Codes, out: &mut [u8]) -> usize {
+        entropy::write_pairs_anywhere(symbols, first, codes, out)
+    }
+}
+
+for_several_targets! {
+    /// [`entropy::write_singles_anywhere`].
+    pub(super) fn write_singles(symbols: &[u8], codes: &[u32; 256], out: &mut [u8]) -> usize {
+        entropy::write_singles_anywhere(symbols, codes, out)
+    }
+}
+
+for_several_targets! {
+    /// [`entropy::run_anywhere`].
+    pub(super) fn run<T: Table, const N: usize>(table: &T, input: &[u8], streams: &mut [Stream], out: &mut [u8]) {
+        entropy::run_anywhere::<T, N>(table, input, streams, out);
+    }
+}
