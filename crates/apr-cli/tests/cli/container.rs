@@ -112,6 +112,24 @@ fn the_number_of_threads_changes_no_byte() {
     }
 }
 
+/// Pieces of what is quantized are not the blocks that are compressed, and these not the chunks that are encrypted.
+#[test]
+fn quantized_tensors_are_compressed_and_encrypted_alike_by_any_number_of_threads() {
+    let values: Vec<f32> = (0..1200 * 1024).map(|i| (scrambled(i) % 2001) as f32 / 50_000.0 - 0.02).collect();
+    let model = safetensors(&[("w", "F32", &[1200, 1024], f32s(&values))]);
+    let sandbox = Sandbox::new().with("m.safetensors", model).with("password", format!("{PASSWORD}\n"));
+    let convert = "convert m.safetensors --quantize q8_0 -f -o";
+    sandbox.apr(&format!("{convert} 0.apr --compress")).clean();
+    for threads in [1, 3] {
+        sandbox.apr(&format!("{convert} {threads}.apr --compress --threads {threads}")).clean();
+        same(&sandbox, "0.apr", &format!("{threads}.apr"));
+        let sealed = format!("{convert} sealed.apr --compress --encrypt --password-file password --threads {threads}");
+        sandbox.apr(&sealed).clean();
+        sandbox.apr(&format!("decrypt sealed.apr -o open.apr -f --password-file password --threads {threads}")).clean();
+        same(&sandbox, "0.apr", "open.apr");
+    }
+}
+
 #[test]
 fn an_unknown_codec_or_level_is_an_argument_error_and_compression_is_of_apr_files() {
     let sandbox = workshop();

@@ -81,7 +81,9 @@ impl Belt {
         let mut places = self.lock();
         let Some(at) = places.waiting.iter().position(|place| matches!(place, Place::ToDo(_))) else { return false };
         let number = places.taken_off + at as u64;
-        let Place::ToDo(mut parcel) = core::mem::replace(&mut places.waiting[at], Place::UnderWay) else { return false };
+        let Place::ToDo(mut parcel) = core::mem::replace(&mut places.waiting[at], Place::UnderWay) else {
+            return false;
+        };
         drop(places);
         let mut promise = Promise { belt: self, number, outcome: Place::Lost };
         work(&mut parcel);

@@ -59,7 +59,39 @@ for_several_targets! {
 
 for_several_targets! {
     /// [`entropy::run_anywhere`].
-    pub(super) fn run<T: Table, const N: usize>(table: &T, input: &[u8], streams: &mut [Stream], out: &mut [u8]) {
-        entropy::run_anywhere::<T, N>(table, input, streams, out);
+    pub(super) fn run<T: Table, const N: usize>(table: &T, input: &[u8], streams: &mut [Stream<'_>]) {
+        entropy::run_anywhere::<T, N>(table, input, streams);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+    use alloc::vec::Vec;
+
+    use apr_core::DType;
+
+    use super::*;
+
+    #[test]
+    fn the_version_for_this_processor_gives_the_bytes_of_the_plain_one() {
+        for dtype in [DType::U8, DType::BF16, DType::I16, DType::F32, DType::U32, DType::F64] {
+            let element = Element::of(dtype);
+            for elements in [0, 1, 2, 15, 16, 31, 33, 1001] {
+                let len = elements * element.width();
+                let block: Vec<u8> = (0..len).map(|i| (i * i >> 3).to_le_bytes()[0]).collect();
+                let (mut ours, mut plain) = (vec![0; len], vec![0; len]);
+                split(element, &block, &mut ours);
+                planes::split_anywhere(element, &block, &mut plain);
+                assert_eq!(ours, plain, "{dtype} {elements}");
+
+                let mut planes = [&[][..]; MAX_PLANES];
+                planes.iter_mut().zip(plain.chunks_exact(elements.max(1))).for_each(|(to, from)| *to = from);
+                let (mut ours, mut back) = (vec![0; len], vec![0; len]);
+                merge(element, &planes, &mut ours);
+                planes::merge_anywhere(element, &planes, &mut back);
+                assert!(ours == block && back == block, "{dtype} {elements}");
+            }
+        }
     }
 }

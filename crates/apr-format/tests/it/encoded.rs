@@ -1,5 +1,7 @@
 //! Files whose tensors are compressed, encrypted, signed, or all of it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use apr_core::digest::TensorDigest;
 use apr_core::{CheckpointReader, CheckpointWriter, Code, DType, Error, Limits, Metadata, Notes};
 use apr_format::apr2::{self, Apr2Reader, CompanionFile, Encrypt, Keys, WriteOptions};
@@ -152,6 +154,80 @@ fn what_is_compressed_and_encrypted_comes_back_whole_and_in_parts() {
                 }
             }
         }
+    }
+}
+
+/// What is put off: pieces that do not come as such are compressed, and compressed ones are encrypted.
+fn ways_of_putting_off() -> [WriteOptions; 3] {
+    let compression = Some(Choice::Auto);
+    [
+        WriteOptions { compression, ..WriteOptions::default() },
+        WriteOptions { encryption: Some(encrypt(false)), ..WriteOptions::default() },
+        WriteOptions { compression, encryption: Some(encrypt(false)), ..WriteOptions::default() },
+    ]
+}
+
+#[test]
+fn threads_that_help_the_writer_leave_no_trace() {
+    let noise = Tensor {
+        info: tensor("c.noise", DType::U8, &[2_500_000]).info,
+        bytes: blake3::Hasher::new().finalize_xof_bytes(2_500_000),
+    };
+    let tensors = vec![weights("a.weight", 2100, 1000), tensor("b.bias", DType::F32, &[3]), noise];
+    let model = Model { tensors, ..model() };
+    for options in ways_of_putting_off() {
+        let alone = write(&model, &options, 777_777);
+        for helpers in [1, 3] {
+            let mut writer = apr2::plan(&model.infos(), &model.metadata, model.companions.clone(), &options)
+                .expect("it can be written");
+            let encoder = writer.encoder().expect("there is work");
+            let stop = AtomicBool::new(false);
+            let help = || {
+                while !stop.load(Ordering::Relaxed) {
+                    encoder.help();
+                    std::thread::yield_now();
+                }
+            };
+            let mut file = Vec::new();
+            std::thread::scope(|scope| {
+                for _ in 0..helpers {
+                    scope.spawn(help);
+                }
+                writer.begin(&mut file).expect("memory takes everything");
+                for tensor in &model.tensors {
+                    let mut pieces = tensor.bytes.chunks(777_777);
+                    pieces.try_for_each(|piece| writer.write_chunk(&mut file, piece, None)).expect("planned");
+                }
+                writer.finish(&mut file, &Notes::default()).expect("all tensors are there");
+                stop.store(true, Ordering::Relaxed);
+            });
+            assert!(file == alone, "{helpers} helpers");
+        }
+        let reader = open(alone, &[password()]).expect("a file");
+        assert_holds(&reader, &model);
+    }
+}
+
+#[test]
+fn a_thread_that_helps_does_what_the_writer_has_put_off() {
+    let model = Model { tensors: vec![weights("a.weight", 3000, 1000)], ..Model::default() };
+    let bytes = &model.tensors[0].bytes;
+    for options in ways_of_putting_off() {
+        let mut writer = apr2::plan(&model.infos(), &model.metadata, Vec::new(), &options).expect("it can be written");
+        let encoder = writer.encoder().expect("there is work");
+        let mut file = Vec::new();
+        writer.begin(&mut file).expect("memory takes everything");
+        let front = file.len();
+        writer.write_chunk(&mut file, &bytes[..4 << 20], None).expect("planned");
+        assert_eq!(file.len(), front, "nobody has done anything yet");
+        // Whoever compresses first finds the compressed bytes to encrypt at the next chunk.
+        for at in 4..6 {
+            encoder.help();
+            let end = bytes.len().min((at + 1) << 20);
+            writer.write_chunk(&mut file, &bytes[at << 20..end - 1000], None).expect("planned");
+            writer.write_chunk(&mut file, &bytes[end - 1000..end], None).expect("planned");
+        }
+        assert!(file.len() > front + (1 << 20), "{} bytes", file.len() - front);
     }
 }
 

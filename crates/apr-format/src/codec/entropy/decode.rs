@@ -1,7 +1,5 @@
 //! Streams to symbols.
 
-use core::cell::Cell;
-
 use apr_core::{Error, Result};
 
 use super::super::kernel;
@@ -46,59 +44,61 @@ fn cut() -> Error {
 }
 
 /// Where a stream is being read from and written to.
-#[derive(Clone, Copy, Default)]
-pub(in super::super) struct Stream {
-    /// Byte of the input, and bit of it, that come next.
+#[derive(Default)]
+pub(in super::super) struct Stream<'a> {
+    /// Bit of the input that comes next.
     at: usize,
-    bit: u32,
-    /// Place of the next symbol.
-    pos: usize,
     /// Where the stream ends in the input.
     stop: usize,
-    /// Where its symbols end.
-    end: usize,
+    /// Its symbols, and the place of the next one.
+    out: &'a mut [u8],
+    pos: usize,
 }
 
 fn decode_streams(lengths: &Lengths, rest: &[u8], out: &mut [u8]) -> Result<()> {
-    let (sizes, input) = rest.split_first_chunk::<{ 4 * (STREAMS - 1) }>().ok_or_else(cut)?;
-    let (sizes, _) = sizes.as_chunks::<4>();
-    let part = out.len() / STREAMS;
-    let mut streams = [Stream::default(); STREAMS];
-    let mut at = 0_usize;
-    for (i, stream) in streams.iter_mut().enumerate() {
-        let (stop, end) = match sizes.get(i) {
-            Some(size) => (at.saturating_add(u32::from_le_bytes(*size) as usize), (i + 1) * part),
-            None => (input.len(), out.len()),
-        };
-        if stop > input.len() || stop < at {
-            return Err(cut());
-        }
-        *stream = Stream { at, bit: 0, pos: i * part, stop, end };
-        at = stop;
-    }
-
+    let (mut streams, input) = place_streams(rest, out)?;
     if lengths.iter().any(|&length| usize::from(length) > MAX_LEN) {
         return Err(Error::corrupt("a plane has a code longer than 11 bits"));
     }
     let single = Single::new(lengths).ok_or_else(|| Error::corrupt("a plane's codes are not complete"))?;
-    match Triple::new(&single, lengths) {
-        Some(triple) => decode_with(&triple, lengths, input, &mut streams, out)?,
-        None => decode_with(&single, lengths, input, &mut streams, out)?,
+    match Several::new(&single) {
+        Some(several) => decode_with(&several, lengths, input, &mut streams),
+        None => decode_with(&single, lengths, input, &mut streams),
     }
-    Ok(())
+}
+
+/// The streams, each with its part of the symbols, and the bytes that they are read from.
+fn place_streams<'a>(rest: &'a [u8], out: &'a mut [u8]) -> Result<([Stream<'a>; STREAMS], &'a [u8])> {
+    let (sizes, input) = rest.split_first_chunk::<{ 4 * (STREAMS - 1) }>().ok_or_else(cut)?;
+    let (sizes, _) = sizes.as_chunks::<4>();
+    let part = out.len() / STREAMS;
+    let mut streams: [Stream<'_>; STREAMS] = Default::default();
+    let (mut at, mut left) = (0_usize, out);
+    for (i, stream) in streams.iter_mut().enumerate() {
+        let (stop, len) = match sizes.get(i) {
+            Some(size) => (at.saturating_add(u32::from_le_bytes(*size) as usize), part),
+            None => (input.len(), left.len()),
+        };
+        if stop > input.len() || stop < at {
+            return Err(cut());
+        }
+        let (out, after) = core::mem::take(&mut left).split_at_mut(len);
+        *stream = Stream { at: 8 * at, stop, out, pos: 0 };
+        (at, left) = (stop, after);
+    }
+    Ok((streams, input))
 }
 
 fn decode_with<T: Table>(
     table: &T,
     lengths: &Lengths,
     input: &[u8],
-    streams: &mut [Stream; STREAMS],
-    out: &mut [u8],
+    streams: &mut [Stream<'_>; STREAMS],
 ) -> Result<()> {
-    kernel::run::<_, GROUP>(table, input, streams, out);
+    kernel::run::<_, GROUP>(table, input, streams);
     for stream in streams {
-        kernel::run::<_, 1>(table, input, core::slice::from_mut(stream), out);
-        finish(table, lengths, input, stream, out)?;
+        kernel::run::<_, 1>(table, input, core::slice::from_mut(stream));
+        finish(table, lengths, input, stream)?;
     }
     Ok(())
 }
@@ -106,13 +106,7 @@ fn decode_with<T: Table>(
 /// Decodes in rounds as long as every stream has room for a round's most symbols and bytes for its most bits. `N` lookups,
 /// one a stream, are under way at a time.
 #[inline(always)]
-pub(in super::super) fn run_anywhere<T: Table, const N: usize>(
-    table: &T,
-    input: &[u8],
-    streams: &mut [Stream],
-    out: &mut [u8],
-) {
-    let out = Cell::from_mut(out).as_slice_of_cells();
+pub(in super::super) fn run_anywhere<T: Table, const N: usize>(table: &T, input: &[u8], streams: &mut [Stream<'_>]) {
     let (groups, _) = streams.as_chunks_mut::<N>();
     loop {
         let left = groups.as_flattened().iter().map(|stream| rounds_left::<T>(stream, input.len()));
@@ -123,34 +117,33 @@ pub(in super::super) fn run_anywhere<T: Table, const N: usize>(
         for _ in 0..rounds {
             // Groups take turns too: while one waits for its last lookups, the other's first are under way.
             for group in &mut *groups {
-                round(table, input, group, out);
+                round(table, input, group);
             }
         }
     }
 }
 
 #[inline(always)]
-fn round<T: Table, const N: usize>(table: &T, input: &[u8], streams: &mut [Stream; N], out: &[Cell<u8>]) {
+fn round<T: Table, const N: usize>(table: &T, input: &[u8], streams: &mut [Stream<'_>; N]) {
     let mut bits = [0; N];
     for i in 0..N {
         // A mark above the bits: how far it has moved in the end is how many bits were taken.
+        let byte = streams[i].at / 8;
         let mut bytes = [0; 8];
-        bytes.copy_from_slice(&input[streams[i].at..][..8]);
-        bits[i] = u64::from_le_bytes(bytes) >> streams[i].bit | 1 << 63;
+        bytes.copy_from_slice(&input[byte..byte + 8]);
+        bits[i] = u64::from_le_bytes(bytes) >> (streams[i].at % 8) | 1 << 63;
     }
-    let moved = table.lookups(&mut bits, core::array::from_fn(|i| &out[streams[i].pos..]));
+    let moved = table.lookups(&mut bits, streams.each_mut().map(|stream| &mut stream.out[stream.pos..]));
     for i in 0..N {
-        let taken = streams[i].bit + bits[i].leading_zeros();
+        streams[i].at += bits[i].leading_zeros() as usize;
         streams[i].pos += moved[i];
-        streams[i].at += (taken / 8) as usize;
-        streams[i].bit = taken % 8;
     }
 }
 
 #[inline(always)]
-fn rounds_left<T: Table>(stream: &Stream, input_len: usize) -> usize {
-    let room = (stream.end - stream.pos).saturating_sub(T::OVERHANG) / T::MOST;
-    let bytes = input_len.saturating_sub(stream.at + 1) / ROUND_BYTES;
+fn rounds_left<T: Table>(stream: &Stream<'_>, input_len: usize) -> usize {
+    let room = (stream.out.len() - stream.pos).saturating_sub(T::OVERHANG) / T::MOST;
+    let bytes = input_len.saturating_sub(stream.at / 8 + 1) / ROUND_BYTES;
     room.min(bytes)
 }
 
@@ -164,14 +157,13 @@ fn load(input: &[u8], at: usize) -> u64 {
 }
 
 /// Decodes the last symbols of a stream one by one and checks that they end where the stream does.
-fn finish(table: &impl Table, lengths: &Lengths, input: &[u8], stream: &mut Stream, out: &mut [u8]) -> Result<()> {
-    for symbol in &mut out[stream.pos..stream.end] {
-        *symbol = table.first(load(input, stream.at) >> stream.bit);
-        let taken = stream.bit + u32::from(lengths[usize::from(*symbol)]);
-        stream.at += (taken / 8) as usize;
-        stream.bit = taken % 8;
+fn finish(table: &impl Table, lengths: &Lengths, input: &[u8], stream: &mut Stream<'_>) -> Result<()> {
+    for symbol in &mut stream.out[stream.pos..] {
+        *symbol = table.first(load(input, stream.at / 8) >> (stream.at % 8));
+        stream.at += usize::from(lengths[usize::from(*symbol)]);
     }
-    if stream.at + 1 != stream.stop || input[stream.at] >> stream.bit != 1 {
+    let last = stream.at / 8;
+    if last + 1 != stream.stop || input[last] >> (stream.at % 8) != 1 {
         return Err(Error::corrupt("a plane's stream does not end with its symbols"));
     }
     Ok(())
@@ -179,8 +171,8 @@ fn finish(table: &impl Table, lengths: &Lengths, input: &[u8], stream: &mut Stre
 
 /// The first `W` places: their one check against the slice's length.
 #[inline(always)]
-fn window<const W: usize>(out: &[Cell<u8>]) -> &[Cell<u8>; W] {
-    out.first_chunk().unwrap_or_else(|| unreachable!("a round is begun where it has room"))
+fn window<const W: usize>(out: &mut [u8]) -> &mut [u8; W] {
+    out.first_chunk_mut().unwrap_or_else(|| unreachable!("a round is begun where it has room"))
 }
 
 /// More of the lowest bits than any table is looked up with.
@@ -199,7 +191,7 @@ pub(in super::super) trait Table {
 
     /// Looks up [`LOOKUPS`] entries for each stream: takes their codes off `bits`, writes their symbols to `out` and
     /// returns how many there are.
-    fn lookups<const N: usize>(&self, bits: &mut [u64; N], out: [&[Cell<u8>]; N]) -> [usize; N];
+    fn lookups<const N: usize>(&self, bits: &mut [u64; N], out: [&mut [u8]; N]) -> [usize; N];
 
     /// The symbol that `bits` begin with.
     fn first(&self, bits: u64) -> u8;
@@ -227,12 +219,12 @@ impl Table for Single {
     const OVERHANG: usize = 0;
 
     #[inline(always)]
-    fn lookups<const N: usize>(&self, bits: &mut [u64; N], out: [&[Cell<u8>]; N]) -> [usize; N] {
+    fn lookups<const N: usize>(&self, bits: &mut [u64; N], out: [&mut [u8]; N]) -> [usize; N] {
         let out = out.map(window::<LOOKUPS>);
         for k in 0..LOOKUPS {
             for i in 0..N {
                 let entry = self.0[low_bits(bits[i]) % (1 << MAX_LEN)];
-                out[i][k].set((entry >> 8) as u8);
+                out[i][k] = (entry >> 8) as u8;
                 bits[i] >>= entry & 63;
             }
         }
@@ -244,62 +236,113 @@ impl Table for Single {
     }
 }
 
-/// Bits of the index of a [`Triple`].
-const TRIPLE_BITS: u32 = 10;
+/// Symbols of an entry of a [`Several`] at the most.
+const MANY: usize = 6;
 
-/// One to three symbols a lookup: bits 0-5 the length of their codes together, bits 6-7 their number, then the symbols.
-struct Triple([u32; 1 << TRIPLE_BITS]);
+/// A power of two above the place where the last symbols of a round may begin, `MANY * (LOOKUPS - 1)`.
+const WINDOW: usize = 32;
 
-impl Triple {
-    /// `None` when a code is too long, or codes are so long that a lookup rarely finds a second.
-    fn new(single: &Single, lengths: &Lengths) -> Option<Self> {
-        if lengths.iter().any(|&length| u32::from(length) > TRIPLE_BITS) {
-            return None;
-        }
-        let mut entries = [0; 1 << TRIPLE_BITS];
+/// One to six symbols a lookup: bits 0-5 the length of their codes together, bits 6-8 their number, from bit 16 on the
+/// symbols.
+struct Several([u64; 1 << MAX_LEN]);
+
+impl Several {
+    /// `None` when codes are so long that a lookup rarely finds a second.
+    fn new(single: &Single) -> Option<Self> {
+        let mut entries = [0; 1 << MAX_LEN];
         let mut found = 0;
         for (index, entry) in entries.iter_mut().enumerate() {
             let (mut taken, mut count, mut symbols) = (0, 0, 0);
-            while count < 3 {
-                let next = u32::from(single.0[index >> taken]);
-                if taken + (next & 0xff) > TRIPLE_BITS {
+            while count < MANY {
+                let next = single.0[index >> taken];
+                let len = usize::from(next & 0xff);
+                if taken + len > MAX_LEN {
                     break;
                 }
-                taken += next & 0xff;
-                symbols |= (next >> 8) << (8 + 8 * count);
+                taken += len;
+                symbols |= u64::from(next >> 8) << (16 + 8 * count);
                 count += 1;
             }
-            *entry = symbols | count << 6 | taken;
+            *entry = symbols | (count << 6 | taken) as u64;
             found += count;
         }
-        (found > (3 << TRIPLE_BITS) / 2).then_some(Self(entries))
+        (found > (3 << MAX_LEN) / 2).then_some(Self(entries))
     }
 }
 
-impl Table for Triple {
-    const MOST: usize = 3 * LOOKUPS;
-    const OVERHANG: usize = 4;
+impl Table for Several {
+    const MOST: usize = MANY * LOOKUPS;
+    const OVERHANG: usize = WINDOW + 8 - Self::MOST;
 
     #[inline(always)]
-    fn lookups<const N: usize>(&self, bits: &mut [u64; N], out: [&[Cell<u8>]; N]) -> [usize; N] {
-        let out = out.map(window::<{ Self::MOST + Self::OVERHANG }>);
+    fn lookups<const N: usize>(&self, bits: &mut [u64; N], out: [&mut [u8]; N]) -> [usize; N] {
+        let out = out.map(window::<{ WINDOW + 8 }>);
         let mut pos = [0; N];
         for _ in 0..LOOKUPS {
             for i in 0..N {
-                let entry = self.0[low_bits(bits[i]) % (1 << TRIPLE_BITS)];
-                // At most 12 before the last lookup: the remainder is itself, and needs no check against the window.
-                let pos = &mut pos[i];
-                for (k, byte) in (entry >> 8).to_le_bytes().into_iter().enumerate() {
-                    out[i][*pos % 16 + k].set(byte);
-                }
+                let entry = self.0[low_bits(bits[i]) % (1 << MAX_LEN)];
+                // The remainder is the place itself, and spares a check.
+                let at = pos[i] % WINDOW;
+                out[i][at..at + 8].copy_from_slice(&(entry >> 16).to_le_bytes());
                 bits[i] >>= entry & 63;
-                *pos += (entry >> 6 & 3) as usize;
+                pos[i] += (entry >> 6 & 7) as usize;
             }
         }
         pos
     }
 
     fn first(&self, bits: u64) -> u8 {
-        self.0[low_bits(bits) % (1 << TRIPLE_BITS)].to_le_bytes()[1]
+        self.0[low_bits(bits) % (1 << MAX_LEN)].to_le_bytes()[2]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+    use alloc::vec::Vec;
+
+    use super::super::encode::encode;
+    use super::*;
+
+    /// The lengths and the rest of a plane that is Huffman-coded.
+    fn parts(body: &[u8]) -> (Lengths, &[u8]) {
+        let (first, last) = (usize::from(body[1]), usize::from(body[2]));
+        let mut lengths = [0; 256];
+        for (i, length) in lengths[first..=last].iter_mut().enumerate() {
+            *length = body[3 + i / 2] >> (4 * (i % 2)) & 0xf;
+        }
+        (lengths, &body[3 + (last - first + 1).div_ceil(2)..])
+    }
+
+    fn decode_by<T: Table>(table: &T, lengths: &Lengths, rest: &[u8], len: usize) -> Option<Vec<u8>> {
+        let mut out = vec![0; len];
+        let (mut streams, input) = place_streams(rest, &mut out).ok()?;
+        decode_with(table, lengths, input, &mut streams).ok()?;
+        drop(streams);
+        Some(out)
+    }
+
+    #[test]
+    fn several_symbols_a_lookup_are_those_of_one_a_lookup_in_sound_and_in_broken_streams() {
+        for kind in 0..4 {
+            let symbol = |i: u32| (i.wrapping_mul(0x9e37_79b9) >> 7).leading_zeros() as u8 * (kind + 1);
+            let symbols: Vec<u8> = (0..10_007).map(symbol).collect();
+            let mut body = Vec::new();
+            assert!(encode(&symbols, &mut body));
+            let (lengths, rest) = parts(&body);
+            let single = Single::new(&lengths).expect("a complete code");
+            let several = Several::new(&single).expect("short codes");
+            assert!(decode_by(&several, &lengths, rest, symbols.len()).is_some_and(|out| out == symbols));
+            assert!(decode_by(&single, &lengths, rest, symbols.len()).is_some_and(|out| out == symbols));
+            for at in (0..rest.len()).step_by(5) {
+                let mut broken = rest.to_vec();
+                broken[at] ^= 1 << (at % 8);
+                let both = [
+                    decode_by(&single, &lengths, &broken, symbols.len()),
+                    decode_by(&several, &lengths, &broken, symbols.len()),
+                ];
+                assert!(both[0] == both[1], "{kind} {at}");
+            }
+        }
     }
 }

@@ -6,7 +6,7 @@ use super::super::kernel;
 use super::code::{Lengths, assign_codes, coded_bits, shortest};
 use super::{CONSTANT, HUFFMAN, MAX_LEN, STREAMS};
 
-/// Longest code that the decoder finds more than one of in a lookup.
+/// Longest code that a decoder with a table of 1024 entries finds more than one of in a lookup.
 const SHORT_LEN: usize = 10;
 
 /// Bits of codes that fit the 64 of the buffer, with the seven left from those before.
@@ -201,42 +201,46 @@ impl Codes {
 /// Writes one stream by pairs of symbols and returns its length. `out` has eight bytes more than that.
 #[inline(always)]
 pub(in super::super) fn write_pairs_anywhere(symbols: &[u8], first: u8, codes: &Codes, out: &mut [u8]) -> usize {
-    let Codes { singles, pairs: Some(codes) } = codes else { return write_singles_anywhere(symbols, &codes.singles, out) };
-    let mut buffer = Buffer::default();
+    let Codes { singles, pairs: Some(codes) } = codes else {
+        return write_singles_anywhere(symbols, &codes.singles, out);
+    };
+    let room = out.len();
+    let mut buffer = Buffer { held: Code::default(), out };
     let mut pairs = [0; STEP / 2];
     let code = |pair: u16| Code::of(codes[usize::from(pair) % PAIRS]);
     let (two, odd) = symbols.as_chunks();
     for step in two.chunks(STEP / 2) {
         let (groups, rest) = pair_up(step, first, &mut pairs).as_chunks::<4>();
         for &[a, b, c, d] in groups {
-            buffer.put_both(code(a).then(code(b)), code(c).then(code(d)), out);
+            buffer.put_both(code(a).then(code(b)), code(c).then(code(d)));
         }
         for &pair in rest {
-            buffer.put(code(pair), out);
+            buffer.put(code(pair));
         }
     }
     for &symbol in odd {
-        buffer.put(Code::of(singles[usize::from(symbol)]), out);
+        buffer.put(Code::of(singles[usize::from(symbol)]));
     }
-    buffer.finish(out)
+    room - buffer.finish()
 }
 
 /// Writes one stream symbol by symbol and returns its length. `out` has eight bytes more than that.
 #[inline(always)]
 pub(in super::super) fn write_singles_anywhere(symbols: &[u8], codes: &[u32; 256], out: &mut [u8]) -> usize {
-    let mut buffer = Buffer::default();
+    let room = out.len();
+    let mut buffer = Buffer { held: Code::default(), out };
     let code = |symbol: u8| Code::of(codes[usize::from(symbol)]);
     let (groups, rest) = symbols.as_chunks::<8>();
     for &[a, b, c, d, e, f, g, h] in groups {
         // In pairs, so that they need not wait for each other.
         let front = code(a).then(code(b)).then(code(c).then(code(d)));
         let back = code(e).then(code(f)).then(code(g).then(code(h)));
-        buffer.put_both(front, back, out);
+        buffer.put_both(front, back);
     }
     for &symbol in rest {
-        buffer.put(code(symbol), out);
+        buffer.put(code(symbol));
     }
-    buffer.finish(out)
+    room - buffer.finish()
 }
 
 /// One or several codes, the first lowest. The lower six bits of `len` are how many bits they take; the bits above are of
@@ -262,40 +266,90 @@ impl Code {
     }
 }
 
-/// Bits that do not make a byte yet, and where it goes.
-#[derive(Default)]
-struct Buffer {
+/// Bits that do not make a byte yet, and where they go.
+struct Buffer<'a> {
     held: Code,
-    at: usize,
+    out: &'a mut [u8],
 }
 
-impl Buffer {
+impl Buffer<'_> {
     /// Writes two times four codes, at once where they fit, as they mostly do.
     #[inline(always)]
-    fn put_both(&mut self, front: Code, back: Code, out: &mut [u8]) {
+    fn put_both(&mut self, front: Code, back: Code) {
         let both = front.then(back);
         // Eight codes have at most 88 bits together, so this is their whole length.
         if both.len & 0xff <= FIT {
-            self.put(both, out);
+            self.put(both);
         } else {
-            self.put(front, out);
-            self.put(back, out);
+            self.put(front);
+            self.put(back);
         }
     }
 
     /// Writes at most [`FIT`] bits.
     #[inline(always)]
-    fn put(&mut self, code: Code, out: &mut [u8]) {
+    fn put(&mut self, code: Code) {
         let held = self.held.then(code);
-        out[self.at..self.at + 8].copy_from_slice(&held.bits.to_le_bytes());
-        self.at += (held.len & 63) as usize / 8;
+        let out = core::mem::take(&mut self.out);
+        out[..8].copy_from_slice(&held.bits.to_le_bytes());
+        self.out = &mut out[(held.len & 63) as usize / 8..];
         self.held = Code { bits: held.bits >> (held.len & 56), len: held.len & 7 };
     }
 
-    /// Ends the stream, and returns its length.
+    /// Ends the stream, and returns how much of the room is left.
     #[inline(always)]
-    fn finish(mut self, out: &mut [u8]) -> usize {
-        self.put(END, out);
-        self.at + usize::from(self.held.len > 0)
+    fn finish(mut self) -> usize {
+        self.put(END);
+        self.out.len() - usize::from(self.held.len > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Symbols of a range of 64 or fewer, the lower ones the likelier.
+    fn narrow(first: u8, span: u8, len: usize) -> Vec<u8> {
+        let mut state = 0x9e37_79b9_u32;
+        let next = || {
+            state ^= state << 13;
+            state ^= state >> 17;
+            state ^= state << 5;
+            first + (state.trailing_zeros() as u8 * 3 + (state >> 30) as u8).min(span - 1)
+        };
+        core::iter::repeat_with(next).take(len).collect()
+    }
+
+    const CASES: [(u8, u8); 5] = [(0, 64), (100, 2), (100, 40), (192, 64), (250, 6)];
+
+    #[test]
+    fn pairs_are_counted_as_single_symbols_are() {
+        for (first, span) in CASES {
+            for len in [0, 1, 2, 3, 4095, 4096, 4097, 20_001] {
+                let symbols = narrow(first, span, len);
+                assert_eq!(counts_by_pairs(&symbols, first), histogram([&symbols[..]]), "{first} {span} {len}");
+                let (least, most) = kernel::span(&symbols);
+                assert!(symbols.iter().all(|symbol| (least..=most).contains(symbol)));
+                assert!(len == 0 || symbols.contains(&least) && symbols.contains(&most));
+            }
+        }
+    }
+
+    #[test]
+    fn pairs_are_written_as_single_symbols_are() {
+        for (first, span) in CASES {
+            for limit in [SHORT_LEN, MAX_LEN] {
+                let symbols = narrow(first, span, 30_003);
+                let lengths = shortest(&histogram([&symbols[..]]), limit).expect("two symbols and more");
+                let codes = Codes::new(&lengths, Some(first));
+                for len in [0, 1, 2, 7, 8, 9, 4096, 4105, 30_003] {
+                    let symbols = &symbols[..len];
+                    let (mut pairs, mut singles) = (alloc::vec![0; 2 * len + 16], alloc::vec![0; 2 * len + 16]);
+                    let paired = kernel::write_pairs(symbols, first, &codes, &mut pairs);
+                    let single = kernel::write_singles(symbols, &codes.singles, &mut singles);
+                    assert!(pairs[..paired] == singles[..single], "{first} {span} {limit} {len}");
+                }
+            }
+        }
     }
 }

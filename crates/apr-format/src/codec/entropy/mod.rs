@@ -27,16 +27,22 @@
 //! Whatever else the bytes are is an error, so that there is one decoding and hardly any damage goes unseen.
 //!
 //! Why so: exponents of trained weights have an entropy near 2.55 bits; these codes take 2.60, within half a percent
-//! of BF16's size. A table of 1024 entries then decodes two to three symbols by one lookup, and eight streams keep a
-//! processor busy while lookups are under way. Planes with longer codes take a table of 2048 entries of one symbol. Either
-//! is 4 KiB.
+//! of BF16's size. A table of 2048 entries, 16 KiB, then decodes three to four symbols by one lookup, six at the most, and
+//! eight streams keep a processor busy while lookups are under way. Planes with longer codes take a table of 2048 entries
+//! of one symbol. The encoder counts and codes symbols in pairs where at most 64 different ones are in a row.
+//!
+//! F16 has five bits of exponent, so its top byte carries three bits of mantissa, and codes of some 5.5 bits. Its exponents
+//! alone, the other eleven bits as they are, would decode as fast as BF16's, but mantissas are not quite noise: the
+//! top byte makes Gaussian F16 84.3 % of its size, the exponent alone 84.9 %, and MiniLM's weights 85.1 % and 85.6 %.
 
 mod code;
 mod decode;
 mod encode;
 
 pub(super) use decode::{Stream, Table, decode, run_anywhere};
-pub(super) use encode::{Codes, count_pairs_anywhere, encode, span_anywhere, write_pairs_anywhere, write_singles_anywhere};
+pub(super) use encode::{
+    Codes, count_pairs_anywhere, encode, span_anywhere, write_pairs_anywhere, write_singles_anywhere,
+};
 
 /// Bits of the longest code.
 const MAX_LEN: usize = 11;
