@@ -221,6 +221,7 @@ impl Table for Single {
     #[inline(always)]
     fn lookups<const N: usize>(&self, bits: &mut [u64; N], out: [&mut [u8]; N]) -> [usize; N] {
         let out = out.map(window::<LOOKUPS>);
+        #[expect(clippy::needless_range_loop, reason = "the streams take turns, so theirs is the inner loop")]
         for k in 0..LOOKUPS {
             for i in 0..N {
                 let entry = self.0[low_bits(bits[i]) % (1 << MAX_LEN)];
