@@ -178,6 +178,16 @@ impl Expression {
         }
     }
 
+    /// Whether a name stands anywhere in it.
+    pub(crate) fn mentions(&self, name: &str) -> bool {
+        match self {
+            Self::Constant(_) => false,
+            Self::Name(known) => known == name,
+            Self::Not(inner) | Self::Negative(inner) => inner.mentions(name),
+            Self::Element(left, right) | Self::Binary(_, left, right) => left.mentions(name) || right.mentions(name),
+        }
+    }
+
     /// The name, where the expression is nothing but one.
     pub(crate) fn as_name(&self) -> Option<&str> {
         if let Self::Name(name) = self { Some(name) } else { None }

@@ -7,14 +7,15 @@ use serde::Serialize;
 use serde_json::Value as Json;
 
 use crate::expression::Value;
-use crate::family::Family;
+use crate::family::{Family, HUGGING_FACE, Naming};
 use crate::file::FamilyFile;
-use crate::model::{FamilyModel, best_naming};
+use crate::model::FamilyModel;
+use crate::names::NameGroups;
 
-/// Share of a checkpoint's tensors that a family must know to be believed: where the configuration names the family, and
-/// where names alone speak for it.
-const TOLD: f64 = 0.5;
-const GUESSED: f64 = 0.9;
+/// Share of a checkpoint's tensors that a family must know to be believed, as a fraction: where the configuration names
+/// the family, and where names alone speak for it.
+const TOLD: (usize, usize) = (1, 2);
+const GUESSED: (usize, usize) = (9, 10);
 
 /// Fewest tensors that names alone are enough for: many small networks have a `fc1.weight`.
 const FEWEST: usize = 5;
@@ -73,6 +74,14 @@ impl std::fmt::Display for Contradiction {
             None => Ok(()),
         }
     }
+}
+
+/// What metadata say of the family.
+enum Told<'f, 'm> {
+    Family(&'f Family),
+    /// A name that no family has.
+    Stranger(&'m str),
+    Nothing,
 }
 
 /// Families by name.
@@ -144,47 +153,91 @@ impl Families {
         self.brought.iter().map(|family| &**family).chain((0..BUILTIN.len()).map(|at| -> &Family { builtin(at) }))
     }
 
-    /// The family of a checkpoint: as its metadata say, or else as its tensors' names do. `None` where neither convinces.
+    /// What the metadata say of the family.
+    fn told<'m>(&self, metadata: &'m Metadata) -> Told<'_, 'm> {
+        let named = metadata.text(keys::MODEL_TYPE).filter(|name| !is_no_type(name));
+        if let Some(name) = named {
+            return self.find(name).map_or(Told::Stranger(name), Told::Family);
+        }
+        let architecture = metadata.object(keys::ARCHITECTURE);
+        let class = architecture.and_then(|config| config.get("architectures")?.get(0)?.as_str());
+        match class {
+            Some(class) => self.of_class(class).map_or(Told::Stranger(class), Told::Family),
+            None => Told::Nothing,
+        }
+    }
+
+    /// The `model_type`, or else the class of `architectures`, that the metadata name and no family is called by. Such a
+    /// model is of no known family, whatever its tensors are called.
+    #[must_use]
+    pub fn stranger<'m>(&self, metadata: &'m Metadata) -> Option<&'m str> {
+        if let Told::Stranger(name) = self.told(metadata) { Some(name) } else { None }
+    }
+
+    /// The family of models of this class of `transformers`: `LlamaForCausalLM`.
+    fn of_class(&self, class: &str) -> Option<&Family> {
+        let names = model_names(class);
+        names.iter().find_map(|name| {
+            let brought = self.brought.iter().map(|family| &**family);
+            let told = (0..BUILTIN.len()).filter(|&at| heads(BUILTIN[at]).any(|known| plain(known) == *name));
+            let mut candidates = brought.chain(told.map(|at| -> &Family { builtin(at) }));
+            candidates.find(|family| family.names().any(|known| plain(known) == *name))
+        })
+    }
+
+    /// The family of a checkpoint: as its metadata say, or else, where those say nothing, as its tensors' names do. `None`
+    /// where neither convinces, and where the metadata name a family that is not known.
     #[must_use]
     pub fn identify<'a>(&'a self, tensors: &[TensorInfo], metadata: &'a Metadata) -> Option<FamilyModel<'a>> {
-        let told = metadata.text(keys::MODEL_TYPE).and_then(|name| self.find(name));
-        let share = |known: usize| known as f64 / tensors.len().max(1) as f64;
-        if let Some(family) = told {
-            let (naming, known) = best_naming(family, tensors);
-            return (share(known) >= TOLD).then(|| FamilyModel::new(family, naming, tensors, metadata));
+        match self.told(metadata) {
+            Told::Family(family) => {
+                let names = NameGroups::of(tensors);
+                let (naming, _) = names.best_naming(family, least(TOLD, tensors.len()))?;
+                Some(FamilyModel::new(family, naming, &names, tensors, metadata))
+            }
+            Told::Stranger(_) => None,
+            Told::Nothing => self.guess(&NameGroups::of(tensors), tensors, metadata),
         }
-        if tensors.len() < FEWEST {
-            return None;
-        }
-        let mut best: Option<(usize, usize, FamilyModel<'a>)> = None;
+    }
+
+    /// The family that the names of the tensors speak for.
+    fn guess<'a>(
+        &'a self,
+        names: &NameGroups<'_>,
+        tensors: &[TensorInfo],
+        metadata: &'a Metadata,
+    ) -> Option<FamilyModel<'a>> {
+        let mut most = least(GUESSED, tensors.len()).max(FEWEST);
+        let mut best: Option<(usize, FamilyModel<'a>)> = None;
         for family in self.iter() {
-            let (naming, known) = best_naming(family, tensors);
-            if known < FEWEST || share(known) < GUESSED {
+            let Some((naming, known)) = names.best_naming(family, most) else { continue };
+            // Most tensors known, then fewest mismatches: a kin that asks for tensors that are not there is not it.
+            let fewest = best.as_ref().filter(|_| known == most).map(|(fewest, _)| *fewest);
+            if fewest == Some(0) {
                 continue;
             }
-            let model = FamilyModel::new(family, naming, tensors, metadata);
+            let model = FamilyModel::new(family, naming, names, tensors, metadata);
             let wrong = model.mismatches(tensors).len();
-            // Most tensors known, then fewest mismatches: a kin that asks for tensors that are not there is not it.
-            if best.as_ref().is_none_or(|(most, fewest, _)| known > *most || (known == *most && wrong < *fewest)) {
-                best = Some((known, wrong, model));
+            if fewest.is_none_or(|fewest| wrong < fewest) {
+                best = Some((wrong, model));
             }
+            most = known;
         }
-        best.map(|(_, _, model)| model)
+        best.map(|(_, model)| model.guessed())
     }
 
     /// Where the metadata name a family whose tensors these are not.
     #[must_use]
     pub fn contradiction(&self, tensors: &[TensorInfo], metadata: &Metadata) -> Option<Contradiction> {
-        let told = metadata.text(keys::MODEL_TYPE).and_then(|name| self.find(name))?;
-        let (naming, known) = best_naming(told, tensors);
-        if known as f64 >= TOLD * tensors.len() as f64 {
+        let Told::Family(told) = self.told(metadata) else { return None };
+        let names = NameGroups::of(tensors);
+        let (naming, known) = names.best_naming(told, 0)?;
+        if known >= least(TOLD, tensors.len()) {
             return None;
         }
         let stranger = tensors.iter().find(|info| told.find(&info.name, &naming).is_none())?;
-        let alike = self.iter().find(|family| {
-            let (_, known) = best_naming(family, tensors);
-            known >= FEWEST && known as f64 >= GUESSED * tensors.len() as f64
-        });
+        let most = least(GUESSED, tensors.len()).max(FEWEST);
+        let alike = self.iter().find(|family| names.best_naming(family, most).is_some());
         Some(Contradiction {
             told: told.title().to_owned(),
             known,
@@ -200,7 +253,10 @@ impl Families {
     pub fn of_gguf(&self, architecture: &str, entry: &dyn Fn(&str) -> Option<Json>) -> Option<&Family> {
         let mut lookup = |name: &str| entry(name).and_then(|json| Value::of(&json));
         let mut general = None;
-        for family in self.iter().filter(|family| family.is_gguf_architecture(architecture)) {
+        let brought = self.brought.iter().map(|family| &**family);
+        let told = (0..BUILTIN.len()).filter(|&at| lineage(at).any(|at| quotes(BUILTIN[at], architecture)));
+        let families = brought.chain(told.map(|at| -> &Family { builtin(at) }));
+        for family in families.filter(|family| family.is_gguf_architecture(architecture)) {
             match family.gguf.as_ref().and_then(|gguf| gguf.is_recognized(&mut lookup)) {
                 Some(true) => return Some(family),
                 Some(false) => {}
@@ -216,8 +272,10 @@ impl Families {
     /// E001 when there is no such family.
     pub fn apply<'a>(&'a self, name: &str, tensors: &[TensorInfo], metadata: &'a Metadata) -> Result<FamilyModel<'a>> {
         let family = self.find(name).ok_or_else(|| self.unknown(name))?;
-        let (naming, _) = best_naming(family, tensors);
-        Ok(FamilyModel::new(family, naming, tensors, metadata))
+        let names = NameGroups::of(tensors);
+        let best = names.best_naming(family, 0).map(|(naming, _)| naming);
+        let naming = best.unwrap_or_else(|| Naming::new(HUGGING_FACE, ""));
+        Ok(FamilyModel::new(family, naming, &names, tensors, metadata))
     }
 
     fn unknown(&self, name: &str) -> Error {
@@ -245,8 +303,61 @@ fn builtin(at: usize) -> &'static Family {
 
 /// Whether a name stands in quotes in the head of a table, where its names are; cheaper than reading the table.
 fn mentions(table: &str, name: &str) -> bool {
-    let head = table.split("\n[").next().unwrap_or(table);
-    head.contains(&format!("\"{name}\""))
+    quotes(head(table), name)
+}
+
+fn quotes(text: &str, name: &str) -> bool {
+    text.contains(&format!("\"{name}\""))
+}
+
+fn head(table: &str) -> &str {
+    table.split("\n[").next().unwrap_or(table)
+}
+
+/// What stands in quotes in the head of a table.
+fn heads(table: &str) -> impl Iterator<Item = &str> {
+    head(table).lines().flat_map(|line| line.split('"').skip(1).step_by(2))
+}
+
+/// A built-in table and those it extends, by position.
+fn lineage(at: usize) -> impl Iterator<Item = usize> {
+    std::iter::successors(Some(at), |&at| {
+        let base = head(BUILTIN[at]).lines().find_map(|line| line.strip_prefix("extends = "))?;
+        let is_base = |table: &&str| head(table).lines().any(|line| line.strip_prefix("name = ") == Some(base));
+        BUILTIN[..at].iter().position(|table| is_base(&table))
+    })
+}
+
+/// Fewest tensors out of `total` that are this share, and at least one.
+fn least((share, of): (usize, usize), total: usize) -> usize {
+    total.saturating_mul(share).div_ceil(of).max(1)
+}
+
+/// Whether a model type says nothing about the model.
+fn is_no_type(name: &str) -> bool {
+    ["", "auto", "unknown"].iter().any(|none| name.eq_ignore_ascii_case(none))
+}
+
+/// What the models of a class of `transformers` may be called, the longest name first: `cliptextmodel`, `cliptext` of
+/// `CLIPTextModelWithProjection`.
+fn model_names(class: &str) -> Vec<String> {
+    const ENDINGS: [&str; 6] = ["WithProjection", "Model", "PreTrained", "LMHead", "DoubleHeads", "Encoder"];
+    let end = class.match_indices("For").map(|(at, _)| at).find(|&at| {
+        let after = class[at + 3..].chars().next();
+        at > 0 && after.is_some_and(char::is_uppercase)
+    });
+    let mut rest = &class[..end.unwrap_or(class.len())];
+    let mut names = vec![plain(rest)];
+    while let Some(shorter) = ENDINGS.iter().find_map(|ending| rest.strip_suffix(ending)) {
+        rest = shorter;
+        names.push(plain(rest));
+    }
+    names
+}
+
+/// A name in lower case, letters and digits alone: classes and model types differ in the rest.
+fn plain(name: &str) -> String {
+    name.chars().filter(char::is_ascii_alphanumeric).map(|character| character.to_ascii_lowercase()).collect()
 }
 
 /// Why a table is no family.
@@ -262,4 +373,77 @@ fn read<'f>(text: &str, find: impl Fn(&str) -> Option<&'f Family>) -> Result<Fam
         file = file.on_top_of(&base.file);
     }
     Family::new(file).map_err(Refused::Malformed)
+}
+
+#[cfg(test)]
+mod tests {
+    use apr_core::DType;
+    use serde_json::json;
+
+    use super::*;
+
+    fn llama_tensors() -> Vec<TensorInfo> {
+        let families = Families::builtin();
+        let llama = families.find("llama").expect("built in");
+        let naming = llama.default_naming(HUGGING_FACE).expect("a naming");
+        let names = llama.example_names().filter_map(|name| llama.source_name(&name, &naming));
+        names.map(|name| TensorInfo { name, dtype: DType::F32, shape: [4, 4].into() }).collect()
+    }
+
+    fn identified(metadata: serde_json::Value) -> Option<(String, bool)> {
+        let metadata = Metadata::from(metadata.as_object().cloned().unwrap_or_default());
+        let families = Families::builtin();
+        let model = families.identify(&llama_tensors(), &metadata)?;
+        Some((model.family().name().to_owned(), model.is_guessed()))
+    }
+
+    #[test]
+    fn a_model_type_of_no_table_is_unknown_whatever_its_tensors_are_called() {
+        for stranger in ["granite", "minicpm", "smollm3", "glm4", "exaone4", "helium", "hunyuan_v1_dense", "arcee"] {
+            assert_eq!(identified(json!({ "model_type": stranger })), None, "{stranger}");
+            // The class of a known family makes the model none.
+            let architecture = json!({ "architectures": ["LlamaForCausalLM"] });
+            assert_eq!(identified(json!({ "model_type": stranger, "architecture": architecture })), None);
+        }
+        assert_eq!(identified(json!({ "architecture": { "architectures": ["GraniteForCausalLM"] } })), None);
+    }
+
+    #[test]
+    fn a_known_model_type_or_class_is_told_and_names_alone_are_a_guess() {
+        let told = Some(("llama".to_owned(), false));
+        assert_eq!(identified(json!({ "model_type": "llama" })), told);
+        for none in ["", "unknown", "Auto"] {
+            let architecture = json!({ "architectures": ["LlamaForCausalLM"] });
+            assert_eq!(identified(json!({ "model_type": none, "architecture": architecture })), told);
+        }
+        let guessed = Some(("llama".to_owned(), true));
+        assert_eq!(identified(json!({})), guessed);
+        assert_eq!(identified(json!({ "architecture": { "hidden_size": 4 } })), guessed);
+    }
+
+    /// Classes of `transformers` and the `model_type` of their configurations.
+    #[test]
+    fn classes_are_of_their_families() {
+        let families = Families::builtin();
+        for (class, family) in [
+            ("BertModel", "bert"),
+            ("CLIPTextModelWithProjection", "clip"),
+            ("CLIPModel", "clip"),
+            ("DistilBertForSequenceClassification", "distilbert"),
+            ("GPT2LMHeadModel", "gpt2"),
+            ("GPTNeoXForCausalLM", "gpt_neox"),
+            ("Gemma3ForConditionalGeneration", "gemma3"),
+            ("MT5ForConditionalGeneration", "t5"),
+            ("Qwen2MoeForCausalLM", "qwen2_moe"),
+            ("T5EncoderModel", "t5"),
+            ("ViTForImageClassification", "vit"),
+            ("Wav2Vec2ForCTC", "wav2vec2"),
+            ("XLMRobertaModel", "roberta"),
+        ] {
+            assert_eq!(families.of_class(class).map(Family::name), Some(family), "{class}");
+        }
+        for class in ["GraniteForCausalLM", "NomicBertModel", "ForCausalLM", "Model", ""] {
+            assert!(families.of_class(class).is_none(), "{class}");
+        }
+    }
 }

@@ -10,7 +10,7 @@ use crate::file::{Condition, FamilyFile, RangesEntry, TensorEntry};
 use crate::gguf::{Gguf, Layout};
 use crate::kind::{Kind, TensorExpectation};
 use crate::mapper::TensorNameMapper;
-use crate::pattern::{Pattern, PatternIndex};
+use crate::pattern::{Entry, Pattern, PatternIndex};
 
 /// The convention of safetensors and PyTorch files.
 pub const HUGGING_FACE: &str = "huggingface";
@@ -84,7 +84,7 @@ pub struct Family {
     pub(crate) tensors: Vec<FamilyTensor>,
     pub(crate) gguf: Option<Gguf>,
     /// Patterns that are understood, by convention.
-    understood: BTreeMap<String, PatternIndex>,
+    pub(crate) understood: BTreeMap<String, PatternIndex>,
 }
 
 /// A tensor found by its name.
@@ -214,8 +214,13 @@ impl Family {
     /// Whether configurations or users call the family so.
     #[must_use]
     pub fn is_called(&self, name: &str) -> bool {
-        let known = [&self.file.name].into_iter().chain(&self.file.model_types).chain(&self.file.aliases);
-        known.into_iter().any(|known| known.eq_ignore_ascii_case(name))
+        self.names().any(|known| known.eq_ignore_ascii_case(name))
+    }
+
+    /// What configurations or users call the family.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        let names = [&self.file.name].into_iter().chain(&self.file.model_types).chain(&self.file.aliases);
+        names.map(String::as_str)
     }
 
     /// All ways to name the tensors, the most common first.
@@ -254,6 +259,16 @@ impl Family {
         };
         let indices = self.tensors[tensor].pattern.indices().iter().map(String::as_str);
         Some(Found { tensor, numbers: indices.filter_map(|index| Some((index, number(index)?))).collect() })
+    }
+
+    /// Numbers of a name in the order of the canonical name's placeholders; aliases may have another one.
+    pub(crate) fn in_canonical_order(&self, entry: &Entry, numbers: Vec<u64>) -> Vec<u64> {
+        let (own, canonical) = (entry.pattern.indices(), self.tensors[entry.tensor].pattern.indices());
+        if own == canonical {
+            return numbers;
+        }
+        let place = |index: &String| own.iter().position(|known| known == index);
+        canonical.iter().filter_map(|index| numbers.get(place(index)?).copied()).collect()
     }
 
     pub(crate) fn find_canonical(&self, name: &str) -> Option<Found<'_>> {

@@ -16,7 +16,9 @@ mod file;
 mod gguf;
 mod kind;
 mod mapper;
+mod missing;
 mod model;
+mod names;
 mod pattern;
 
 pub use dimensions::Config;

@@ -1,6 +1,7 @@
 //! A family applied to one checkpoint.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 
 use apr_core::{Error, Metadata, Result, Shape, TensorInfo};
 use serde::Serialize;
@@ -8,29 +9,28 @@ use serde_json::Value as Json;
 
 use crate::dimensions::{Dimensions, Told};
 use crate::expression::{Expression, Value};
-use crate::family::{CANONICAL, Family, FamilyTensor, GGUF, HUGGING_FACE, Naming, Required, WRAPPERS};
+use crate::family::{Family, FamilyTensor, GGUF, Naming, Required};
 use crate::gguf::{GgufLayout, GgufValue, Layout};
 use crate::kind::{Range, TensorExpectation};
-
-/// Missing tensors that are named before the rest is left out: a configuration can ask for 2^60 layers.
-const MAX_MISSING: usize = 1000;
-
-/// Tensors that are looked for, for the same reason; models of 100 layers of 256 experts have some 100,000.
-const MAX_CANDIDATES: usize = 300_000;
+use crate::missing::{Present, part};
+use crate::names::{Match, NameGroups};
 
 /// A checkpoint, seen as a member of a family.
 #[derive(Debug)]
 pub struct FamilyModel<'a> {
-    family: &'a Family,
+    pub(crate) family: &'a Family,
     naming: Naming,
     /// Of each tensor: which of the family's it is.
     members: Vec<Option<Member>>,
-    dimensions: Dimensions<'a>,
-    counts: BTreeMap<&'a str, u64>,
+    pub(crate) dimensions: Dimensions<'a>,
+    pub(crate) counts: BTreeMap<&'a str, u64>,
+    /// Of the family's tensors, those whose dimensions are the same in every layer.
+    shapes: BTreeMap<usize, Option<Vec<u64>>>,
     /// What an import added, which no family knows.
     auxiliary: Option<&'a str>,
     /// Whether values lie as GGUF has them.
-    in_gguf_layout: bool,
+    pub(crate) in_gguf_layout: bool,
+    is_guessed: bool,
 }
 
 #[derive(Debug)]
@@ -139,8 +139,15 @@ impl std::fmt::Display for Mismatch {
 
 impl<'a> FamilyModel<'a> {
     /// Applies a family to tensors that are named so.
-    pub(crate) fn new(family: &'a Family, naming: Naming, tensors: &[TensorInfo], metadata: &'a Metadata) -> Self {
-        let mut members: Vec<Option<Member>> = tensors.iter().map(|info| member(family, &info.name, &naming)).collect();
+    pub(crate) fn new(
+        family: &'a Family,
+        naming: Naming,
+        names: &NameGroups<'_>,
+        tensors: &[TensorInfo],
+        metadata: &'a Metadata,
+    ) -> Self {
+        let matches = names.matches(family, &naming).into_iter();
+        let mut members: Vec<Option<Member>> = matches.map(|matched| member(family, matched?)).collect();
         let mut dimensions = Dimensions::new(family, Told::by(metadata));
         let in_gguf_layout = naming.convention == GGUF || gguf_values(metadata);
         if naming.convention == GGUF {
@@ -159,7 +166,42 @@ impl<'a> FamilyModel<'a> {
         dimensions.observe(known);
         let counts = counts(family, &members, &dimensions);
         let auxiliary = metadata.auxiliary_tensor();
-        Self { family, naming, members, dimensions, counts, auxiliary, in_gguf_layout }
+        let mut model = Self {
+            family,
+            naming,
+            members,
+            dimensions,
+            counts,
+            shapes: BTreeMap::new(),
+            auxiliary,
+            in_gguf_layout,
+            is_guessed: false,
+        };
+        model.compute_shapes();
+        model
+    }
+
+    /// Computes the shapes that are the same in every layer, once for all of them.
+    fn compute_shapes(&mut self) {
+        let present: BTreeSet<usize> = self.members.iter().flatten().map(|member| member.tensor).collect();
+        for tensor in present {
+            let Some(shape) = &self.family.tensors[tensor].shape else { continue };
+            let indices = self.family.tensors[tensor].pattern.indices();
+            if !indices.iter().any(|index| shape.iter().any(|dim| dim.mentions(index))) {
+                self.shapes.insert(tensor, self.computed_dims(tensor, &[]));
+            }
+        }
+    }
+
+    /// The same, taken for a member of the family because of its names alone.
+    pub(crate) fn guessed(self) -> Self {
+        Self { is_guessed: true, ..self }
+    }
+
+    /// Whether only the names of the tensors speak for the family: nothing else says what the model is.
+    #[must_use]
+    pub fn is_guessed(&self) -> bool {
+        self.is_guessed
     }
 
     /// The family.
@@ -208,26 +250,47 @@ impl<'a> FamilyModel<'a> {
     /// `[vocab, hidden]`.
     #[must_use]
     pub fn expected_shape(&self, tensor: usize) -> Option<(Shape, String)> {
+        let dims = self.expected_dims(tensor)?.into_owned();
         let member = self.members.get(tensor)?.as_ref()?;
-        let family_tensor = &self.family.tensors[member.tensor];
-        let numbers = numbers(family_tensor, member);
-        let dims = family_tensor.shape.as_ref()?.iter().map(|dim| self.dimensions.value(dim, &numbers)?.as_size());
-        let mut dims = dims.collect::<Option<Vec<u64>>>()?;
         let mut formula = self.family.file.tensors[member.tensor].shape.clone()?;
         if self.in_gguf_layout {
-            match (self.family.layout(member.tensor), dims.first_mut()) {
-                (Some(Layout::Transposed), _) => {
-                    dims.reverse();
-                    formula.reverse();
-                }
-                (Some(Layout::SkipRows(skipped)), Some(rows)) => {
-                    *rows = rows.checked_sub(self.dimensions.size(skipped)?)?;
+            match self.family.layout(member.tensor) {
+                Some(Layout::Transposed) => formula.reverse(),
+                Some(Layout::SkipRows(_)) if !formula.is_empty() => {
                     formula[0].push_str(" less those that GGUF leaves out");
                 }
                 _ => {}
             }
         }
         Some((dims.into(), format!("[{}]", formula.join(", "))))
+    }
+
+    fn expected_dims(&self, tensor: usize) -> Option<Cow<'_, [u64]>> {
+        let member = self.members.get(tensor)?.as_ref()?;
+        match self.shapes.get(&member.tensor) {
+            Some(dims) => dims.as_deref().map(Cow::Borrowed),
+            None => {
+                let numbers = numbers(&self.family.tensors[member.tensor], member);
+                self.computed_dims(member.tensor, &numbers).map(Cow::Owned)
+            }
+        }
+    }
+
+    /// The dimensions of a tensor of the family, in the layout that the checkpoint has.
+    fn computed_dims(&self, tensor: usize, numbers: &[(&str, u64)]) -> Option<Vec<u64>> {
+        let shape = self.family.tensors[tensor].shape.as_ref()?;
+        let dims = shape.iter().map(|dim| self.dimensions.value(dim, numbers)?.as_size());
+        let mut dims = dims.collect::<Option<Vec<u64>>>()?;
+        if self.in_gguf_layout {
+            match (self.family.layout(tensor), dims.first_mut()) {
+                (Some(Layout::Transposed), _) => dims.reverse(),
+                (Some(Layout::SkipRows(skipped)), Some(rows)) => {
+                    *rows = rows.checked_sub(self.dimensions.size(skipped)?)?;
+                }
+                _ => {}
+            }
+        }
+        Some(dims)
     }
 
     /// Everything that names and shapes tell to be wrong: of the checkpoint's tensors in their order, then what is
@@ -237,25 +300,28 @@ impl<'a> FamilyModel<'a> {
         let beginnings = self.family.beginnings(&self.naming);
         // Where few tensors are known, it is the family that is in question, and nothing an addition to it.
         let is_believed = self.known() * 2 >= self.members.len();
-        let mut seen = HashSet::new();
+        let mut present = Present::of(self.family);
         let mut mismatches = Vec::new();
         for (position, info) in tensors.iter().enumerate() {
             let name = || info.name.clone();
-            match self.canonical(position) {
+            let beyond = self.beyond(position);
+            match self.members.get(position).and_then(Option::as_ref) {
                 None if self.auxiliary == Some(&info.name) => {}
                 None => {
                     let extra = is_believed && self.is_extra(&info.name, &beginnings);
                     mismatches.push(Mismatch::Unexpected { name: name(), extra });
                 }
-                Some(canonical) if !seen.insert(canonical) => {
-                    mismatches.push(Mismatch::Twice { name: name(), canonical: canonical.to_owned() });
+                Some(member) if !present.add(&member.canonical, member.tensor, beyond.is_none()) => {
+                    mismatches.push(Mismatch::Twice { name: name(), canonical: member.canonical.clone() });
                 }
                 Some(_) => {}
             }
-            if let Some((index, number, count)) = self.beyond(position) {
-                mismatches.push(Mismatch::Beyond { name: name(), index, number, count });
+            if let Some((index, number, count)) = beyond {
+                mismatches.push(Mismatch::Beyond { name: name(), index: index.to_owned(), number, count });
             }
-            if let Some((expected, formula)) = self.expected_shape(position).filter(|(shape, _)| *shape != info.shape) {
+            if self.expected_dims(position).is_some_and(|dims| *dims != *info.shape.dims())
+                && let Some((expected, formula)) = self.expected_shape(position)
+            {
                 mismatches.push(Mismatch::Shape { name: name(), shape: info.shape.clone(), expected, formula });
             }
         }
@@ -263,7 +329,7 @@ impl<'a> FamilyModel<'a> {
             let name = self.family.source_name(&canonical, &self.naming).unwrap_or(canonical);
             Mismatch::Missing { name }
         };
-        mismatches.extend(self.missing(&seen).into_iter().map(missing));
+        mismatches.extend(self.missing(&present).into_iter().map(missing));
         mismatches
     }
 
@@ -276,62 +342,13 @@ impl<'a> FamilyModel<'a> {
     }
 
     /// The first index of a tensor that is past what the configuration counts.
-    fn beyond(&self, position: usize) -> Option<(String, u64, u64)> {
+    fn beyond(&self, position: usize) -> Option<(&str, u64, u64)> {
         let member = self.members.get(position)?.as_ref()?;
-        let numbers = numbers(&self.family.tensors[member.tensor], member);
-        let past = numbers.into_iter().map(|(index, number)| (index, number, self.counts.get(index).copied()));
-        past.filter_map(|(index, number, count)| Some((index.to_owned(), number, count?)))
-            .find(|(_, number, count)| number >= count)
-    }
-
-    /// Canonical names of required tensors that are not in `present`.
-    fn missing(&self, present: &HashSet<&str>) -> Vec<String> {
-        let mut missing = Vec::new();
-        let mut candidates = 0;
-        // Without a configuration, a part that is absent as a whole may not belong to the model.
-        let parts: HashSet<&str> = present.iter().map(|name| part(name)).collect();
-        let may_be_asked_for = |name: &str| !self.dimensions.is_guessed() || parts.contains(part(name));
-        for (position, tensor) in self.family.tensors.iter().enumerate() {
-            let indices = tensor.pattern.indices();
-            let counts: Option<Vec<u64>> =
-                indices.iter().map(|index| self.counts.get(index.as_str()).copied()).collect();
-            let Some(counts) = counts else { continue };
-            for numbers in combinations(&counts) {
-                candidates += 1;
-                if candidates > MAX_CANDIDATES {
-                    return missing;
-                }
-                let named: Vec<_> = indices.iter().map(String::as_str).zip(numbers).collect();
-                if missing.len() >= MAX_MISSING {
-                    return missing;
-                }
-                let required = match &tensor.required {
-                    Required::Stated(stated) => *stated,
-                    Required::Computed(condition) => self.dimensions.truth(condition, &named).unwrap_or(false),
-                };
-                if !required {
-                    // What one layer may lack, the others of an unconditional tensor may, too.
-                    if matches!(tensor.required, Required::Stated(_)) {
-                        break;
-                    }
-                    continue;
-                }
-                let number = |index: &str| named.iter().find(|(name, _)| *name == index).map(|(_, number)| *number);
-                let canonical = tensor.pattern.name("", number).unwrap_or_default();
-                if present.contains(canonical.as_str()) || !may_be_asked_for(&canonical) {
-                    continue;
-                }
-                let stack = self.family.stack_of(position).and_then(|stack| stack.pattern.name("", number));
-                match stack {
-                    Some(stack) if present.contains(stack.as_str()) => {}
-                    Some(stack) if self.in_gguf_layout && missing.last() == Some(&stack) => {}
-                    Some(stack) if self.in_gguf_layout => missing.push(stack),
-                    None if self.in_gguf_layout && !self.family.is_written_in(position, GGUF) => {}
-                    _ => missing.push(canonical),
-                }
-            }
-        }
-        missing
+        let indices = self.family.tensors[member.tensor].pattern.indices().iter().map(String::as_str);
+        indices.zip(&member.numbers).find_map(|(index, &number)| {
+            let count = *self.counts.get(index)?;
+            (number >= count).then_some((index, number, count))
+        })
     }
 
     /// Whether values lie as GGUF has them, and not as in Hugging Face's checkpoints.
@@ -436,36 +453,13 @@ fn tell_namesakes(family: &Family, members: &mut [Option<Member>], dimensions: &
     }
 }
 
-/// The module that a tensor belongs to, at the top: `decoder`.
-fn part(canonical: &str) -> &str {
-    canonical.split('.').next().unwrap_or(canonical)
-}
-
-fn member(family: &Family, name: &str, naming: &Naming) -> Option<Member> {
-    let found = family.find(name, naming)?;
-    let canonical = family.written(&found, &Naming::new(CANONICAL, ""))?;
-    Some(Member { tensor: found.tensor, numbers: found.numbers.iter().map(|(_, number)| *number).collect(), canonical })
+fn member(family: &Family, Match { tensor, numbers }: Match) -> Option<Member> {
+    let canonical = family.tensors[tensor].pattern.filled(&numbers)?;
+    Some(Member { tensor, numbers, canonical })
 }
 
 fn numbers<'f>(tensor: &'f FamilyTensor, member: &Member) -> Vec<(&'f str, u64)> {
     tensor.pattern.indices().iter().map(String::as_str).zip(member.numbers.iter().copied()).collect()
-}
-
-/// The naming under which the family knows most of the tensors, and how many those are; the more common one where two
-/// are equally good.
-pub(crate) fn best_naming(family: &Family, tensors: &[TensorInfo]) -> (Naming, usize) {
-    let is_wrapped =
-        |wrapper: &&&str| !tensors.is_empty() && tensors.iter().all(|info| info.name.starts_with(**wrapper));
-    let wrapper = WRAPPERS.iter().find(is_wrapped).copied().unwrap_or_default();
-    let mut best: Option<(Naming, usize)> = None;
-    for naming in family.namings() {
-        let naming = Naming { wrapper: wrapper.to_owned(), ..naming };
-        let known = tensors.iter().filter(|info| family.find(&info.name, &naming).is_some()).count();
-        if best.as_ref().is_none_or(|(_, most)| known > *most) {
-            best = Some((naming, known));
-        }
-    }
-    best.unwrap_or_else(|| (Naming::new(HUGGING_FACE, ""), 0))
 }
 
 /// How many there are of each index: as the configuration says, else as far as the tensors go.
@@ -479,35 +473,4 @@ fn counts<'a>(family: &'a Family, members: &[Option<Member>], dimensions: &Dimen
     };
     let count = |(index, count)| Some((String::as_str(index), dimensions.size(count).or_else(|| seen(index))?));
     family.indices.iter().filter_map(count).collect()
-}
-
-/// All combinations of numbers below the counts, the last one running fastest.
-fn combinations(counts: &[u64]) -> impl Iterator<Item = Vec<u64>> {
-    let mut next = (!counts.contains(&0)).then(|| vec![0; counts.len()]);
-    std::iter::from_fn(move || {
-        let current = next.take()?;
-        let mut following = current.clone();
-        for (number, &count) in following.iter_mut().zip(counts).rev() {
-            *number += 1;
-            if *number < count {
-                next = Some(following);
-                break;
-            }
-            *number = 0;
-        }
-        Some(current)
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn combinations_run_through_all_numbers() {
-        let all: Vec<_> = combinations(&[2, 3]).collect();
-        assert_eq!(all, [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]);
-        assert_eq!(combinations(&[]).count(), 1);
-        assert_eq!(combinations(&[3, 0]).count(), 0);
-    }
 }

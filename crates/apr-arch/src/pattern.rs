@@ -80,8 +80,24 @@ impl Pattern {
         Some(name)
     }
 
+    /// The name with these numbers, in the order of [`Pattern::indices`].
+    pub(crate) fn filled(&self, numbers: &[u64]) -> Option<String> {
+        let number = |index: &usize| numbers.get(*index);
+        let mut name = String::with_capacity(self.components.len() * 12);
+        for (position, component) in self.components.iter().enumerate() {
+            if position > 0 {
+                name.push('.');
+            }
+            match component {
+                Component::Literal(text) => name.push_str(text),
+                Component::Index(index) => write!(name, "{}", number(index)?).ok()?,
+            }
+        }
+        Some(name)
+    }
+
     /// The numbers in a name of this form, the prefix taken off.
-    fn matches(&self, body: &str) -> Option<Numbers> {
+    pub(crate) fn matches(&self, body: &str) -> Option<Numbers> {
         let mut numbers = vec![0; self.indices.len()];
         let mut parts = body.split('.');
         for component in &self.components {
@@ -95,46 +111,97 @@ impl Pattern {
         parts.next().is_none().then_some(numbers)
     }
 
+    /// Whether all names of its skeleton are of this form: none of its own components is a number.
+    fn is_told_by_skeleton(&self) -> bool {
+        let is_plain = |text: &str| !text.contains('/') && number(text).is_none();
+        self.components.iter().all(|component| match component {
+            Component::Literal(text) => is_plain(text),
+            Component::Index(_) => true,
+        })
+    }
+
     fn skeleton(&self) -> String {
         let name = self.name("", |_| Some(0)).unwrap_or_default();
-        skeleton(&name)
+        let mut text = String::new();
+        skeleton(&name, &mut text);
+        text
     }
 }
 
 /// A number as it is written in names: without sign or leading zeros, so that writing it again gives the same text.
-fn number(part: &str) -> Option<u64> {
+pub(crate) fn number(part: &str) -> Option<u64> {
     let canonical = part == "0" || !part.starts_with('0');
     (canonical && part.bytes().all(|byte| byte.is_ascii_digit())).then(|| part.parse().ok())?
 }
 
-/// What names that differ in their numbers have in common.
-fn skeleton(name: &str) -> String {
-    let mut skeleton = String::with_capacity(name.len());
-    for part in name.split('.') {
-        skeleton.push('.');
-        skeleton.push_str(if number(part).is_some() { "#" } else { part });
+/// Writes what names that differ in their numbers have in common: `#` for each number. Slashes count as dots in names that
+/// start with one, which are those of ONNX.
+pub(crate) fn skeleton(name: &str, text: &mut String) {
+    text.clear();
+    let body = name.strip_prefix('/');
+    if body.is_some() {
+        text.push('/');
     }
-    skeleton
+    let is_separator = |character: char| character == '.' || (body.is_some() && character == '/');
+    for (position, part) in body.unwrap_or(name).split(is_separator).enumerate() {
+        if position > 0 {
+            text.push('.');
+        }
+        match number(part) {
+            Some(_) => text.push('#'),
+            None if part.starts_with('#') => text.extend(["#", part]),
+            None => text.push_str(part),
+        }
+    }
+}
+
+/// A pattern and the tensor it stands for.
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    pub(crate) pattern: Pattern,
+    /// Position in the family's tensors.
+    pub(crate) tensor: usize,
+    /// Whether the skeleton of a name is enough to know that it is of this form.
+    pub(crate) is_told_by_skeleton: bool,
 }
 
 /// Patterns, found by a name without trying each.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct PatternIndex(HashMap<String, Vec<(Pattern, usize)>>);
+pub(crate) struct PatternIndex {
+    bare: HashMap<String, Vec<Entry>>,
+    prefixed: HashMap<String, Vec<Entry>>,
+}
 
 impl PatternIndex {
     /// Adds a pattern that stands for `tensor`; earlier ones win.
     pub(crate) fn add(&mut self, pattern: Pattern, tensor: usize) {
-        self.0.entry(pattern.skeleton()).or_default().push((pattern, tensor));
+        let entries = if pattern.prefixed { &mut self.prefixed } else { &mut self.bare };
+        let is_told_by_skeleton = pattern.is_told_by_skeleton();
+        entries.entry(pattern.skeleton()).or_default().push(Entry { pattern, tensor, is_told_by_skeleton });
+    }
+
+    /// Patterns without a prefix that names of this skeleton may be of.
+    pub(crate) fn bare(&self, skeleton: &str) -> &[Entry] {
+        self.bare.get(skeleton).map_or(&[], Vec::as_slice)
+    }
+
+    /// Patterns with a prefix that names of this skeleton may be of, the prefix taken off.
+    pub(crate) fn prefixed(&self, skeleton: &str) -> &[Entry] {
+        self.prefixed.get(skeleton).map_or(&[], Vec::as_slice)
     }
 
     /// The tensor that `name` stands for, the pattern it matched, and its numbers.
     pub(crate) fn find(&self, name: &str, prefix: &str) -> Option<(usize, &Pattern, Numbers)> {
-        let of = |body: &str, prefixed: bool| {
-            let candidates = self.0.get(&skeleton(body))?;
-            let alike = candidates.iter().filter(|(pattern, _)| pattern.prefixed == prefixed);
-            alike.into_iter().find_map(|(pattern, tensor)| Some((*tensor, pattern, pattern.matches(body)?)))
-        };
-        of(name, false).or_else(|| of(name.strip_prefix(prefix)?, true))
+        fn first<'e>(entries: &'e [Entry], body: &str) -> Option<(usize, &'e Pattern, Numbers)> {
+            entries.iter().find_map(|entry| Some((entry.tensor, &entry.pattern, entry.pattern.matches(body)?)))
+        }
+        let mut text = String::with_capacity(name.len());
+        skeleton(name, &mut text);
+        first(self.bare(&text), name).or_else(|| {
+            let body = name.strip_prefix(prefix)?;
+            skeleton(body, &mut text);
+            first(self.prefixed(&text), body)
+        })
     }
 }
 

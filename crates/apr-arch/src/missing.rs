@@ -1,0 +1,155 @@
+//! Which tensors a checkpoint lacks.
+
+use std::collections::HashSet;
+
+use crate::family::{Family, FamilyTensor, GGUF, Required};
+use crate::model::FamilyModel;
+
+/// Missing tensors that are named before the rest is left out: a configuration can ask for 2^60 layers.
+const MAX_MISSING: usize = 1000;
+
+/// Tensors that are looked for, for the same reason; models of 100 layers of 256 experts have some 100,000.
+const MAX_CANDIDATES: usize = 300_000;
+
+/// The tensors that are there.
+#[derive(Debug)]
+pub(crate) struct Present<'m> {
+    /// By canonical name.
+    names: HashSet<&'m str>,
+    /// Of each of the family's tensors, how many there are within what the configuration counts.
+    counts: Vec<u64>,
+}
+
+impl<'m> Present<'m> {
+    pub(crate) fn of(family: &Family) -> Self {
+        Self { names: HashSet::new(), counts: vec![0; family.tensors.len()] }
+    }
+
+    /// Adds a tensor; false where there is one of this name already.
+    pub(crate) fn add(&mut self, canonical: &'m str, tensor: usize, is_counted: bool) -> bool {
+        let is_new = self.names.insert(canonical);
+        self.counts[tensor] += u64::from(is_new && is_counted);
+        is_new
+    }
+}
+
+impl FamilyModel<'_> {
+    /// Canonical names of required tensors that are not present.
+    pub(crate) fn missing(&self, present: &Present<'_>) -> Vec<String> {
+        let mut search = Search {
+            model: self,
+            present,
+            parts: present.names.iter().map(|name| part(name)).collect(),
+            candidates: 0,
+            missing: Vec::new(),
+        };
+        for (position, tensor) in self.family.tensors.iter().enumerate() {
+            if !search.look_for(position, tensor) {
+                break;
+            }
+        }
+        search.missing
+    }
+}
+
+struct Search<'s, 'm> {
+    model: &'s FamilyModel<'m>,
+    present: &'s Present<'s>,
+    parts: HashSet<&'s str>,
+    candidates: usize,
+    missing: Vec<String>,
+}
+
+impl Search<'_, '_> {
+    /// Adds what is missing of a tensor of the family; false where enough was looked for.
+    fn look_for(&mut self, position: usize, tensor: &FamilyTensor) -> bool {
+        let indices = tensor.pattern.indices();
+        let counts: Option<Vec<u64>> =
+            indices.iter().map(|index| self.model.counts.get(index.as_str()).copied()).collect();
+        let Some(counts) = counts else { return true };
+        let all = counts.iter().try_fold(1_u64, |product, &count| product.checked_mul(count));
+        if all == Some(self.present.counts[position]) {
+            return true;
+        }
+        let depends_on_place = match &tensor.required {
+            Required::Stated(_) => false,
+            Required::Computed(condition) => indices.iter().any(|index| condition.mentions(index)),
+        };
+        for numbers in combinations(&counts) {
+            self.candidates += 1;
+            if self.candidates > MAX_CANDIDATES || self.missing.len() >= MAX_MISSING {
+                return false;
+            }
+            let named: Vec<(&str, u64)> = indices.iter().map(String::as_str).zip(numbers.iter().copied()).collect();
+            let required = match &tensor.required {
+                Required::Stated(stated) => *stated,
+                Required::Computed(condition) => self.model.dimensions.truth(condition, &named).unwrap_or(false),
+            };
+            match (required, depends_on_place) {
+                (true, _) => self.look_for_one(position, tensor, &numbers, &named),
+                (false, true) => {}
+                // What one layer may lack, the others may, too.
+                (false, false) => break,
+            }
+        }
+        true
+    }
+
+    fn look_for_one(&mut self, position: usize, tensor: &FamilyTensor, numbers: &[u64], named: &[(&str, u64)]) {
+        let canonical = tensor.pattern.filled(numbers).unwrap_or_default();
+        if self.present.names.contains(canonical.as_str()) || !self.may_be_asked_for(&canonical) {
+            return;
+        }
+        let number = |index: &str| named.iter().find(|(name, _)| *name == index).map(|(_, number)| *number);
+        let stack = self.model.family.stack_of(position).and_then(|stack| stack.pattern.name("", number));
+        let in_gguf_layout = self.model.in_gguf_layout;
+        match stack {
+            Some(stack) if self.present.names.contains(stack.as_str()) => {}
+            Some(stack) if in_gguf_layout && self.missing.last() == Some(&stack) => {}
+            Some(stack) if in_gguf_layout => self.missing.push(stack),
+            None if in_gguf_layout && !self.model.family.is_written_in(position, GGUF) => {}
+            _ => self.missing.push(canonical),
+        }
+    }
+
+    /// Without a configuration, a part that is absent as a whole may not belong to the model.
+    fn may_be_asked_for(&self, canonical: &str) -> bool {
+        !self.model.dimensions.is_guessed() || self.parts.contains(part(canonical))
+    }
+}
+
+/// The module that a tensor belongs to, at the top: `decoder`.
+pub(crate) fn part(canonical: &str) -> &str {
+    canonical.split('.').next().unwrap_or(canonical)
+}
+
+/// All combinations of numbers below the counts, the last one running fastest.
+fn combinations(counts: &[u64]) -> impl Iterator<Item = Vec<u64>> {
+    let mut next = (!counts.contains(&0)).then(|| vec![0; counts.len()]);
+    std::iter::from_fn(move || {
+        let current = next.take()?;
+        let mut following = current.clone();
+        for (number, &count) in following.iter_mut().zip(counts).rev() {
+            *number += 1;
+            if *number < count {
+                next = Some(following);
+                break;
+            }
+            *number = 0;
+        }
+        Some(current)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn combinations_run_through_all_numbers() {
+        let all: Vec<_> = combinations(&[2, 3]).collect();
+        assert_eq!(all, [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]);
+        assert_eq!(combinations(&[]).count(), 1);
+        assert_eq!(combinations(&[3, 0]).count(), 0);
+    }
+}
