@@ -1,6 +1,6 @@
 //! Which tensor of one model is which of the other: by name, by the user's word, by their bytes.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use apr::digest::{ChunkSums, Digest, TensorDigest};
 use apr::{CheckpointReader, Error, Pipeline, Result, TensorInfo};
@@ -98,10 +98,16 @@ fn check_mapping(
     left: &dyn CheckpointReader,
     right: &dyn CheckpointReader,
 ) -> Result<()> {
-    let known = |reader: &dyn CheckpointReader, name: &str| reader.tensors().iter().any(|info| info.name == name);
+    if mapping.is_empty() {
+        return Ok(());
+    }
+    let names = |reader: &dyn CheckpointReader| -> HashSet<String> {
+        reader.tensors().iter().map(|info| info.name.clone()).collect()
+    };
+    let (left, right) = (names(left), names(right));
     for (&a, &b) in mapping {
-        for (name, reader, side) in [(a, left, "left"), (b, right, "right")] {
-            if !known(reader, name) {
+        for (name, known, side) in [(a, &left, "left"), (b, &right, "right")] {
+            if !known.contains(name) {
                 let message = format!("the mapping names a tensor that the {side} model does not have");
                 return Err(Error::format(message).for_tensor(name));
             }
@@ -126,19 +132,20 @@ impl Pairing {
         for &position in right.1 {
             candidates.entry(form(&right.0.tensors()[position])).or_default().push(position);
         }
-        let mut by_digest: HashMap<(apr::DType, Digest), Vec<usize>> = HashMap::new();
+        // Thousands of tensors may have the same bytes: zeros.
+        let mut by_digest: HashMap<(apr::DType, Digest), VecDeque<usize>> = HashMap::new();
         let mut digested = BTreeSet::new();
         for &position in left.1 {
             let info = &left.0.tensors()[position];
             let alike = candidates.remove(&form(info)).unwrap_or_default();
             for other in alike {
                 let digest = self.digest(right.0, other, pipeline, progress)?;
-                by_digest.entry((info.dtype, digest)).or_default().push(other);
+                by_digest.entry((info.dtype, digest)).or_default().push_back(other);
                 digested.insert(form(info));
             }
             let counterpart = if digested.contains(&form(info)) {
                 let digest = self.digest(left.0, position, pipeline, progress)?;
-                by_digest.get_mut(&(info.dtype, digest)).and_then(|found| (!found.is_empty()).then(|| found.remove(0)))
+                by_digest.get_mut(&(info.dtype, digest)).and_then(VecDeque::pop_front)
             } else {
                 None
             };
@@ -147,7 +154,8 @@ impl Pairing {
                 None => self.lonely(info, true),
             }
         }
-        let mut unmatched: Vec<usize> = candidates.into_values().chain(by_digest.into_values()).flatten().collect();
+        let undigested = candidates.into_values().flatten();
+        let mut unmatched: Vec<usize> = undigested.chain(by_digest.into_values().flatten()).collect();
         unmatched.sort_unstable();
         unmatched.into_iter().for_each(|position| self.lonely(&right.0.tensors()[position], false));
         Ok(())
