@@ -210,6 +210,10 @@ impl Families {
         let mut most = least(GUESSED, tensors.len()).max(FEWEST);
         let mut best: Option<(usize, FamilyModel<'a>)> = None;
         for family in self.iter() {
+            // Nothing is better than a family that knows all and misses nothing; reading the others takes milliseconds.
+            if most == tensors.len() && best.as_ref().is_some_and(|(fewest, _)| *fewest == 0) {
+                break;
+            }
             let Some((naming, known)) = names.best_naming(family, most) else { continue };
             // Most tensors known, then fewest mismatches: a kin that asks for tensors that are not there is not it.
             let fewest = best.as_ref().filter(|_| known == most).map(|(fewest, _)| *fewest);

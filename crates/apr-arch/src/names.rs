@@ -165,12 +165,7 @@ impl<'t> NameGroups<'t> {
     }
 
     /// The first pattern that a name is of, and its numbers.
-    fn matched<'f>(
-        &self,
-        candidates: &Candidates<'f>,
-        naming: &Naming,
-        name: &str,
-    ) -> Option<(&'f Entry, Vec<u64>)> {
+    fn matched<'f>(&self, candidates: &Candidates<'f>, naming: &Naming, name: &str) -> Option<(&'f Entry, Vec<u64>)> {
         let dotted;
         let name = match naming.convention == ONNX {
             true => {
@@ -287,7 +282,9 @@ mod tests {
                 names.extend(family.example_names().filter_map(|name| family.source_name(&name, &naming)));
             }
         }
-        names.extend(["model.layers.#.mlp.up_proj.weight", "layers.01.x", "", ".", "/", "#", "/layers/#/x"].map(str::to_owned));
+        names.extend(
+            ["model.layers.#.mlp.up_proj.weight", "layers.01.x", "", ".", "/", "#", "/layers/#/x"].map(str::to_owned),
+        );
         let tensors = named(names);
         let groups = NameGroups::of(&tensors);
         for family in Families::builtin().iter() {
