@@ -190,13 +190,13 @@ impl Family {
     /// What the tensor's own entry says, else its family, else its kind.
     fn expectation(&self, entry: &TensorEntry) -> TensorExpectation {
         let general = entry.kind.expectation();
-        let RangesEntry { mean, std } =
-            self.file.expectations.get(&entry.kind).copied().unwrap_or(RangesEntry { mean: None, std: None });
-        TensorExpectation {
-            mean: entry.mean.or(mean).or(general.mean),
-            std: entry.std.or(std).or(general.std),
-            ..general
-        }
+        let family = self.file.expectations.get(&entry.kind).copied().unwrap_or_default();
+        let own = RangesEntry { mean: entry.mean, std: entry.std, std_by_width: entry.std_by_width };
+        // Whoever states deviations states all of them.
+        let stated = [own, family].into_iter().find(|ranges| ranges.std.is_some() || ranges.std_by_width.is_some());
+        let (std, std_by_width) = stated
+            .map_or((general.std, general.std_by_width), |RangesEntry { std, std_by_width, .. }| (std, std_by_width));
+        TensorExpectation { mean: own.mean.or(family.mean).or(general.mean), std, std_by_width, ..general }
     }
 
     /// What `--arch` and `model_type` in the metadata call it.

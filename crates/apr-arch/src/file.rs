@@ -48,11 +48,12 @@ pub(crate) struct ConventionEntry {
     pub(crate) prefixes: Vec<String>,
 }
 
-#[derive(Debug, Clone, Copy, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RangesEntry {
     pub(crate) mean: Option<Range>,
     pub(crate) std: Option<Range>,
+    pub(crate) std_by_width: Option<Range>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -64,6 +65,7 @@ pub(crate) struct TensorEntry {
     pub(crate) role: String,
     pub(crate) mean: Option<Range>,
     pub(crate) std: Option<Range>,
+    pub(crate) std_by_width: Option<Range>,
     /// Every other key is a convention.
     #[serde(flatten)]
     pub(crate) conventions: BTreeMap<String, Names>,

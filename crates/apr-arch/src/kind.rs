@@ -80,8 +80,26 @@ pub struct TensorExpectation {
     pub mean: Option<Range>,
     /// Standard deviation of its values.
     pub std: Option<Range>,
+    /// Standard deviation times the root of how many values each output is made of: layers are initialised with about
+    /// the inverse of that root. What lies in either range is healthy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub std_by_width: Option<Range>,
     /// Whether a tensor outside is wrong ("MUST" in seed 001 §10.9) rather than odd ("should").
     pub must: bool,
+}
+
+impl TensorExpectation {
+    /// What to expect of a tensor with so many values to each output, where its deviation depends on that.
+    #[must_use]
+    pub fn for_width(self, inputs: u64) -> Self {
+        let root = (inputs.max(1) as f64).sqrt();
+        let scaled = self.std_by_width.map(|by| Range::new(by.low / root, by.high / root));
+        let std = match (self.std, scaled) {
+            (Some(std), Some(scaled)) => Some(Range::new(std.low.min(scaled.low), std.high.max(scaled.high))),
+            (std, scaled) => std.or(scaled),
+        };
+        Self { std, std_by_width: None, ..self }
+    }
 }
 
 impl Kind {
@@ -91,15 +109,23 @@ impl Kind {
     /// models leave them in both directions, so these are warnings and their bounds are several times wider.
     #[must_use]
     pub const fn expectation(self) -> TensorExpectation {
+        let near_zero = Some(Range::new(-0.2, 0.2));
         let (mean, std, must) = match self {
             Self::NormGamma => (Some(Range::new(0.5, 3.0)), None, true),
             Self::NormBeta => (Some(Range::new(-0.5, 0.5)), None, true),
-            Self::Linear | Self::Conv | Self::Head => (Some(Range::new(-0.2, 0.2)), None, false),
-            Self::Embedding => (Some(Range::new(-0.2, 0.2)), Some(Range::new(0.0, 0.2)), false),
-            Self::Position => (Some(Range::new(-0.2, 0.2)), Some(Range::new(0.0, 1.0)), false),
+            Self::Linear | Self::Head => (near_zero, Some(Range::new(0.001, 0.5)), false),
+            Self::Conv => (near_zero, Some(Range::new(0.001, 2.0)), false),
+            Self::Embedding => (near_zero, Some(Range::new(0.0001, 0.2)), false),
+            Self::Position => (near_zero, Some(Range::new(0.000_001, 1.0)), false),
             Self::Bias | Self::Buffer | Self::Scale => (None, None, false),
         };
-        TensorExpectation { kind: self, mean, std, must }
+        // Kaiming's and Xavier's initialisations come to 0.6 to 1.4, a fixed 0.02 to 0.1 in 32 and to 2.6 in 16,384
+        // inputs, GPT-2's outputs to a tenth of that; training adds a few times as much.
+        let std_by_width = match self {
+            Self::Linear | Self::Head | Self::Conv => Some(Range::new(0.005, 8.0)),
+            _ => None,
+        };
+        TensorExpectation { kind: self, mean, std, std_by_width, must }
     }
 
     /// As a reader of a report sees it.
@@ -119,14 +145,17 @@ impl Kind {
         }
     }
 
-    /// What a name says where no family knows the tensor: layer norms alone, by the names of seed 001 §10.9.
+    /// What a name says where no family knows the tensor: layer norms, projections of attention and layers of the
+    /// feed-forward network, by the names of seed 001 §10.9.
     #[must_use]
     pub fn of_name(name: &str) -> Option<Self> {
         let lower = name.to_ascii_lowercase();
         let norm = ["layer_norm.", "layernorm.", "_ln."].iter().any(|norm| lower.contains(norm));
-        match (norm, lower.rsplit('.').next()?) {
-            (true, "weight" | "gamma") => Some(Self::NormGamma),
-            (true, "bias" | "beta") => Some(Self::NormBeta),
+        let mut parts = lower.rsplit('.');
+        match (norm, parts.next()?, parts.next().unwrap_or_default()) {
+            (true, "weight" | "gamma", _) => Some(Self::NormGamma),
+            (true, "bias" | "beta", _) => Some(Self::NormBeta),
+            (_, "weight", "q_proj" | "k_proj" | "v_proj" | "o_proj" | "out_proj" | "fc1" | "fc2") => Some(Self::Linear),
             _ => None,
         }
     }
@@ -142,6 +171,28 @@ mod tests {
         assert_eq!(Kind::of_name("encoder.LayerNorm.beta"), Some(Kind::NormBeta));
         assert_eq!(Kind::of_name("layer_norm_proj.weight"), None);
         assert_eq!(Kind::of_name(""), None);
+    }
+
+    #[test]
+    fn projections_are_known_by_name() {
+        for name in ["model.layers.0.self_attn.q_proj.weight", "encoder.layers.3.fc2.weight", "out_proj.weight"] {
+            assert_eq!(Kind::of_name(name), Some(Kind::Linear), "{name}");
+        }
+        for name in ["q_proj.bias", "q_proj.weight_scale", "q_proj.qweight", "xq_proj.weight", "fc1"] {
+            assert_eq!(Kind::of_name(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_deviation_may_follow_the_width_or_not() {
+        let linear = Kind::Linear.expectation();
+        // Two outputs of 1, and of 16,384 inputs, by Xavier's law.
+        for inputs in [1_u64, 16_384] {
+            let std = linear.for_width(inputs).std.expect("a range");
+            assert!(std.contains(1.0 / (inputs as f64).sqrt()), "{inputs}: {std}");
+            assert!(!std.contains(100.0) && !std.contains(1e-6), "{inputs}: {std}");
+        }
+        assert_eq!(Kind::Embedding.expectation().for_width(4).std, Some(Range::new(0.0001, 0.2)));
     }
 
     #[test]

@@ -24,6 +24,8 @@ pub struct FamilyModel<'a> {
     members: Vec<Option<Member>>,
     pub(crate) dimensions: Dimensions<'a>,
     pub(crate) counts: BTreeMap<&'a str, u64>,
+    /// Of each tensor, how many values an output is made of.
+    inputs: Vec<u64>,
     /// Of the family's tensors, those whose dimensions are the same in every layer.
     shapes: BTreeMap<usize, Option<Vec<u64>>>,
     /// What an import added, which no family knows.
@@ -45,6 +47,8 @@ struct Member {
 pub struct Description {
     /// Title of the family.
     pub title: String,
+    /// Whether the names of the tensors alone speak for the family.
+    pub guessed: bool,
     /// Size of the model, where the family has names for sizes.
     pub size: Option<String>,
     /// What the model is for.
@@ -165,6 +169,11 @@ impl<'a> FamilyModel<'a> {
             .map(|(tensor, shape)| (&family.tensors[tensor], shape));
         dimensions.observe(known);
         let counts = counts(family, &members, &dimensions);
+        let is_turned = |member: &Option<Member>| {
+            let member = member.as_ref().filter(|_| !in_gguf_layout);
+            member.is_some_and(|member| matches!(family.layout(member.tensor), Some(Layout::Transposed)))
+        };
+        let inputs = members.iter().zip(tensors).map(|(member, info)| inputs(&info.shape, is_turned(member))).collect();
         let auxiliary = metadata.auxiliary_tensor();
         let mut model = Self {
             family,
@@ -172,6 +181,7 @@ impl<'a> FamilyModel<'a> {
             members,
             dimensions,
             counts,
+            inputs,
             shapes: BTreeMap::new(),
             auxiliary,
             in_gguf_layout,
@@ -226,7 +236,7 @@ impl<'a> FamilyModel<'a> {
     #[must_use]
     pub fn expectation(&self, tensor: usize) -> Option<TensorExpectation> {
         let member = self.members.get(tensor)?.as_ref()?.tensor;
-        let mut expectation = self.family.tensors[member].expectation;
+        let mut expectation = self.family.tensors[member].expectation.for_width(self.inputs[tensor]);
         if let (true, Some(Layout::Add(constant))) = (self.in_gguf_layout, self.family.layout(member)) {
             let constant = f64::from(*constant);
             expectation.mean = expectation.mean.map(|mean| Range::new(mean.low + constant, mean.high + constant));
@@ -419,6 +429,7 @@ impl<'a> FamilyModel<'a> {
         let size = self.family.sizes.iter().find(|(_, when)| self.dimensions.truth(when, &[]) == Some(true));
         Description {
             title: file.title.clone(),
+            guessed: self.is_guessed,
             size: size.map(|(name, _)| name.clone()),
             purpose: fill(&file.purpose),
             architecture: fill(&file.architecture),
@@ -460,6 +471,12 @@ fn member(family: &Family, Match { tensor, numbers }: Match) -> Option<Member> {
 
 fn numbers<'f>(tensor: &'f FamilyTensor, member: &Member) -> Vec<(&'f str, u64)> {
     tensor.pattern.indices().iter().map(String::as_str).zip(member.numbers.iter().copied()).collect()
+}
+
+/// How many values of a matrix or a kernel an output is made of; outputs come first, and last where it is turned.
+fn inputs(shape: &Shape, is_turned: bool) -> u64 {
+    let outputs = if is_turned { shape.dims().last() } else { shape.dims().first() };
+    shape.elements().unwrap_or(u64::MAX).checked_div(outputs.copied().unwrap_or(1)).unwrap_or(1)
 }
 
 /// How many there are of each index: as the configuration says, else as far as the tensors go.

@@ -154,7 +154,7 @@ impl Failure {
                 Some("`apr validate` lists everything that loading it would run".to_owned())
             }
             (Code::Format, _) if error.message().starts_with("llama.cpp needs to know the family") => {
-                Some("--arch NAME tells it".to_owned())
+                Some("--arch NAME takes it for a family that it is built like".to_owned())
             }
             (Code::Memory, _) if error.file().is_none() => Some("raise --max-memory or APR_RAM_LIMIT".to_owned()),
             (code, _) => Some(format!("`apr explain {code}` tells more")),

@@ -59,6 +59,7 @@ mod writer;
 pub use derived::derived;
 pub use dtype::{from_ggml_type, ggml_type};
 pub use json::key_values;
+pub use losses::lost_hyperparameters;
 pub use plan::{WriteOptions, plan};
 pub use reader::{GgufReader, open};
 pub use split::{is_part_name, open_split};

@@ -62,7 +62,11 @@ pub(crate) fn losses(metadata: &Metadata, pairs: &[KeyValue], tensors: &[TensorI
     for (key, value) in metadata.iter().filter(|(key, _)| !CARED_FOR.contains(key)) {
         let what = match value {
             Json::Object(network) if key == keys::ARCHITECTURE => {
-                let Some(what) = lost_hyperparameters(network, &derived, is_tied(tensors)) else { continue };
+                let names = lost(network, &derived, is_tied(tensors));
+                if names.is_empty() {
+                    continue;
+                }
+                let what = format!("hyperparameters: {}", names.join(", "));
                 let why = "GGUF has no key for what it names".into();
                 losses.push(Loss { name: key.into(), what, why });
                 continue;
@@ -79,8 +83,15 @@ pub(crate) fn losses(metadata: &Metadata, pairs: &[KeyValue], tensors: &[TensorI
     losses
 }
 
-/// The names of those that the pairs don't imply.
-fn lost_hyperparameters(network: &Map<String, Json>, derived: &Metadata, tied: bool) -> Option<String> {
+/// The names of the hyperparameters that a file of these pairs and tensors does not hold, out of those that have a say in
+/// what the network computes.
+#[must_use]
+pub fn lost_hyperparameters<'m>(metadata: &'m Metadata, pairs: &[KeyValue], tensors: &[TensorInfo]) -> Vec<&'m str> {
+    let network = metadata.object(keys::ARCHITECTURE);
+    network.map(|network| lost(network, &derived(pairs), is_tied(tensors))).unwrap_or_default()
+}
+
+fn lost<'n>(network: &'n Map<String, Json>, derived: &Metadata, tied: bool) -> Vec<&'n str> {
     let held = derived.object(keys::ARCHITECTURE);
     let is_held = |name: &str, value: &Json| {
         let held = held.and_then(|held| held.get(name));
@@ -89,8 +100,7 @@ fn lost_hyperparameters(network: &Map<String, Json>, derived: &Metadata, tied: b
             || held.is_some_and(|held| is_same(held, value))
     };
     let lost = network.iter().filter(|(name, value)| !says_nothing(name, value) && !is_held(name, value));
-    let names: Vec<&str> = lost.map(|(name, _)| name.as_str()).collect();
-    (!names.is_empty()).then(|| format!("hyperparameters: {}", names.join(", ")))
+    lost.map(|(name, _)| name.as_str()).collect()
 }
 
 /// Whether an entry has no say in what the network computes.

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::Progress;
 use crate::import::misfits;
 use crate::inline::ValidationError;
-use crate::physics::{Level, Physics, Violation, expectation_by_name};
+use crate::physics::{Level, Physics, Violation, expectation};
 use crate::tensors::{TensorsOptions, list};
 
 /// A tensor and what is to be said of it.
@@ -60,10 +60,7 @@ pub fn analyze<P: Pipeline>(
         .into_iter()
         .enumerate()
         .map(|(position, row)| {
-            let expected = match model {
-                Some(model) => model.expectation(position),
-                None => expectation_by_name(&row.name),
-            };
+            let expected = expectation(model, position, &reader.tensors()[position]);
             let violations =
                 row.stats.as_ref().map(|stats| Physics::ALL.violations(&row.name, stats, expected)).unwrap_or_default();
             AnalyzedTensor {

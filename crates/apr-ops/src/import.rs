@@ -273,6 +273,11 @@ pub fn prepare<'a>(
         let misfit = vocabulary_misfit(rows, |key| prepared.view.metadata().get(key));
         prepared.misfits.extend(misfit.filter(|_| options.validation.structure));
     }
+    if options.validation.structure {
+        let metadata = prepared.view.metadata();
+        let misfit = filterbank_misfit(metadata, prepared.view.tensors(), |key| metadata.get(key));
+        prepared.misfits.extend(misfit);
+    }
     // Whoever opens the file later should know what was let pass.
     if !prepared.misfits.is_empty() && !options.validation.stop {
         let misfits = serde_json::to_value(&prepared.misfits).unwrap_or_default();
@@ -326,32 +331,25 @@ fn of_family<'a>(reader: &'a dyn CheckpointReader, model: &FamilyModel<'_>, opti
     let (misfits, warnings) = errors_and_warnings(misfits(mismatches));
     Prepared {
         validator: InlineValidator::for_checkpoint(validation, reader.tensors(), Some(model)),
-        family: Some(note(model, &options.architecture, &view, reader)),
+        family: Some(note(model, &view, reader)),
         misfits,
         warnings,
         view,
     }
 }
 
-fn note(
-    model: &FamilyModel<'_>,
-    architecture: &Architecture,
-    view: &View<'_>,
-    reader: &dyn CheckpointReader,
-) -> FamilyNote {
-    let by_name = reader.metadata().text(keys::MODEL_TYPE).is_some_and(|told| model.family().is_called(told));
-    let told = by_name || reader.metadata().get(keys::GGUF).is_some();
+fn note(model: &FamilyModel<'_>, view: &View<'_>, reader: &dyn CheckpointReader) -> FamilyNote {
     FamilyNote {
         name: model.family().name().to_owned(),
         title: model.family().title().to_owned(),
-        guessed: !told && matches!(architecture, Architecture::Auto),
+        guessed: model.is_guessed(),
         convention: model.naming().convention.clone(),
         renamed: view.tensors().iter().zip(reader.tensors()).filter(|(new, old)| new.name != old.name).count(),
     }
 }
 
 /// Unknown and missing tensors that are compared with one another: where there are more, none of them was renamed.
-const COMPARED: usize = 20;
+pub(crate) const COMPARED: usize = 20;
 
 /// Mismatches, with a hint where an unknown tensor looks like a missing one.
 pub(crate) fn misfits(mismatches: Vec<Mismatch>) -> Vec<ValidationError> {
@@ -489,7 +487,9 @@ pub fn restore<'a>(
     let (misfits, odd) = errors_and_warnings(mismatches.map(misfits).unwrap_or_default());
     let model = family_of(&view, families, architecture)?;
     let validator = InlineValidator::for_checkpoint(validation, view.tensors(), model.as_ref());
-    let family = model.as_ref().map(|model| note(model, architecture, &view, reader));
+    // What a format can't hold no longer says what the model is; the source did.
+    let guessed = source.as_ref().or(model.as_ref()).is_some_and(FamilyModel::is_guessed);
+    let family = model.as_ref().map(|model| FamilyNote { guessed, ..note(model, &view, reader) });
     let is_known = model.is_some();
     drop(model);
     let warnings = warnings.into_iter().chain(odd).collect();
@@ -571,6 +571,34 @@ pub(crate) fn vocabulary_misfit<'m>(rows: u64, get: impl Fn(&str) -> Option<&'m 
         level: Level::Error,
         message: format!("the tokenizer has {has}, the embedding {takes}: the last ids have none"),
         reason: Box::new(Reason::Claim(Claim::Vocabulary { tokens, rows })),
+    })
+}
+
+/// Mels that the network takes, as the configuration says.
+pub(crate) fn expected_mels(metadata: &Metadata) -> Option<u64> {
+    let config = metadata.object(keys::ARCHITECTURE)?;
+    ["num_mel_bins", "n_mels"].iter().find_map(|key| config.get(*key)?.as_u64())
+}
+
+/// Holds the mel filterbank, or what is said of it, against the mels that the network takes (QA 48): with another number,
+/// no sound can go in.
+pub(crate) fn filterbank_misfit<'m>(
+    metadata: &Metadata,
+    tensors: &[TensorInfo],
+    get: impl Fn(&str) -> Option<&'m Value>,
+) -> Option<ValidationError> {
+    let expected = expected_mels(metadata)?;
+    let stored = tensors.iter().find(|info| info.name == keys::MEL_FILTERBANK_TENSOR);
+    let stored = stored.and_then(|info| info.shape.dims().first().copied());
+    let written = || get("mel_filterbank_shape")?.get(0)?.as_u64();
+    let made = || get("audio_config")?.get("n_mels")?.as_u64();
+    let filters = [stored, written(), made()].into_iter().flatten().find(|&filters| filters != expected)?;
+    let has = counted(filters, "mel filter");
+    Some(ValidationError {
+        tensor: keys::MEL_FILTERBANK_TENSOR.to_owned(),
+        level: Level::Error,
+        message: format!("the sound becomes {has}, but the configuration's num_mel_bins is {expected}"),
+        reason: Box::new(Reason::Claim(Claim::Mels { filters, expected })),
     })
 }
 

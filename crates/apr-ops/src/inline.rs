@@ -5,7 +5,7 @@ use apr_arch::{Contradiction, FamilyModel, Mismatch, TensorExpectation};
 use apr_tensor::stats::{Moments, Scratch, Stats};
 use serde::Serialize;
 
-use crate::physics::{Level, Physics, Violation, expectation_by_name};
+use crate::physics::{Level, Physics, Violation, expectation, expectation_by_name};
 
 /// What is checked, and whether the first error ends the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,6 +87,13 @@ pub enum Claim {
         tokens: u64,
         /// Rows of the embedding.
         rows: u64,
+    },
+    /// The mel filterbank makes another number of mels than the network takes.
+    Mels {
+        /// Mels of the filterbank.
+        filters: u64,
+        /// Mels that the configuration asks for.
+        expected: u64,
     },
 }
 
@@ -176,10 +183,7 @@ impl InlineValidator {
     /// A validator for the tensors of a checkpoint, in their order and under their names.
     #[must_use]
     pub fn for_checkpoint(config: ValidationConfig, tensors: &[TensorInfo], model: Option<&FamilyModel<'_>>) -> Self {
-        let expectations = tensors.iter().enumerate().map(|(position, info)| match model {
-            Some(model) => model.expectation(position),
-            None => expectation_by_name(&info.name),
-        });
+        let expectations = tensors.iter().enumerate().map(|(position, info)| expectation(model, position, info));
         Self::expecting(config, tensors, expectations)
     }
 

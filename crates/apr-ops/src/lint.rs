@@ -1,10 +1,11 @@
 //! Best practices and conventions (seed 001 §4.11): what is not wrong, but could be better.
 
-use apr::{CheckpointReader, Escaped, FormatId, Result, TensorInfo, keys};
+use apr::{CheckpointReader, Escaped, FormatId, Metadata, Result, TensorInfo, keys};
 use apr_arch::FamilyModel;
 use apr_core::ExtentKind;
 use serde::Serialize;
 
+use crate::import::{COMPARED, expected_mels, filterbank_misfit, learn_from};
 use crate::quantize::Scheme;
 use crate::{counted, nearest};
 
@@ -107,6 +108,7 @@ pub fn lint(reader: &dyn CheckpointReader, file: &str, model: Option<&FamilyMode
     if !has_conventions(reader) {
         alignment(reader, &mut remarks);
     }
+    filterbank(reader, &mut remarks)?;
     compression(reader, &mut remarks);
     structure(reader, &mut remarks)?;
     let mut remarks = remarks.0;
@@ -173,6 +175,12 @@ fn naming_of_family(reader: &dyn CheckpointReader, model: &FamilyModel<'_>, rema
             _ => None,
         })
         .collect();
+    if model.is_guessed() {
+        let title = model.family().title();
+        let message = format!("the family {title} is a guess by the tensors' names: no metadata say what the model is");
+        remarks.add(Severity::Info, Topic::Metadata, message);
+    }
+    let mut unknown = 0;
     for (position, info) in reader.tensors().iter().enumerate() {
         match model.canonical(position) {
             Some(canonical) if canonical == info.name || has_conventions(reader) => {}
@@ -182,7 +190,10 @@ fn naming_of_family(reader: &dyn CheckpointReader, model: &FamilyModel<'_>, rema
             }
             None if reader.metadata().auxiliary_tensor() == Some(&info.name) => {}
             None => {
-                let similar = nearest(&info.name, missing.iter().map(String::as_str), 1);
+                unknown += 1;
+                // Where there are more, none of them was renamed.
+                let compared = if unknown <= COMPARED { COMPARED } else { 0 };
+                let similar = nearest(&info.name, missing.iter().take(compared).map(String::as_str), 1);
                 let hint = similar.first().map_or(String::new(), |name| format!("; '{name}' is missing"));
                 let title = model.family().title();
                 let message = format!("'{}' is no tensor of the {title} family{hint}", info.name);
@@ -211,6 +222,20 @@ fn by_general_rules(name: &str) -> Option<String> {
         _ => stem.to_owned(),
     };
     (better != name).then_some(better)
+}
+
+/// A filterbank that the network can't take (QA 48).
+fn filterbank(reader: &dyn CheckpointReader, remarks: &mut Remarks) -> Result<()> {
+    let metadata = reader.metadata();
+    if expected_mels(metadata).is_none() {
+        return Ok(());
+    }
+    let learnt: Metadata = learn_from(reader)?.metadata.into_iter().collect::<serde_json::Map<_, _>>().into();
+    let get = |key: &str| metadata.get(key).or_else(|| learnt.get(key));
+    if let Some(misfit) = filterbank_misfit(metadata, reader.tensors(), get) {
+        remarks.add(Severity::Warn, Topic::Structure, misfit.message);
+    }
+    Ok(())
 }
 
 fn alignment(reader: &dyn CheckpointReader, remarks: &mut Remarks) {

@@ -1,7 +1,7 @@
 //! Whether a tensor's values are those of a healthy model (seed 001 §10.9, §10.10).
 
-use apr::DType;
-use apr_arch::{Kind, Range, TensorExpectation};
+use apr::{DType, TensorInfo};
+use apr_arch::{FamilyModel, Kind, Range, TensorExpectation};
 use apr_tensor::stats::Stats;
 use serde::Serialize;
 
@@ -125,16 +125,21 @@ impl std::fmt::Display for Violation {
             }
             Self::Zero => f.write_str("every value is zero"),
             Self::Mean { mean, expected, kind, .. } => {
-                write!(f, "the mean of this {} is {}; {expected} is healthy", kind.name(), number(*mean))
+                write!(f, "the mean of this {} is {}; {} is healthy", kind.name(), number(*mean), bounds(*expected))
             }
             Self::Std { std, expected, kind } => {
-                write!(f, "the standard deviation of this {} is {}; {expected} is healthy", kind.name(), number(*std))
+                let (name, std) = (kind.name(), number(*std));
+                write!(f, "the standard deviation of this {name} is {std}; {} is healthy", bounds(*expected))
             }
             Self::Negative { min } => {
                 write!(f, "a filterbank has no negative values, this one goes down to {}", number(*min))
             }
         }
     }
+}
+
+fn bounds(range: Range) -> String {
+    format!("[{}, {}]", number(range.low), number(range.high))
 }
 
 /// Which violations to look for.
@@ -188,7 +193,8 @@ fn mean(stats: &Stats, TensorExpectation { kind, mean, must, .. }: TensorExpecta
 
 fn deviation(stats: &Stats, TensorExpectation { kind, std, .. }: TensorExpectation) -> Option<Violation> {
     let (std, expected) = (stats.std?, std?);
-    let wrong = stats.count >= FEWEST_VALUES && !expected.contains(std);
+    // Nothing but zeros is a violation of its own.
+    let wrong = stats.count >= FEWEST_VALUES && stats.zeros < stats.count && !expected.contains(std);
     wrong.then_some(Violation::Std { std, expected, kind })
 }
 
@@ -206,11 +212,28 @@ fn may_not_be_zero(name: &str, kind: Option<Kind>) -> bool {
     }
 }
 
-/// What to expect of a tensor that no family knows: layer norms have names of their own, and being a guess, their ranges
-/// only warn.
+/// What to expect of a tensor that no family knows: layer norms and projections have names of their own, and being a
+/// guess, their ranges only warn.
 #[must_use]
 pub fn expectation_by_name(name: &str) -> Option<TensorExpectation> {
     Kind::of_name(name).map(|kind| TensorExpectation { must: false, ..kind.expectation() })
+}
+
+/// What to expect of the tensor at this position of a checkpoint: what its family says, or else its name. Integers and
+/// 8-bit floats have their scales in other tensors, so their deviations say nothing.
+#[must_use]
+pub fn expectation(model: Option<&FamilyModel<'_>>, position: usize, info: &TensorInfo) -> Option<TensorExpectation> {
+    let expected = match model {
+        Some(model) => model.expectation(position)?,
+        None => {
+            let outputs = info.shape.dims().first().copied().unwrap_or(1);
+            let inputs = info.shape.elements().unwrap_or(u64::MAX).checked_div(outputs).unwrap_or(1);
+            expectation_by_name(&info.name)?.for_width(inputs)
+        }
+    };
+    let dtype = info.dtype;
+    let is_scaled_elsewhere = !dtype.is_quantized() && (!dtype.is_float() || dtype.block_bytes() == 1);
+    Some(if is_scaled_elsewhere { TensorExpectation { std: None, ..expected } } else { expected })
 }
 
 #[cfg(test)]
@@ -240,7 +263,12 @@ mod tests {
         let found = violations(&[f32::NAN, f32::INFINITY, 9.0, 9.0, 9.0, 9.0, 9.0, 9.0], Some(Kind::Linear), "w");
         assert!(matches!(
             found[..],
-            [Violation::Nan { count: 1, of: 8 }, Violation::Infinite { .. }, Violation::Mean { .. }]
+            [
+                Violation::Nan { count: 1, of: 8 },
+                Violation::Infinite { .. },
+                Violation::Mean { .. },
+                Violation::Std { .. }
+            ]
         ));
         assert_eq!(found[2].level(), Level::Warning, "a linear layer's mean should be near zero");
     }

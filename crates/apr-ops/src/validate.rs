@@ -12,10 +12,11 @@ use apr_tensor::stats::Moments;
 pub use report::{Check, CheckOutcome, Finding, Status, ValidateReport};
 
 use crate::chunks::{Chunk, chunks, pieces, take};
-use crate::import::{false_claims, learn_from, misfits, vocabulary_misfit};
+use crate::companions::Learnt;
+use crate::import::{expected_mels, false_claims, filterbank_misfit, learn_from, misfits, vocabulary_misfit};
 use crate::integrity::{Checks, Mismatch, mismatches};
 pub use crate::physics::Level;
-use crate::physics::{Physics, Violation, expectation_by_name};
+use crate::physics::{Physics, Violation, expectation};
 use crate::values::{self, Buffers};
 use crate::{Progress, counted};
 
@@ -100,7 +101,7 @@ pub fn validate<P: Pipeline>(
     let mut pass = Pass::new(reader, file, model, options);
     pass.check_shapes();
     pass.check_hyperparameters();
-    pass.check_vocabulary()?;
+    pass.check_companions()?;
     let jobs = pass.jobs()?;
     let wants_sums = pass.wants_sums();
     let produce = |at: usize, slot: &mut Slot| produce(reader, options, wants_sums, jobs[at], slot);
@@ -412,10 +413,7 @@ impl<'a> Pass<'a> {
         let beyond = std::mem::take(&mut self.beyond);
         let info = &self.reader.tensors()[tensor];
         let (name, dtype) = (info.name.clone(), info.dtype);
-        let expectation = match self.model {
-            Some(model) => model.expectation(tensor),
-            None => expectation_by_name(&name),
-        };
+        let expectation = expectation(self.model, tensor, info);
         for violation in self.options.values().violations(&name, &stats, expectation) {
             let check = match violation {
                 Violation::Nan { .. } | Violation::Infinite { .. } => Check::Finite,
@@ -454,8 +452,9 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Holds the tokenizer against the embedding, and tells what an import has let pass.
-    fn check_vocabulary(&mut self) -> Result<()> {
+    /// Holds the tokenizer against the embedding and the filterbank against the configuration, and reports what an import
+    /// has let pass.
+    fn check_companions(&mut self) -> Result<()> {
         if !self.options.shapes {
             return Ok(());
         }
@@ -465,14 +464,17 @@ impl<'a> Pass<'a> {
             let message = format!("an import let {what} pass, which the metadata list under '{}'", keys::VIOLATIONS);
             self.find(Level::Warning, Check::Shapes, None, message);
         }
-        let Some(rows) = self.model.and_then(|model| model.dimension("vocab")) else { return Ok(()) };
+        let metadata = self.reader.metadata();
+        let rows = self.model.and_then(|model| model.dimension("vocab"));
+        let asks = rows.is_some() || expected_mels(metadata).is_some();
         // An import has written down what a folder's files say.
-        let learnt: Metadata = match self.reader.metadata().get("tokenizer.vocab_size") {
-            Some(_) => Metadata::new(),
-            None => learn_from(self.reader)?.metadata.into_iter().collect::<serde_json::Map<_, _>>().into(),
-        };
-        let get = |key: &str| self.reader.metadata().get(key).or_else(|| learnt.get(key));
-        if let Some(misfit) = vocabulary_misfit(rows, get) {
+        let is_written = metadata.get("tokenizer.vocab_size").is_some() && metadata.get("audio_config").is_some();
+        let learnt = if asks && !is_written { learn_from(self.reader)? } else { Learnt::default() };
+        let in_files: Metadata = learnt.metadata.into_iter().collect::<serde_json::Map<_, _>>().into();
+        let get = |key: &str| metadata.get(key).or_else(|| in_files.get(key));
+        let vocabulary = rows.and_then(|rows| vocabulary_misfit(rows, get));
+        let filterbank = filterbank_misfit(metadata, self.reader.tensors(), get);
+        for misfit in vocabulary.into_iter().chain(filterbank) {
             self.find(misfit.level, Check::Shapes, None, misfit.message).tensor = Some(misfit.tensor);
         }
         Ok(())
@@ -592,7 +594,7 @@ impl<'a> Pass<'a> {
                 Check::Physics,
                 seen(physics, String::new()).map(|_| match self.family("ranges") {
                     Ok(detail) => detail,
-                    Err(_) => "layer norms, by their names".to_owned(),
+                    Err(_) => "layer norms and projections, by their names".to_owned(),
                 }),
             ),
             (
@@ -619,8 +621,9 @@ impl<'a> Pass<'a> {
     }
 
     fn family(&self, what: &str) -> Result<String, &'static str> {
-        let title = self.model.map(|model| model.family().title()).ok_or("the family is not known")?;
-        Ok(format!("{what} of the {title} family"))
+        let model = self.model.ok_or("the family is not known")?;
+        let guessed = if model.is_guessed() { ", by the tensors' names" } else { "" };
+        Ok(format!("{what} of the {} family{guessed}", model.family().title()))
     }
 
     fn outcome(&self, check: Check, detail: Result<String, &str>) -> CheckOutcome {

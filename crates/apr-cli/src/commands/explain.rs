@@ -90,7 +90,8 @@ fn render_code(out: &mut dyn Write, explanation: &ErrorExplanation) -> io::Resul
 fn render_model(out: &mut dyn Write, model: &ModelExplanation) -> io::Result<()> {
     if let Some(description) = &model.description {
         let size = description.size.as_ref().map_or_else(String::new, |size| format!(" ({size})"));
-        writeln!(out, "This is a {BOLD}**{}{size}**{BOLD:#} model.", Escaped(&description.title))?;
+        let guessed = if description.guessed { ", to judge by the names of its tensors" } else { "" };
+        writeln!(out, "This is a {BOLD}**{}{size}**{BOLD:#} model{guessed}.", Escaped(&description.title))?;
     } else {
         let told = model.model_type.as_deref().filter(|told| *told != "unknown");
         let told = told.map_or_else(String::new, |told| format!(" and that calls itself '{}'", Escaped(told)));

@@ -285,7 +285,8 @@ fn render_more(out: &mut dyn Write, total: usize, rows: usize) -> io::Result<()>
 fn family_name(family: &Description) -> String {
     let size = family.size.as_ref().map_or_else(String::new, |size| format!(" ({size})"));
     let purpose = family.purpose.as_ref().map_or_else(String::new, |purpose| format!(", {purpose}"));
-    Escaped(&format!("{}{size}{purpose}", family.title)).to_string()
+    let guessed = if family.guessed { " (a guess by the tensors' names)" } else { "" };
+    Escaped(&format!("{}{size}{purpose}{guessed}", family.title)).to_string()
 }
 
 /// How sound or images are prepared for the model.

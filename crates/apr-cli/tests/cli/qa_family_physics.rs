@@ -116,6 +116,41 @@ fn qa_35_a_linear_weight_with_a_mean_of_one_warns() {
     }
 }
 
+#[test]
+fn qa_35_a_projection_a_hundred_times_too_wide_or_a_millionth_warns() {
+    let weights = [
+        ("bert", "encoder.layer.1.attention.self.query.weight", "encoder.layer.1.attention.self.query.weight"),
+        ("llama", "model.layers.0.self_attn.q_proj.weight", "layers.0.attn.q_proj.weight"),
+        ("whisper", "model.decoder.layers.1.fc1.weight", "decoder.layers.1.fc1.weight"),
+    ];
+    for (family, name, canonical) in weights {
+        for factor in [100.0, 1e-6] {
+            let sandbox = TinyModel::new(family).map(name, |value| factor * value).sandbox();
+            assert_odd(&sandbox, name, canonical, "the standard deviation of this linear weight is ");
+            sandbox
+                .apr("convert m -o c.safetensors")
+                .ok()
+                .says(&["1 odd", "the standard deviation of this linear weight"]);
+        }
+    }
+    // Where no family is known, the names of the specification speak.
+    let name = "model.layers.0.self_attn.q_proj.weight";
+    let strange = TinyModel::new("llama").configured("model_type", "granite");
+    let sandbox = strange.map(name, |value| 100.0 * value).sandbox();
+    sandbox.apr("validate m --physics").ok().says(&[&format!("'{name}': the standard deviation")]);
+}
+
+/// The fixture was trained by another program; nothing in it is odd.
+#[test]
+fn qa_35_a_trained_model_has_no_odd_deviation() {
+    let sandbox = Sandbox::new();
+    for name in ["config.json", "model.safetensors"] {
+        let bytes = std::fs::read(apr_testkit::locate::fixture("tiny-llama").join(name)).expect("the fixture is there");
+        sandbox.write(&format!("llama/{name}"), bytes);
+    }
+    sandbox.apr("validate llama --strict").clean();
+}
+
 /// What a Whisper model's feature extractor has beside its weights: ten mels of nine bins, one of which is this.
 fn preprocessor(weight: f64) -> String {
     let mut filters = vec![vec![0.125; 9]; 10];

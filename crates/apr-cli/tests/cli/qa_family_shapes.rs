@@ -209,3 +209,26 @@ fn qa_48_what_an_import_adds_is_no_stranger_in_the_model() {
     sandbox.apr("export m.apr -o back").ok();
     assert_eq!(sandbox.read("back/model.safetensors"), sandbox.read("m/model.safetensors"));
 }
+
+#[test]
+fn qa_48_a_filterbank_of_another_number_of_mels_fails() {
+    let sandbox = TinyModel::new("whisper").sandbox();
+    let preprocessor = |mels: usize| {
+        serde_json::json!({
+            "feature_size": mels, "n_fft": 16, "hop_length": 8, "sampling_rate": 16000,
+            "mel_filters": vec![[0.125; 9]; mels],
+        })
+    };
+    sandbox.write("m/preprocessor_config.json", preprocessor(12).to_string());
+    let what = "the sound becomes 12 mel filters, but the configuration's num_mel_bins is 10";
+    refused(&sandbox, &[what]);
+    sandbox.apr("validate m").fails(5, &[what, "INVALID"]);
+    sandbox.apr("validate m --shapes").fails(5, &[what]);
+    sandbox.apr("lint m").says(&[what]);
+    // Whoever lets it pass has it in the file.
+    sandbox.apr("import m -o m.apr --relaxed").ok();
+    sandbox.apr("validate m.apr").fails(5, &[what, "INVALID"]);
+    sandbox.apr("lint m.apr").says(&[what]);
+    sandbox.write("m/preprocessor_config.json", preprocessor(10).to_string());
+    sandbox.apr("validate m").ok().says(&["\nVALID"]);
+}

@@ -6,7 +6,7 @@ use apr_tensor::stats::Stats;
 use serde::Serialize;
 
 use crate::inspect::inspect;
-use crate::physics::{Physics, Violation, expectation_by_name};
+use crate::physics::{Physics, Violation, expectation};
 use crate::tensors::{TensorsOptions, find, list, named};
 use crate::{Progress, closest};
 
@@ -104,10 +104,7 @@ pub fn explain_tensor<P: Pipeline>(
     let options = TensorsOptions { filter: Some(named(&info.name)?), stats: true, ..TensorsOptions::default() };
     let stats = list(reader, "", &options, pipeline, progress)?.tensors.into_iter().next().and_then(|row| row.stats);
     let canonical = model.and_then(|model| model.canonical(position));
-    let expected = match model {
-        Some(model) => model.expectation(position),
-        None => expectation_by_name(&info.name),
-    };
+    let expected = expectation(model, position, info);
     let violations = stats.as_ref().map(|stats| Physics::ALL.violations(&info.name, stats, expected));
     Ok(Ok(TensorExplanation {
         name: info.name.clone(),

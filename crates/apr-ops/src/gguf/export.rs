@@ -65,7 +65,8 @@ pub fn export<'a>(
     architecture: &Architecture,
     tokenizer: Vec<KeyValue>,
 ) -> Result<GgufExport<'a>> {
-    let model = family_of(reader, families, architecture)?.ok_or_else(|| unknown_family(reader.metadata()))?;
+    let model =
+        family_of(reader, families, architecture)?.ok_or_else(|| unknown_family(reader.metadata(), families))?;
     if model.is_in_gguf_layout() && reader.metadata().get(keys::GGUF).is_some() {
         return Ok(as_it_is(reader, &model));
     }
@@ -108,14 +109,41 @@ pub fn export<'a>(
     let other = other_activation(&facts.config, &held);
     forget_what_is_held(view.metadata_mut(), &held, other.is_some());
     warnings.extend(other);
+    let is_stranger = families.stranger(reader.metadata()).is_some();
+    warnings.extend(beyond_family(view.metadata(), &keys, view.tensors(), is_stranger));
     Ok(GgufExport { view, dtypes, losses, warnings })
 }
 
-fn unknown_family(metadata: &Metadata) -> Error {
-    match metadata.text(keys::MODEL_TYPE) {
+fn unknown_family(metadata: &Metadata, families: &Families) -> Error {
+    match families.stranger(metadata) {
         Some(told) => Error::format(format!("llama.cpp needs to know the family, and '{told}' is none that apr knows")),
         None => Error::format("llama.cpp needs to know the family, and neither metadata nor names tell it"),
     }
+}
+
+/// What the configuration has that llama.cpp will not compute with. Of a model that is taken for another family, that is
+/// all that GGUF can't hold; of others, what scales values.
+fn beyond_family(metadata: &Metadata, keys: &[KeyValue], tensors: &[TensorInfo], is_stranger: bool) -> Option<String> {
+    let config = metadata.object(keys::ARCHITECTURE)?;
+    // Ids of tokens are the tokenizer's business, which has a warning of its own.
+    let lost = apr_gguf::lost_hyperparameters(metadata, keys, tensors).into_iter();
+    let lost = lost.filter(|name| !name.ends_with("_token_id"));
+    let counts = |name: &&str| is_stranger || config.get(*name).is_some_and(|value| is_scale(name, value));
+    let listed: Vec<String> =
+        lost.filter(counts).filter_map(|name| Some(format!("{name} = {}", config.get(name)?))).collect();
+    (!listed.is_empty()).then(|| {
+        let listed = listed.join(", ");
+        format!(
+            "GGUF can't express for this architecture, and llama.cpp computes without: {listed}; results will differ"
+        )
+    })
+}
+
+/// Whether an entry of a configuration multiplies values on their way through the network.
+fn is_scale(name: &str, value: &Value) -> bool {
+    let is_named_so =
+        ["multiplier", "scaling", "scale"].iter().any(|end| name.ends_with(end)) || name.starts_with("scale_");
+    is_named_so && value.as_f64().is_some_and(|factor| factor != 1.0)
 }
 
 fn set_keys(metadata: &mut Metadata, keys: &[KeyValue]) {
