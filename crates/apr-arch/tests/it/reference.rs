@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use apr_arch::{Families, HUGGING_FACE, Mismatch};
+use apr_arch::{Families, HUGGING_FACE, Kind, Mismatch};
 use apr_core::{DType, Metadata, TensorInfo};
 use apr_testkit::locate::fixture;
 use serde_json::Value;
@@ -138,5 +138,33 @@ fn a_broken_checkpoint_is_not_passed() {
             }
         }
         assert!(missed.is_empty(), "{name}: a longer {missed:?} is not noticed");
+    }
+}
+
+/// The laws are those of `torch.nn.init` and of the models' own initialisers, none of them the tables'.
+#[test]
+fn initial_deviations_are_healthy_and_absurd_ones_are_not() {
+    let families = Families::builtin();
+    for Case { name, tensors, metadata, .. } in cases() {
+        let model = families.identify(&tensors, &metadata).expect("identified");
+        for (at, info) in tensors.iter().enumerate() {
+            let expected = model.expectation(at).expect("known");
+            // The length of a weight norm's direction means nothing.
+            let is_free = ["weight_v", "original1"].iter().any(|end| info.name.ends_with(end));
+            if is_free || !matches!(expected.kind, Kind::Linear | Kind::Head | Kind::Conv) {
+                continue;
+            }
+            let std = expected.std.expect("a range");
+            let dims = info.shape.dims();
+            let inputs = dims[1..].iter().product::<u64>() as f64;
+            let (kaiming, xavier) = ((1.0 / (3.0 * inputs)).sqrt(), (2.0 / (inputs + dims[0] as f64)).sqrt());
+            // GPT-2 shrinks its outputs by the layers' root; 126 is as many as there are.
+            for law in [0.02, 0.02 / 252_f64.sqrt(), kaiming, xavier, 1.0 / inputs.sqrt()] {
+                assert!(std.contains(law), "{name}: {} of {law} in {std}", info.name);
+            }
+            for absurd in [0.02 * 1e-6, 100.0, 0.0] {
+                assert!(!std.contains(absurd), "{name}: {} of {absurd} in {std}", info.name);
+            }
+        }
     }
 }
