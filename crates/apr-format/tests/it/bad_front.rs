@@ -1,10 +1,10 @@
 //! Headers and metadata that are wrong or odd.
 
+use crate::support::{open, refused, sound};
 use apr_core::{CheckpointReader, Limits};
 use apr_format::apr2;
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
 use apr_testkit::{SparseSource, corrupt, peak_memory};
-use crate::support::{open, refused, sound};
 
 /// A builder, the code its file is refused with, where, and a part of the message.
 type Case = (Apr2Builder, &'static str, u64, &'static str);

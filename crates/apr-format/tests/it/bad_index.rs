@@ -1,9 +1,9 @@
 //! Index entries that are wrong or odd.
 
+use crate::support::{open, pattern, refused, sound};
 use apr_core::{CheckpointReader, DType, Error};
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
 use apr_testkit::read_everything;
-use crate::support::{open, pattern, refused, sound};
 
 type Change = fn(&mut Apr2Entry);
 

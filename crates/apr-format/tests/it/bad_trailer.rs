@@ -1,9 +1,9 @@
 //! Trailer blocks and footers that are wrong, missing or elsewhere.
 
+use crate::support::{open, refused, sound};
 use apr_core::{CheckpointReader, Error};
 use apr_testkit::apr2::{Apr2Block, Apr2Builder, Apr2Footer};
 use apr_testkit::{corrupt, read_everything};
-use crate::support::{open, refused, sound};
 
 const SIGNED: u32 = 1 << 5;
 const LICENSED: u32 = 1 << 8;

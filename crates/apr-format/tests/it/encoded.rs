@@ -2,13 +2,13 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::support::{Model, Tensor, tensor};
 use apr_core::digest::TensorDigest;
 use apr_core::{CheckpointReader, CheckpointWriter, Code, DType, Error, Limits, Metadata, Notes};
 use apr_format::apr2::{self, Apr2Reader, CompanionFile, Encrypt, Keys, WriteOptions};
 use apr_format::codec::Choice;
 use apr_format::crypto::{Argon2Costs, DecryptionKey, EncrBlock, Lock, PublicKey, SignBlock, SigningKey, Unlock};
 use apr_testkit::corrupt;
-use crate::support::{Model, Tensor, tensor};
 
 /// Costs that tests can afford.
 const CHEAP: Argon2Costs = Argon2Costs { m: 8, t: 1, p: 1 };

@@ -1,9 +1,9 @@
 //! The bytes themselves: golden files, and what a plan promises.
 
+use crate::support::{Model, bytes_of, open, pattern, refused, sound, tensor};
 use apr_core::{CheckpointReader, CheckpointWriter, DType, ExtentKind, Metadata, TensorInfo};
 use apr_format::apr2::{self, CompanionFile, WriteOptions};
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
-use crate::support::{Model, bytes_of, open, pattern, refused, sound, tensor};
 
 /// The builder's file has no room for notes of losses unless asked; the writer leaves a kilobyte.
 const SLACK: usize = 1024;

@@ -1,10 +1,10 @@
 //! What a reader touches, and how it answers for single tensors.
 
+use crate::support::{Model, open, sound, tensor};
 use apr_core::{CheckpointReader, Code, DType, Limits};
 use apr_format::apr2::{self, CompanionFile};
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
 use apr_testkit::{CountingSource, SparseSource, peak_memory};
-use crate::support::{Model, open, sound, tensor};
 
 #[test]
 fn one_tensor_costs_the_front_the_trailer_and_that_tensor() {

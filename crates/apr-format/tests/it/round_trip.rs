@@ -1,10 +1,10 @@
 //! What is written comes back: tensors, order, bytes, metadata, companions.
 
+use crate::support::{Model, Tensor, bytes_of, open, pattern};
 use apr_core::{CheckpointReader, CheckpointWriter, DType, Metadata, StoredRange, TensorInfo, keys};
 use apr_format::apr2::CompanionFile;
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
-use crate::support::{Model, Tensor, bytes_of, open, pattern};
 
 /// Any dtype with a number and any shape that goes with it, of at most a few thousand elements.
 fn any_info() -> impl Strategy<Value = (DType, Vec<u64>)> {

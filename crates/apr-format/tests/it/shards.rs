@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::support::{Model, Tensor, bytes_of, tensor};
 use apr_core::{CheckpointReader, CheckpointWriter, Code, DType, Error, Limits, Loss, MemoryFolder, Metadata, Notes};
 use apr_format::apr2::{self, CompanionFile, Flags, Keys, ShardedApr2, WriteOptions, open_manifest};
 use apr_format::crypto::{PublicKey, SignBlock, SigningKey};
@@ -9,7 +10,6 @@ use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
 use apr_testkit::{FolderInMemory, corrupt, peak_memory, read_everything};
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use crate::support::{Model, Tensor, bytes_of, tensor};
 
 /// Writes a model as shards, chunk by chunk, and gives the files.
 fn cut(model: &Model, shard_size: u64) -> FolderInMemory {
@@ -136,7 +136,7 @@ fn a_sharded_model_reads_as_the_single_file_does() {
             writer.write_chunk(&mut file, &tensor.bytes, None).expect("planned");
         }
         writer.finish(&mut file, &Notes::default()).expect("all tensors");
-        support::open(file)
+        crate::support::open(file)
     };
     for size in [1, 20, 60, 100, 300] {
         let folder = cut(&model, size);
@@ -503,7 +503,7 @@ proptest! {
         let folder = cut(&model, size);
         let reader: Box<dyn CheckpointReader> = match folder.0.get("model.apr") {
             Some(_) => Box::new(open(&folder).expect("a sound model")),
-            None => Box::new(support::open(folder.0.values().next().expect("a file").clone())),
+            None => Box::new(crate::support::open(folder.0.values().next().expect("a file").clone())),
         };
         prop_assert_eq!(reader.tensors(), model.infos());
         for (position, tensor) in model.tensors.iter().enumerate() {

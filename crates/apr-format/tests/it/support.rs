@@ -4,7 +4,7 @@
 use apr_core::{CheckpointReader, CheckpointWriter, DType, Error, Limits, Loss, Metadata, Notes, TensorInfo};
 use apr_format::apr2::{self, Apr2Reader, CompanionFile, WriteOptions};
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
-use apr_testkit::{peak_memory};
+use apr_testkit::peak_memory;
 
 /// A tensor with its bytes.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,10 +1,10 @@
 //! Small files cut at every offset and with every bit flipped.
 
+use crate::support::{Model, bytes_of, open, refused, sound, tensor};
 use apr_core::{CheckpointReader, DType, Limits};
 use apr_format::apr2::{self, CompanionFile};
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
 use apr_testkit::{corrupt, peak_memory, read_everything};
-use crate::support::{Model, bytes_of, open, refused, sound, tensor};
 
 /// Files small enough for every offset, with every feature between them.
 fn small_files() -> Vec<Vec<u8>> {

@@ -1,9 +1,9 @@
 //! Tied tensors: bit 13 in the index, the target in the metadata.
 
+use crate::support::{bytes_of, open, pattern, refused};
 use apr_core::{CheckpointReader, DType};
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
 use apr_testkit::read_everything;
-use crate::support::{bytes_of, open, pattern, refused};
 
 const TIED: u32 = 1 << 13;
 

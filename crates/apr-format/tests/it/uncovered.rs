@@ -1,11 +1,11 @@
 //! Bytes of a signed file that no signature covers.
 #![cfg(feature = "signing")]
 
+use crate::support::{Model, tensor};
 use apr_core::digest::TensorDigest;
 use apr_core::{CheckpointReader, CheckpointWriter, Code, DType, ExtentKind, Limits, Notes, Result};
 use apr_format::apr2::{self, Apr2Reader, Changes, FOOTER_LEN, WriteOptions};
 use apr_format::crypto::{PublicKey, SignBlock, SigningKey};
-use crate::support::{Model, tensor};
 
 fn signer() -> SigningKey {
     SigningKey::from_bytes(&[3; 32])

@@ -1,9 +1,9 @@
 //! How bytes come in: in chunks with sums, in too few or too many, with losses to note, to sinks that can't go back.
 
+use crate::support::{Model, bytes_of, open, tensor};
 use apr_core::digest::{CHUNK, ChunkSums};
 use apr_core::{CheckpointReader, CheckpointWriter, Code, DType, IoCause, Loss, Notes, Result, Sink, keys};
 use apr_format::apr2::CompanionFile;
-use crate::support::{Model, bytes_of, open, tensor};
 
 /// A sink that can't go back.
 #[derive(Default)]

@@ -1,6 +1,6 @@
 //! What validation calls valid, an import takes.
 
-use apr::{CheckpointReader, Limits, Serial};
+use apr::{Limits, Serial};
 use apr_arch::Families;
 use apr_ops::import::{Architecture, ImportOptions, family_of, prepare};
 use apr_ops::validate::{ValidateOptions, validate};

@@ -3,7 +3,7 @@
 use apr::{CheckpointReader, DType, FileInfo, FormatId, Metadata, Result, Serial, TensorInfo};
 use apr_core::{Companion, Container, Stored, StoredRange};
 use apr_ops::watermark::{Carriers, MarkKey, Marked, detect};
-use apr_testkit::{peak_memory};
+use apr_testkit::peak_memory;
 
 const MIB: usize = 1 << 20;
 
