@@ -198,7 +198,7 @@ fn digests(state: &[__m512i; 8]) -> [Digest; LANES] {
     words[..8].copy_from_slice(state);
     transposed(words).map(|lane| {
         // SAFETY: both are 64 bytes, and every value of either is valid.
-        let bytes: [u8; BLOCK] = unsafe { core::mem::transmute(lane) };
+        let bytes = unsafe { core::mem::transmute::<__m512i, [u8; BLOCK]>(lane) };
         *bytes.first_chunk().unwrap_or_else(|| unreachable!("64 bytes have 32"))
     })
 }
@@ -214,14 +214,14 @@ fn all(word: u32) -> __m512i {
 #[target_feature(enable = "avx512f")]
 fn load(block: &[u8; BLOCK]) -> __m512i {
     // SAFETY: both are 64 bytes, and every value of either is valid.
-    unsafe { core::mem::transmute(*block) }
+    unsafe { core::mem::transmute::<[u8; BLOCK], __m512i>(*block) }
 }
 
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn vector(words: [u32; LANES]) -> __m512i {
     // SAFETY: both are 64 bytes, and every value of either is valid.
-    unsafe { core::mem::transmute(words) }
+    unsafe { core::mem::transmute::<[u32; LANES], __m512i>(words) }
 }
 
 #[cfg(test)]

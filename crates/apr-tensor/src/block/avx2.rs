@@ -103,7 +103,8 @@ fn q4_0(values: &[[f32; 32]], blocks: &mut [[u8; 18]]) {
             let levels = in_order(_mm256_packus_epi16(words[0], words[1]));
             let (low, high) = (_mm256_castsi256_si128(levels), _mm256_extracti128_si256::<1>(levels));
             // SAFETY: both are 16 bytes, and every value of either is valid.
-            let nibbles: [u8; 16] = unsafe { core::mem::transmute(_mm_or_si128(low, _mm_slli_epi16::<4>(high))) };
+            let nibbles =
+                unsafe { core::mem::transmute::<__m128i, [u8; 16]>(_mm_or_si128(low, _mm_slli_epi16::<4>(high))) };
             block[..2].copy_from_slice(&scale);
             block[2..].copy_from_slice(&nibbles);
         }
@@ -189,26 +190,26 @@ fn in_order(packed: __m256i) -> __m256i {
 #[target_feature(enable = "avx2,f16c")]
 fn load(values: &[f32; 32]) -> [__m256; 4] {
     // SAFETY: both are 128 bytes, and every value of either is valid.
-    unsafe { core::mem::transmute(*values) }
+    unsafe { core::mem::transmute::<[f32; 32], [__m256; 4]>(*values) }
 }
 
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 fn load_one(values: &[f32; 8]) -> __m256 {
     // SAFETY: both are 32 bytes, and every value of either is valid.
-    unsafe { core::mem::transmute(*values) }
+    unsafe { core::mem::transmute::<[f32; 8], __m256>(*values) }
 }
 
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 fn store(lanes: __m256) -> [f32; 8] {
     // SAFETY: both are 32 bytes, and every value of either is valid.
-    unsafe { core::mem::transmute(lanes) }
+    unsafe { core::mem::transmute::<__m256, [f32; 8]>(lanes) }
 }
 
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 fn store_bytes(bytes: __m256i) -> [u8; 32] {
     // SAFETY: both are 32 bytes, and every value of either is valid.
-    unsafe { core::mem::transmute(bytes) }
+    unsafe { core::mem::transmute::<__m256i, [u8; 32]>(bytes) }
 }

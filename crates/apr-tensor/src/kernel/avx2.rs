@@ -250,40 +250,40 @@ fn join<T: Copy + Default, const LEN: usize, const PARTS: usize>(parts: [[T; LEN
 #[target_feature(enable = "avx2")]
 fn load(values: &[f32; 8]) -> __m256 {
     // SAFETY: both are 32 bytes, and every value of either is valid.
-    unsafe { core::mem::transmute(*values) }
+    unsafe { core::mem::transmute::<[f32; 8], __m256>(*values) }
 }
 
 #[inline]
 #[target_feature(enable = "avx2")]
 fn load_4(values: &[f32; 4]) -> __m128 {
     // SAFETY: both are 16 bytes, and every value of either is valid.
-    unsafe { core::mem::transmute(*values) }
+    unsafe { core::mem::transmute::<[f32; 4], __m128>(*values) }
 }
 
 #[inline]
 #[target_feature(enable = "avx2")]
 fn load_halves(stored: &[[u8; 2]; 8]) -> __m128i {
     // SAFETY: both are 16 bytes, and every value of either is valid.
-    unsafe { core::mem::transmute(*stored) }
+    unsafe { core::mem::transmute::<[[u8; 2]; 8], __m128i>(*stored) }
 }
 
 #[inline]
 #[target_feature(enable = "avx2")]
 fn store(lanes: __m256) -> [f32; 8] {
     // SAFETY: both are 32 bytes, and every value of either is valid.
-    unsafe { core::mem::transmute(lanes) }
+    unsafe { core::mem::transmute::<__m256, [f32; 8]>(lanes) }
 }
 
 #[inline]
 #[target_feature(enable = "avx2")]
 fn store_wide(lanes: __m256d) -> [f64; 4] {
     // SAFETY: both are 32 bytes, and every value of either is valid.
-    unsafe { core::mem::transmute(lanes) }
+    unsafe { core::mem::transmute::<__m256d, [f64; 4]>(lanes) }
 }
 
 #[inline]
 #[target_feature(enable = "avx2")]
 fn store_counts(lanes: __m256i) -> [u32; 8] {
     // SAFETY: both are 32 bytes, and every value of either is valid.
-    unsafe { core::mem::transmute(lanes) }
+    unsafe { core::mem::transmute::<__m256i, [u32; 8]>(lanes) }
 }
