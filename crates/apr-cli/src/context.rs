@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use apr::crypto::Unlock;
 use apr::{CheckpointReader, OpenOptions};
 use apr_arch::{Families, Family, FamilyModel};
-use apr_io::{Interrupt, Threads, io_error};
+use apr_io::{Interrupt, Sources, Threads, io_error};
 use apr_ops::import::{Architecture, family_of};
 use apr_ops::nearest;
 use zeroize::Zeroizing;
@@ -28,6 +28,8 @@ pub(crate) struct Context {
     pub(crate) options: OpenOptions,
     pub(crate) printer: Printer,
     pub(crate) interrupt: Interrupt,
+    /// Every model file that was opened.
+    pub(crate) sources: Sources,
     /// The file of `--key`.
     pub(crate) key: Option<PathBuf>,
     /// The file of `--password-file`.
@@ -56,6 +58,7 @@ impl Context {
             options,
             printer: Printer::new(log_level(args)?, json),
             interrupt: Interrupt::default(),
+            sources: Sources::default(),
             key: args.key.clone(),
             password_file: args.password_file.clone(),
             threads: args.threads.unwrap_or(cores),
@@ -77,6 +80,7 @@ impl Context {
             options,
             printer: self.printer,
             interrupt: self.interrupt.clone(),
+            sources: self.sources.clone(),
             key: self.key.clone(),
             password_file: self.password_file.clone(),
             threads: self.threads,

@@ -81,9 +81,11 @@ impl Failure {
             return ExitCode::from(code);
         }
         let style = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
-        anstream::eprintln!("{style}error{style:#}: {}", self.message());
+        // The exit code tells too, if standard error can't be written to.
+        let mut err = anstream::stderr().lock();
+        let _ = writeln!(err, "{style}error{style:#}: {}", self.message());
         if let Some(advice) = self.advice() {
-            anstream::eprintln!("  {advice}");
+            let _ = writeln!(err, "  {advice}");
         }
         if json && !matches!(self, Self::Reported(_)) {
             // Nobody is left to be told that standard output is closed.

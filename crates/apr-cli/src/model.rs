@@ -10,9 +10,8 @@ use std::thread;
 use std::time::Duration;
 
 use apr::{CheckpointReader, Error, FormatId, IoCause};
-use apr_io::{FileSource, io_error, is_index, is_interrupted, is_manifest, open_model, open_model_with_companions};
+use apr_io::{FileSource, Spool, io_error, is_index, is_manifest};
 use apr_ops::gguf::describe;
-use tempfile::NamedTempFile;
 
 use crate::Outcome;
 use crate::config::cache_folder;
@@ -29,13 +28,13 @@ pub(crate) struct Model {
     /// As the user wrote it.
     pub(crate) name: String,
     /// What standard input was copied to; gone when dropped.
-    spool: Option<NamedTempFile>,
+    spool: Option<Spool>,
 }
 
 impl Model {
     /// The copy of standard input, where that was a pipe.
     pub(crate) fn spool(&self) -> Option<&Path> {
-        self.spool.as_ref().map(NamedTempFile::path)
+        self.spool.as_ref().map(Spool::path)
     }
 }
 
@@ -52,15 +51,12 @@ pub(crate) fn open_to_look(path: &Path, context: &Context) -> Outcome<Model> {
         return Err(Failure::Usage(format!("{remote} models are not read by this version; download the model first")));
     }
     let options = &context.options;
-    if name != STDIN {
-        refuse_interrupted(path)?;
-    }
     if name == STDIN {
         let (source, spool) = open_stdin(context)?;
         let reader = apr::open(source, "standard input", options)?;
         return Ok(Model { reader: described(reader, context)?, name, spool });
     }
-    Ok(Model { reader: described(open_model(path, options)?, context)?, name, spool: None })
+    Ok(Model { reader: described(context.sources.open_model(path, options)?, context)?, name, spool: None })
 }
 
 /// Opens a model together with the configuration and tokenizer files beside it, to read its tensors.
@@ -84,7 +80,7 @@ pub(crate) fn look_with_companions(path: &Path, context: &Context) -> Outcome<Mo
     if path.as_os_str() == STDIN || remote_scheme(path).is_some() {
         return open_to_look(path, context);
     }
-    let reader = open_model_with_companions(path, &context.options)?;
+    let reader = context.sources.open_model_with_companions(path, &context.options)?;
     Ok(Model { reader: described(reader, context)?, name: path.display().to_string(), spool: None })
 }
 
@@ -106,15 +102,6 @@ pub(crate) fn warn_of_seals(reader: &dyn CheckpointReader, context: &Context) ->
     Ok(())
 }
 
-/// Says why a file that a change was interrupted in is not read.
-pub(crate) fn refuse_interrupted(path: &Path) -> Outcome {
-    if is_interrupted(path) {
-        let message = "a change of this file was interrupted; `apr edit` with its name undoes it";
-        return Err(Error::corrupt(message).in_file(path.display()).into());
-    }
-    Ok(())
-}
-
 /// Whether a model's tensors are encrypted, even if a key opens them.
 pub(crate) fn is_encrypted(reader: &dyn CheckpointReader) -> bool {
     reader.container().features().encrypted
@@ -130,32 +117,26 @@ fn remote_scheme(path: &Path) -> Option<&'static str> {
 }
 
 /// Opens the bytes of one file, whatever they are.
-pub(crate) fn open_bytes(path: &Path, context: &Context) -> Outcome<(FileSource, Option<NamedTempFile>)> {
-    if path.as_os_str() == STDIN { open_stdin(context) } else { Ok((FileSource::open(path)?, None)) }
+pub(crate) fn open_bytes(path: &Path, context: &Context) -> Outcome<(FileSource, Option<Spool>)> {
+    if path.as_os_str() == STDIN { open_stdin(context) } else { Ok((context.sources.open_file(path)?, None)) }
 }
 
 /// A redirected file is read in place; a pipe is copied to the cache folder first, since readers go back and forth.
-fn open_stdin(context: &Context) -> Outcome<(FileSource, Option<NamedTempFile>)> {
+fn open_stdin(context: &Context) -> Outcome<(FileSource, Option<Spool>)> {
     let path = PathBuf::from("standard input");
     let file: File = std::io::stdin().as_fd().try_clone_to_owned()?.into();
     if file.metadata()?.is_file() {
-        return Ok((FileSource::from_file(file, &path)?, None));
+        let source = context.sources.remember(FileSource::from_file(file, &path)?)?;
+        return Ok((source, None));
     }
     signals::stop_cleanly(&context.interrupt)?;
-    let folder = cache_folder()?.join("spool");
-    let create = || {
-        std::fs::create_dir_all(&folder)?;
-        NamedTempFile::new_in(&folder)
-    };
-    let mut spool = create().map_err(|error| io_error(&error, &folder))?;
-    // Held as long as the file is in use, so that clearing the cache leaves it alone.
-    spool.as_file().lock()?;
-    copy(file, &mut spool, context).map_err(|error| error.in_file("standard input"))?;
-    let source = FileSource::from_file(spool.reopen()?, &path)?;
+    let spool = Spool::create(&cache_folder()?.join("spool"))?;
+    copy(file, &spool, context).map_err(|error| error.in_file("standard input"))?;
+    let source = FileSource::from_file(spool.file().try_clone()?, &path)?;
     Ok((source, Some(spool)))
 }
 
-fn copy(mut from: File, to: &mut NamedTempFile, context: &Context) -> apr::Result<()> {
+fn copy(mut from: File, to: &Spool, context: &Context) -> apr::Result<()> {
     /// Bytes read at once: what a pipe holds.
     const PIECE: usize = 1 << 16;
     /// Pieces read ahead.
@@ -182,13 +163,12 @@ fn copy(mut from: File, to: &mut NamedTempFile, context: &Context) -> apr::Resul
             }
         }
     });
-    let spool_path = to.path().to_path_buf();
     loop {
         if context.interrupt.0.load(Ordering::Relaxed) {
             return Err(Error::io(IoCause::Interrupted, "interrupted"));
         }
         match pieces.recv_timeout(PATIENCE) {
-            Ok(Ok(piece)) => to.write_all(&piece).map_err(|error| io_error(&error, &spool_path))?,
+            Ok(Ok(piece)) => to.file().write_all(&piece).map_err(|error| io_error(&error, to.path()))?,
             Ok(Err(error)) => return Err(io_error(&error, Path::new("standard input"))),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Ok(()),

@@ -7,6 +7,7 @@ use apr::{FileInfo, PlanOptions, Sink, TargetFormat};
 use apr_io::{AtomicOutput, StreamSink, Target};
 
 use crate::Outcome;
+use crate::context::Context;
 use crate::failure::Failure;
 
 /// An output that is being written.
@@ -40,7 +41,13 @@ impl Output {
     }
 
     /// Prepares to write; refuses files that exist unless `force`, and a folder where the format is one file.
-    pub(crate) fn create(path: &Path, options: &PlanOptions, files: &[FileInfo], force: bool) -> Outcome<Self> {
+    pub(crate) fn create(
+        path: &Path,
+        options: &PlanOptions,
+        files: &[FileInfo],
+        force: bool,
+        context: &Context,
+    ) -> Outcome<Self> {
         let stdout = Self::is_stdout(path);
         if stdout || StreamSink::is_for(path) {
             if stdout && std::io::stdout().is_terminal() {
@@ -49,7 +56,12 @@ impl Output {
             if files.len() > 1 {
                 return Err(Failure::Usage("several files do not fit a stream; name a file or a folder".to_owned()));
             }
-            return Ok(Self::Stream(if stdout { StreamSink::stdout() } else { StreamSink::open(path)? }));
+            let interrupt = &context.interrupt;
+            return Ok(Self::Stream(if stdout {
+                StreamSink::stdout(interrupt)
+            } else {
+                StreamSink::open(path, interrupt)?
+            }));
         }
         if !options.folder && (path.is_dir() || ends_in_separator(path)) {
             let default = Self::plan_options(options.format, None).file_name;
@@ -75,8 +87,9 @@ impl Output {
         }
     }
 
-    /// Puts everything in place.
-    pub(crate) fn commit(self) -> Outcome {
+    /// Puts everything in place, if nothing of what it was made of changed meanwhile.
+    pub(crate) fn commit(self, context: &Context) -> Outcome {
+        context.sources.check_unchanged()?;
         match self {
             Self::Files(files) => files.commit()?,
             Self::Stream(mut stream) => stream.flush()?,

@@ -82,17 +82,18 @@ impl Printer {
         Ok(())
     }
 
-    /// Something odd that does not stop the command. Text from files is escaped here.
+    /// Something odd that does not stop the command. Text from files is escaped here. A standard error that can't be written
+    /// to does not stop it either.
     pub(crate) fn warn(&self, message: &str) {
         if self.level >= Level::Warn {
-            anstream::eprintln!("{ODD}warning{ODD:#}: {}", Escaped(message));
+            let _ = writeln!(anstream::stderr(), "{ODD}warning{ODD:#}: {}", Escaped(message));
         }
     }
 
     /// Something that only the curious want to know.
     pub(crate) fn detail(&self, message: &str) {
         if self.level >= Level::Debug {
-            anstream::eprintln!("{DIM}{}{DIM:#}", Escaped(message));
+            let _ = writeln!(anstream::stderr(), "{DIM}{}{DIM:#}", Escaped(message));
         }
     }
 }

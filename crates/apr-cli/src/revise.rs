@@ -4,32 +4,61 @@ use std::path::Path;
 
 use apr::apr2::{Apr2Reader, Changes, Flags, Revision, open_with_keys};
 use apr::{ByteSource, Error, IoCause, Sink};
-use apr_io::{AtomicOutput, FileSource, Target, is_interrupted, replace_ends, roll_back};
+use apr_io::{AtomicOutput, FileSource, LockedFile, Target};
 
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::{Outcome, model, signals};
+use crate::{Outcome, signals};
 
-/// Opens an `.apr` file that is to be changed, in place unless there is an `output`, and first undoes a change that was
-/// interrupted.
-pub(crate) fn open_to_change(path: &Path, output: Option<&Path>, context: &Context) -> Outcome<Apr2Reader> {
-    if is_interrupted(path) && roll_back(path)? {
-        context.printer.warn("a change that had been interrupted was undone");
-    }
-    let reader = open(path, context)?;
+/// An `.apr` file that is to be changed.
+pub(crate) struct Changing {
+    pub(crate) reader: Apr2Reader,
+    source: FileSource,
+    /// On the file, where it is itself what is changed.
+    lock: Option<LockedFile>,
+}
+
+/// Opens an `.apr` file that is to be changed: in place unless there is an `output`. Then it is locked before it is read, and
+/// a change that was interrupted is undone first.
+pub(crate) fn open_to_change(path: &Path, output: Option<&Path>, context: &Context) -> Outcome<Changing> {
+    let is_itself = output.is_none_or(|output| is_same(path, output));
+    let lock = if is_itself { Some(lock(path, context)?) } else { None };
+    let source = match &lock {
+        Some(lock) => lock.source()?,
+        None => context.sources.open_file(path)?,
+    };
+    let reader = read(source.clone(), path, context)?;
     if output.is_none() && reader.header().flags.contains(Flags::SHARDED) {
         let message = "this is a shard, which its manifest would no longer take for its own if it were changed; -o writes \
                        a copy, and `apr sign` signs a whole model by its manifest";
         return Err(Failure::General(format!("{}: {message}", path.display())));
     }
-    Ok(reader)
+    Ok(Changing { reader, source, lock })
+}
+
+/// Locks a file that is to be changed, and undoes a change of it that was interrupted.
+pub(crate) fn lock(path: &Path, context: &Context) -> Outcome<LockedFile> {
+    let locked = LockedFile::open(path)?;
+    if locked.was_undone() {
+        context.printer.warn("a change that had been interrupted was undone");
+    }
+    Ok(locked)
+}
+
+fn is_same(path: &Path, output: &Path) -> bool {
+    matches!((path.canonicalize(), output.canonicalize()), (Ok(path), Ok(output)) if path == output)
 }
 
 /// Opens an `.apr` file as what it is.
 pub(crate) fn open(path: &Path, context: &Context) -> Outcome<Apr2Reader> {
+    let reader = read(context.sources.open_file(path)?, path, context);
+    // What was read in two states may look damaged.
+    context.sources.check_unchanged()?;
+    reader
+}
+
+fn read(source: FileSource, path: &Path, context: &Context) -> Outcome<Apr2Reader> {
     let name = path.display().to_string();
-    model::refuse_interrupted(path)?;
-    let source = FileSource::open(path)?;
     let mut head = [0; 4];
     source.read_at(0, &mut head[..usize::try_from(source.len().min(4)).unwrap_or_default()])?;
     if head != apr::apr2::MAGIC {
@@ -45,37 +74,50 @@ pub(crate) fn open(path: &Path, context: &Context) -> Outcome<Apr2Reader> {
     Ok(open_with_keys(source, &name, &context.options.limits, &context.options.keys)?)
 }
 
-/// Writes what a revision changes: into the file itself, or into a copy.
-pub(crate) fn write(
-    path: &Path,
-    output: Option<&Path>,
-    force: bool,
-    revision: &Revision,
-    context: &Context,
-) -> Outcome {
-    let Some(output) = output else {
-        return Ok(replace_ends(path, &revision.front, revision.tail_offset, &revision.tail)?);
-    };
-    signals::stop_cleanly(&context.interrupt)?;
-    let source = FileSource::open(path)?;
-    let mut copy = AtomicOutput::create(Target::File(output.to_path_buf()), force, [])?;
-    if !force && output.symlink_metadata().is_ok() {
-        return Err(Error::io(IoCause::AlreadyExists, "the file exists already").in_file(output.display()).into());
-    }
-    copy.write_all(&revision.front)?;
-    let mut piece = vec![0; 1 << 20];
-    let mut position = revision.front.len() as u64;
-    while position < revision.tail_offset {
-        if context.interrupt.0.load(std::sync::atomic::Ordering::Relaxed) {
-            return Err(Error::io(IoCause::Interrupted, "interrupted").into());
+impl Changing {
+    /// What the changed file is written to, where it is not changed in place: a new file of its name, or a copy.
+    pub(crate) fn output(&mut self, output: Option<&Path>, force: bool, context: &Context) -> Outcome<AtomicOutput> {
+        signals::stop_cleanly(&context.interrupt)?;
+        if let Some(output) = output.filter(|output| !force && output.symlink_metadata().is_ok()) {
+            return Err(Error::io(IoCause::AlreadyExists, "the file exists already").in_file(output.display()).into());
         }
-        let len = usize::try_from(revision.tail_offset - position).unwrap_or(usize::MAX).min(piece.len());
-        source.read_at(position, &mut piece[..len])?;
-        copy.write_all(&piece[..len])?;
-        position += len as u64;
+        Ok(match (self.lock.take(), output) {
+            (Some(lock), _) => AtomicOutput::replacing(lock),
+            (None, Some(output)) => AtomicOutput::create(Target::File(output.to_path_buf()), force, [])?,
+            (None, None) => return Err(Failure::General("the file is not locked".to_owned())),
+        })
     }
-    copy.write_all(&revision.tail)?;
-    Ok(copy.commit()?)
+
+    /// Writes what a revision changes: into the file itself, or into a copy.
+    pub(crate) fn write(
+        mut self,
+        output: Option<&Path>,
+        force: bool,
+        revision: &Revision,
+        context: &Context,
+    ) -> Outcome {
+        if let (Some(lock), None) = (&self.lock, output) {
+            // From here on Ctrl-C comes too late, and a file that outgrows a limit is an error that is undone.
+            signals::stop_cleanly(&context.interrupt)?;
+            return Ok(lock.replace_ends(revision)?);
+        }
+        let mut copy = self.output(output, force, context)?;
+        copy.write_all(&revision.front)?;
+        let mut piece = vec![0; 1 << 20];
+        let mut position = revision.front.len() as u64;
+        while position < revision.tail_offset {
+            if context.interrupt.0.load(std::sync::atomic::Ordering::Relaxed) {
+                return Err(Error::io(IoCause::Interrupted, "interrupted").into());
+            }
+            let len = usize::try_from(revision.tail_offset - position).unwrap_or(usize::MAX).min(piece.len());
+            self.source.read_at(position, &mut piece[..len])?;
+            copy.write_all(&piece[..len])?;
+            position += len as u64;
+        }
+        copy.write_all(&revision.tail)?;
+        context.sources.check_unchanged()?;
+        Ok(copy.commit()?)
+    }
 }
 
 /// Makes changes that never move a tensor.

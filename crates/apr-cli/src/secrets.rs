@@ -1,8 +1,7 @@
 //! Keys and passwords: from files, from the environment, from the user.
 
 use std::fs;
-use std::io::{IsTerminal, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::IsTerminal;
 use std::path::Path;
 
 use apr::apr2::Encrypt;
@@ -65,21 +64,6 @@ fn read(path: &Path) -> Outcome<Zeroizing<String>> {
     let bytes = Zeroizing::new(fs::read(path).map_err(|error| io_error(&error, path))?);
     let text = std::str::from_utf8(&bytes).map_err(|_| Error::format("this is no text").in_file(path.display()))?;
     Ok(Zeroizing::new(text.to_owned()))
-}
-
-/// Writes a file that only its owner may read.
-pub(crate) fn write_secret(path: &Path, text: &str, force: bool) -> Outcome {
-    let failed = |error: std::io::Error| io_error(&error, path);
-    if force {
-        // A file that is there keeps its permissions when it is written to: a new one takes its place.
-        match fs::remove_file(path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error).into()),
-            _ => {}
-        }
-    }
-    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
-    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
-    Ok(())
 }
 
 /// Random bytes from the operating system.

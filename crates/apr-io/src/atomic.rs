@@ -1,12 +1,15 @@
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use apr_core::{Error, IoCause, Result, Sink};
-use tempfile::{Builder, NamedTempFile};
+use tempfile::TempPath;
 
-use crate::{in_place, io_error};
+use crate::lock::{LockedFile, changed, lock_to_replace};
+use crate::partial::{Access, Leftovers, Partial};
+use crate::{io_error, undo};
 
 /// What an [`AtomicOutput`] replaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,16 +22,20 @@ pub enum Target {
 
 /// Output that appears under its name only when it is complete and on disk.
 ///
-/// Every file is written to a hidden temporary one beside its target; [`commit`](Self::commit) syncs and renames them.
-/// Dropped without it, whatever the reason, they vanish and the targets stay as they were.
+/// Every file is written to one in its target's folder that has no name yet, or a hidden one where the system has no such
+/// files; [`commit`](Self::commit) syncs them and gives them their names. Dropped without it they vanish, and the targets
+/// stay as they were. What a killed process leaves of hidden ones is removed by the next output of the same name.
 #[derive(Debug)]
 pub struct AtomicOutput {
     target: Target,
     overwrite: bool,
-    finished: Vec<(PathBuf, NamedTempFile)>,
-    current: Option<(PathBuf, NamedTempFile)>,
+    /// The lock on the file that is replaced, where it was read under that lock.
+    held: Option<LockedFile>,
+    finished: Vec<(PathBuf, Partial)>,
+    current: Option<(PathBuf, Partial)>,
     position: u64,
     made_folders: Vec<PathBuf>,
+    leftovers: Leftovers,
 }
 
 impl AtomicOutput {
@@ -38,34 +45,92 @@ impl AtomicOutput {
     /// # Errors
     /// E007 when a file exists.
     pub fn create<'a>(target: Target, overwrite: bool, names: impl IntoIterator<Item = &'a str>) -> Result<Self> {
-        let output =
-            Self { target, overwrite, finished: Vec::new(), current: None, position: 0, made_folders: Vec::new() };
+        let output = Self::new(target, overwrite, None);
         names.into_iter().try_for_each(|name| output.check_free(&output.path_of(name)))?;
         Ok(output)
     }
 
-    /// Puts everything in place.
+    /// Prepares to write what takes the place of a file that is locked, and stays so until it is replaced.
+    #[must_use]
+    pub fn replacing(locked: LockedFile) -> Self {
+        Self::new(Target::File(locked.path.clone()), true, Some(locked))
+    }
+
+    fn new(target: Target, overwrite: bool, held: Option<LockedFile>) -> Self {
+        Self {
+            target,
+            overwrite,
+            held,
+            finished: Vec::new(),
+            current: None,
+            position: 0,
+            made_folders: Vec::new(),
+            leftovers: Leftovers::default(),
+        }
+    }
+
+    /// Starts the next file as [`Sink::next_file`] does, readable by its owner alone.
     ///
     /// # Errors
-    /// E007; files that were not yet renamed keep their old content.
+    /// E007.
+    pub fn next_private_file(&mut self, name: &str) -> Result<()> {
+        self.start(self.path_of(name), Some(Access::Exactly(0o600)))
+    }
+
+    /// Puts everything in place, under the locks of what is replaced.
+    ///
+    /// # Errors
+    /// E007; then no file is replaced, as far as the system can undo it.
     pub fn commit(mut self) -> Result<()> {
         self.finished.extend(self.current.take());
-        for (path, file) in &self.finished {
-            file.as_file().sync_all().map_err(|error| io_error(&error, path))?;
+        for (path, partial) in &self.finished {
+            partial.file.sync_all().map_err(|error| io_error(&error, path))?;
         }
-        for (path, file) in std::mem::take(&mut self.finished) {
-            let renamed = if self.overwrite { file.persist(&path) } else { file.persist_noclobber(&path) };
-            renamed.map_err(|error| io_error(&error.error, &path))?;
-            in_place::forget(&path);
+        let finished = std::mem::take(&mut self.finished);
+        let several = finished.len() > 1;
+        let folders: BTreeSet<PathBuf> = finished.iter().map(|(path, _)| parent(path).to_path_buf()).collect();
+        let mut placed = Vec::new();
+        for (path, partial) in finished {
+            match self.place(&path, partial, several) {
+                Ok(done) => placed.push(done),
+                Err(error) => {
+                    placed.into_iter().rev().for_each(Placed::take_back);
+                    return Err(error);
+                }
+            }
         }
+        placed.iter().for_each(|placed| undo::forget(&placed.path));
+        drop(placed);
         self.made_folders.clear();
-        sync_folder(match &self.target {
-            Target::File(path) => parent(path),
-            Target::Folder(folder) => folder,
-        })
+        folders.iter().try_for_each(|folder| sync_folder(folder))
+    }
+
+    fn place(&self, path: &Path, partial: Partial, several: bool) -> Result<Placed> {
+        let failed = |error: io::Error| io_error(&error, path);
+        if !self.overwrite {
+            partial.place_new(path).map_err(failed)?;
+            return Ok(Placed { path: path.to_path_buf(), old: Old::Nothing, _lock: None });
+        }
+        let lock = match &self.held {
+            Some(held) if held.is_at(path) => held.check_unchanged().map(|()| None)?,
+            Some(_) => return Err(changed(path)),
+            None => lock_to_replace(path)?,
+        };
+        let old = if path.symlink_metadata().is_err() {
+            partial.replace(path).map(|()| Old::Nothing)
+        } else if several {
+            partial.exchange(path).map(|old| old.map_or(Old::Gone, Old::Kept))
+        } else {
+            partial.replace(path).map(|()| Old::Gone)
+        };
+        let old = old.map_err(failed)?;
+        Ok(Placed { path: path.to_path_buf(), old, _lock: lock })
     }
 
     fn path_of(&self, name: &str) -> PathBuf {
+        if let Some(held) = &self.held {
+            return held.path.clone();
+        }
         match &self.target {
             // Shards lie beside the target they are named after.
             Target::File(path) => path.with_file_name(name),
@@ -85,21 +150,16 @@ impl AtomicOutput {
         Ok(())
     }
 
-    fn start(&mut self, path: PathBuf) -> Result<()> {
+    fn start(&mut self, path: PathBuf, access: Option<Access>) -> Result<()> {
         self.check_free(&path)?;
         // A link to the target keeps being one: what it points at is replaced.
         let path = if path.is_symlink() { path.canonicalize().unwrap_or(path) } else { path };
         let folder = parent(&path).to_path_buf();
         self.make_folder(&folder)?;
-        let mut prefix = std::ffi::OsString::from(".");
-        prefix.push(path.file_name().unwrap_or_default());
-        let mode = path.metadata().map_or(0o666, |old| old.permissions().mode() & 0o7777);
-        let file = Builder::new()
-            .prefix(&prefix)
-            .suffix(".partial")
-            .permissions(fs::Permissions::from_mode(mode))
-            .tempfile_in(&folder)
-            .map_err(|error| io_error(&error, &path))?;
+        self.leftovers.remove(&path);
+        let as_before = || path.metadata().map(|old| Access::Exactly(old.permissions().mode() & 0o7777));
+        let access = access.unwrap_or_else(|| as_before().unwrap_or(Access::Usual));
+        let file = Partial::create(&path, access).map_err(|error| io_error(&error, &path))?;
         self.finished.extend(self.current.replace((path, file)));
         self.position = 0;
         Ok(())
@@ -112,8 +172,34 @@ impl AtomicOutput {
     }
 
     fn current(&self) -> Result<(&Path, &File)> {
-        let current = self.current.as_ref().map(|(path, file)| (path.as_path(), file.as_file()));
+        let current = self.current.as_ref().map(|(path, partial)| (path.as_path(), &partial.file));
         current.ok_or_else(|| Error::io(IoCause::Other, "bytes came before the name of the first file"))
+    }
+}
+
+/// A file that is in its place, and what was there before.
+struct Placed {
+    path: PathBuf,
+    old: Old,
+    /// On the old file, which nobody may change until it is gone.
+    _lock: Option<File>,
+}
+
+enum Old {
+    Nothing,
+    Gone,
+    /// Under a hidden name, and removed with this.
+    Kept(TempPath),
+}
+
+impl Placed {
+    /// Puts back what was there before, where it still is.
+    fn take_back(self) {
+        let _ = match self.old {
+            Old::Nothing => fs::remove_file(&self.path),
+            Old::Kept(old) => old.persist(&self.path).map_err(Into::into),
+            Old::Gone => Ok(()),
+        };
     }
 }
 
@@ -144,12 +230,12 @@ pub(crate) fn sync_folder(folder: &Path) -> Result<()> {
 
 impl Sink for AtomicOutput {
     fn next_file(&mut self, name: &str) -> Result<()> {
-        self.start(self.path_of(name))
+        self.start(self.path_of(name), None)
     }
 
     fn write_all(&mut self, bytes: &[u8]) -> Result<()> {
         if let (Target::File(path), None) = (&self.target, &self.current) {
-            self.start(path.clone())?;
+            self.start(path.clone(), None)?;
         }
         let (path, mut file) = self.current()?;
         file.write_all(bytes).map_err(|error| io_error(&error, path))?;

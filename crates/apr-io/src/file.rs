@@ -1,34 +1,31 @@
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use apr_core::{ByteSource, Error, IoCause, Result};
 
-use crate::io_error;
+use crate::identity::open_regular;
+use crate::{io_error, undo};
 
 /// A regular file, read at positions: no cursor to share, no mapping that faults when the file shrinks.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct FileSource {
-    file: File,
+    pub(crate) file: Arc<File>,
     len: u64,
-    path: PathBuf,
+    pub(crate) path: PathBuf,
 }
 
 impl FileSource {
-    /// Opens a regular file. Folders, pipes and devices are refused, since their length is unknown.
+    /// Opens a regular file. Folders, pipes and devices are refused, since their length is unknown, and so is a file in which
+    /// a change in place was interrupted.
     ///
     /// # Errors
-    /// E007.
+    /// E007, also while the file is being changed; E002 when a change was interrupted.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        // The check precedes the opening: opening a pipe waits for its writer.
-        let metadata = path.metadata().map_err(|error| io_error(&error, path))?;
-        if !metadata.is_file() {
-            let what = if metadata.is_dir() { "a folder" } else { "a pipe or a device" };
-            let message = format!("this is {what}, where a regular file is needed");
-            return Err(Error::io(IoCause::Other, message).in_file(path.display()));
-        }
-        let file = File::open(path).map_err(|error| io_error(&error, path))?;
+        let file = open_regular(path, OpenOptions::new().read(true))?;
+        undo::check_readable(&file, path)?;
         Self::from_file(file, path)
     }
 
@@ -37,8 +34,13 @@ impl FileSource {
     /// # Errors
     /// E007.
     pub fn from_file(file: File, path: &Path) -> Result<Self> {
+        Self::share(&Arc::new(file), path)
+    }
+
+    /// Reads through a descriptor that others use too.
+    pub(crate) fn share(file: &Arc<File>, path: &Path) -> Result<Self> {
         let len = file.metadata().map_err(|error| io_error(&error, path))?.len();
-        Ok(Self { file, len, path: path.to_path_buf() })
+        Ok(Self { file: Arc::clone(file), len, path: path.to_path_buf() })
     }
 }
 

@@ -2,7 +2,7 @@ use std::path::{Component, Path, PathBuf};
 
 use apr_core::{ByteSource, Error, Result, SourceSet};
 
-use crate::{FileSource, io_error};
+use crate::{Sources, io_error};
 
 /// The folder of a model, as the source of its shards and companions.
 ///
@@ -13,6 +13,7 @@ pub struct ModelFolder {
     folder: PathBuf,
     /// Where files may really be.
     root: PathBuf,
+    sources: Sources,
 }
 
 impl ModelFolder {
@@ -21,11 +22,19 @@ impl ModelFolder {
     /// # Errors
     /// E007.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self> {
+        Self::watched(folder, &Sources::default())
+    }
+
+    /// Uses an existing folder, whose files are remembered when they are opened.
+    ///
+    /// # Errors
+    /// E007.
+    pub fn watched(folder: impl AsRef<Path>, sources: &Sources) -> Result<Self> {
         let given = folder.as_ref();
         let given = if given.as_os_str().is_empty() { Path::new(".") } else { given };
         let folder = given.canonicalize().map_err(|error| io_error(&error, given))?;
         let root = hub_cache_root(&folder).unwrap_or_else(|| folder.clone());
-        Ok(Self { folder, root })
+        Ok(Self { folder, root, sources: sources.clone() })
     }
 
     fn resolve(&self, name: &str) -> Result<PathBuf> {
@@ -50,7 +59,7 @@ fn hub_cache_root(folder: &Path) -> Option<PathBuf> {
 
 impl SourceSet for ModelFolder {
     fn open(&self, name: &str) -> Result<Box<dyn ByteSource>> {
-        Ok(Box::new(FileSource::open(self.resolve(name)?)?))
+        Ok(Box::new(self.sources.open_file(self.resolve(name)?)?))
     }
 
     fn list(&self) -> Result<Vec<String>> {

@@ -9,7 +9,7 @@ use apr_ops::convert::{ConvertOptions, ConvertReport, plan};
 use apr_ops::import::{Architecture, ImportError, ImportOptions, prepare};
 use apr_ops::inline::ValidationConfig;
 
-use crate::{AtomicOutput, Interrupt, Target, Threads, open_model_with_companions};
+use crate::{AtomicOutput, Interrupt, Sources, Target, Threads};
 
 /// Bytes of memory that an import may use for its buffers.
 const MEMORY: u64 = 1 << 28;
@@ -39,10 +39,12 @@ pub fn apr_import(
 ) -> Result<ConvertReport, ImportError> {
     let target = target.as_ref();
     let file_name = target.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let reader = open(source)?;
+    let sources = Sources::default();
+    let reader = open(source, &sources)?;
     let mut output = AtomicOutput::create(Target::File(target.into()), false, [file_name.as_str()])?;
     let job = Job { options, convert: &ConvertOptions::default(), file_name: &file_name };
     let report = job.run(&*reader, &mut output)?;
+    sources.check_unchanged()?;
     output.commit()?;
     Ok(report)
 }
@@ -109,20 +111,22 @@ impl AprConverter {
     /// # Errors
     /// What is wrong with the source, or the first tensor that fails validation.
     pub fn convert(self) -> Result<Vec<u8>, ImportError> {
-        let reader = open(&self.source)?;
+        let sources = Sources::default();
+        let reader = open(&self.source, &sources)?;
         let mut bytes = Vec::new();
         Job { options: &self.options, convert: &self.convert, file_name: "model.apr" }.run(&*reader, &mut bytes)?;
+        sources.check_unchanged()?;
         Ok(bytes)
     }
 }
 
-fn open(source: &str) -> Result<Box<dyn CheckpointReader>, ImportError> {
+fn open(source: &str, sources: &Sources) -> Result<Box<dyn CheckpointReader>, ImportError> {
     if ["hf://", "https://", "http://"].iter().any(|scheme| source.starts_with(scheme)) {
         let reason = "this version reads local files only; download the model first".to_owned();
         return Err(ImportError::DownloadFailed { source: source.to_owned(), reason });
     }
     let path = Path::new(source);
-    open_model_with_companions(path, &OpenOptions::default()).map_err(|error| match path.extension() {
+    sources.open_model_with_companions(path, &OpenOptions::default()).map_err(|error| match path.extension() {
         // The bytes are of no known format: the name is what the caller recognises.
         Some(extension) if error.code() == Code::Format && error.offset() == Some(0) => {
             ImportError::UnsupportedFormat { extension: extension.to_string_lossy().into_owned() }

@@ -3,8 +3,11 @@
 //! - [`FileSource`] reads positioned ranges; its memory does not grow with the file.
 //! - [`MappedFile`] lends tensors where they lie in the page cache.
 //! - [`ModelFolder`] opens a model's other files and refuses names that lead out of its folder.
+//! - [`Sources`] remembers what it opened, and finds what another program changed since.
+//! - [`LockedFile`] is changed in place, by one process at a time.
 //! - [`AtomicOutput`] writes beside the target and replaces it when everything is on disk.
 //! - [`StreamSink`] writes to standard output, a pipe or a device.
+//! - [`Spool`] is what a pipe is copied to.
 //! - [`open_model`] opens what a path names, with its neighbours where they belong to it.
 //! - [`apr_import`] and [`AprConverter`] run whole imports.
 //! - [`typed`] saves and loads models of serde types.
@@ -14,22 +17,29 @@ mod atomic;
 mod error;
 mod file;
 mod folder;
+mod identity;
 mod import;
 mod in_place;
+mod lock;
 mod mapped;
 mod model;
+mod partial;
+mod sources;
 mod stream;
 mod threads;
 #[cfg(feature = "typed")]
 pub mod typed;
+mod undo;
 
 pub use atomic::{AtomicOutput, Target};
 pub use error::io_error;
 pub use file::FileSource;
 pub use folder::ModelFolder;
 pub use import::{AprConverter, apr_import};
-pub use in_place::{is_interrupted, replace_ends, roll_back};
+pub use lock::LockedFile;
 pub use mapped::MappedFile;
-pub use model::{is_index, is_manifest, open_manifest, open_model, open_model_with_companions};
+pub use model::{is_index, is_manifest, open_model, open_model_with_companions};
+pub use partial::Spool;
+pub use sources::Sources;
 pub use stream::StreamSink;
 pub use threads::{Interrupt, Threads};

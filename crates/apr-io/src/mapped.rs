@@ -1,6 +1,5 @@
 #![allow(unsafe_code, reason = "mapping a file is the one thing here that the compiler can't check")]
 
-use std::fs::File;
 use std::path::Path;
 
 use apr_core::{ByteSource, Result};
@@ -21,11 +20,10 @@ impl MappedFile {
     /// E007.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        FileSource::open(path)?;
-        let file = File::open(path).map_err(|error| io_error(&error, path))?;
+        let source = FileSource::open(path)?;
         // SAFETY: the map is read-only and handed out as bytes, for which every value is valid. That nobody truncates
         // the file is the caller's part, as documented.
-        let map = unsafe { Mmap::map(&file) };
+        let map = unsafe { Mmap::map(&*source.file) };
         map.map(Self).map_err(|error| io_error(&error, path))
     }
 }

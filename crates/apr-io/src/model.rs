@@ -6,7 +6,7 @@ use apr::apr2::{self, ShardedApr2};
 use apr::{ByteSource, CheckpointReader, HEAD_LEN, OpenOptions, SourceSet, read_vec};
 use apr_core::Result;
 
-use crate::{FileSource, ModelFolder, io_error};
+use crate::{FileSource, ModelFolder, Sources, io_error};
 
 /// The file whose presence tells that its neighbours belong to a model.
 const CONFIG: &str = "config.json";
@@ -16,20 +16,15 @@ const CONFIG: &str = "config.json";
 /// # Errors
 /// E001 for what is no model, E007 when a file can't be read, otherwise what the format's reader says.
 pub fn open_model(path: &Path, options: &OpenOptions) -> Result<Box<dyn CheckpointReader>> {
-    let name = path.display();
-    if path.is_dir() {
-        let folder = ModelFolder::open(path)?;
-        return Ok(Box::new(apr::open_folder(&folder, options).map_err(|error| error.in_file(name))?));
-    }
-    if is_index(path) || is_part(path) {
-        let (folder, file) = neighbourhood(path)?;
-        return apr::open_in(&folder, &file, options);
-    }
-    let source = FileSource::open(path)?;
-    if is_manifest_head(path, &source)? {
-        return Ok(Box::new(open_manifest(path, options)?));
-    }
-    apr::open(source, &name.to_string(), options)
+    Sources::default().open_model(path, options)
+}
+
+/// Opens a model together with the configuration and tokenizer files beside it.
+///
+/// # Errors
+/// Those of [`open_model`].
+pub fn open_model_with_companions(path: &Path, options: &OpenOptions) -> Result<Box<dyn CheckpointReader>> {
+    Sources::default().open_model_with_companions(path, options)
 }
 
 /// Whether a path names a manifest of shards.
@@ -40,38 +35,86 @@ pub fn is_manifest(path: &Path) -> Result<bool> {
     is_manifest_head(path, &FileSource::open(path)?)
 }
 
-/// Opens the shards beside a manifest as one model.
-///
-/// # Errors
-/// E001 and E002 for what is no sound manifest, E007 when it can't be read, E008 when it exceeds the limits.
-pub fn open_manifest(path: &Path, options: &OpenOptions) -> Result<ShardedApr2> {
-    let (folder, file) = neighbourhood(path)?;
-    let source = FileSource::open(path)?;
-    let json = options.limits.check_metadata(source.len()).and_then(|()| read_vec(&source, 0, source.len()));
-    let json = json.map_err(|error| error.in_file(&file))?;
-    apr2::open_manifest(&json, &file, &folder, &options.limits, &options.keys)
+impl Sources {
+    /// Opens what [`open_model`](crate::open_model) opens.
+    ///
+    /// # Errors
+    /// Those of [`open_model`](crate::open_model), and E007 when a file was changed meanwhile.
+    pub fn open_model(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn CheckpointReader>> {
+        let opened = self.open_parts(path, options);
+        // What was read in two states may look damaged, or like a third one.
+        self.check_unchanged()?;
+        opened
+    }
+
+    fn open_parts(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn CheckpointReader>> {
+        let name = path.display();
+        if path.is_dir() {
+            let folder = ModelFolder::watched(path, self)?;
+            return Ok(Box::new(apr::open_folder(&folder, options).map_err(|error| error.in_file(name))?));
+        }
+        if is_index(path) || is_part(path) {
+            let (folder, file) = self.neighbourhood(path)?;
+            return apr::open_in(&folder, &file, options);
+        }
+        let source = self.open_file(path)?;
+        if is_manifest_head(path, &source)? {
+            return Ok(Box::new(self.open_manifest(path, options)?));
+        }
+        apr::open(source, &name.to_string(), options)
+    }
+
+    /// Opens the shards beside a manifest as one model.
+    ///
+    /// # Errors
+    /// E001 and E002 for what is no sound manifest, E007 when it can't be read, E008 when it exceeds the limits.
+    pub fn open_manifest(&self, path: &Path, options: &OpenOptions) -> Result<ShardedApr2> {
+        let source = self.open_file(path)?;
+        let manifest = self.open_manifest_of(&source, path, options);
+        self.check_unchanged()?;
+        manifest
+    }
+
+    /// Opens the shards of a manifest that is open; `path` says which folder they are in.
+    ///
+    /// # Errors
+    /// Those of [`open_manifest`](Self::open_manifest).
+    pub fn open_manifest_of(&self, source: &FileSource, path: &Path, options: &OpenOptions) -> Result<ShardedApr2> {
+        let (folder, file) = self.neighbourhood(path)?;
+        let json = options.limits.check_metadata(source.len()).and_then(|()| read_vec(source, 0, source.len()));
+        let json = json.map_err(|error| error.in_file(&file))?;
+        apr2::open_manifest(&json, &file, &folder, &options.limits, &options.keys)
+    }
+
+    /// Opens what [`open_model_with_companions`](crate::open_model_with_companions) opens.
+    ///
+    /// # Errors
+    /// Those of [`open_model`](Self::open_model).
+    pub fn open_model_with_companions(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn CheckpointReader>> {
+        let reader = self.open_model(path, options)?;
+        if path.is_dir() || !reader.companions().is_empty() {
+            return Ok(reader);
+        }
+        let (folder, _) = self.neighbourhood(path)?;
+        // Without a configuration the neighbours are just other files that happen to be in the same folder.
+        if folder.open(CONFIG).is_err() {
+            return Ok(reader);
+        }
+        Ok(Box::new(apr::with_companions(reader, &folder, &options.limits)?))
+    }
+
+    fn neighbourhood(&self, path: &Path) -> Result<(ModelFolder, String)> {
+        // A file that is not there is reported by its own name, not by its folder's.
+        path.metadata().map_err(|error| io_error(&error, path))?;
+        let folder = ModelFolder::watched(path.parent().unwrap_or(Path::new(".")), self)?;
+        let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Ok((folder, file))
+    }
 }
 
 fn is_manifest_head(path: &Path, source: &FileSource) -> Result<bool> {
     let head = read_vec(source, 0, source.len().min(HEAD_LEN))?;
     Ok(apr::is_manifest(&path.to_string_lossy(), &head))
-}
-
-/// Opens a model together with the configuration and tokenizer files beside it.
-///
-/// # Errors
-/// Those of [`open_model`].
-pub fn open_model_with_companions(path: &Path, options: &OpenOptions) -> Result<Box<dyn CheckpointReader>> {
-    let reader = open_model(path, options)?;
-    if path.is_dir() || !reader.companions().is_empty() {
-        return Ok(reader);
-    }
-    let (folder, _) = neighbourhood(path)?;
-    // Without a configuration the neighbours are just other files that happen to be in the same folder.
-    if folder.open(CONFIG).is_err() {
-        return Ok(reader);
-    }
-    Ok(Box::new(apr::with_companions(reader, &folder, &options.limits)?))
 }
 
 /// Whether the path names an index, whose bytes alone are no model.
@@ -83,12 +126,4 @@ pub fn is_index(path: &Path) -> bool {
 /// Whether the path names a part of a split GGUF model, which its neighbours complete.
 fn is_part(path: &Path) -> bool {
     path.file_name().and_then(|name| name.to_str()).is_some_and(apr::gguf::is_part_name)
-}
-
-fn neighbourhood(path: &Path) -> Result<(ModelFolder, String)> {
-    // A file that is not there is reported by its own name, not by its folder's.
-    path.metadata().map_err(|error| io_error(&error, path))?;
-    let folder = ModelFolder::open(path.parent().unwrap_or(Path::new(".")))?;
-    let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    Ok((folder, file))
 }

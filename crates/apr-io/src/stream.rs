@@ -1,23 +1,48 @@
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::Duration;
 
 use apr_core::{Error, IoCause, Result, Sink};
 
-use crate::io_error;
+use crate::{Interrupt, io_error};
+
+/// How long a reader that does not read keeps the interrupt flag from being looked at.
+const PATIENCE: Duration = Duration::from_millis(50);
 
 /// Standard output, a pipe or a device: bytes go out as they come, and there is no way back.
+///
+/// Opening a pipe waits for its reader, and so does writing to one that is full; a signal does not end that wait. So another
+/// thread does both, and ends with the process, while this one looks at the interrupt flag.
+#[derive(Debug)]
 pub struct StreamSink {
-    out: Box<dyn Write>,
+    pieces: Sender<Vec<u8>>,
+    /// Each piece comes back when it is written, after an empty one for the opening.
+    written: Receiver<io::Result<Vec<u8>>>,
+    /// Pieces, or the opening, that did not come back yet.
+    waiting: usize,
+    /// Bytes that are too few to be handed over.
+    begun: Vec<u8>,
+    interrupt: Interrupt,
     name: PathBuf,
     position: u64,
 }
 
 impl StreamSink {
-    /// Locks standard output.
+    /// Pieces that are handed over before the first of them is written.
+    const AHEAD: usize = 2;
+
+    /// Bytes of a piece at least; handing over takes as long as copying some kilobytes.
+    const PIECE: usize = 1 << 16;
+
+    /// Writes to standard output.
     #[must_use]
-    pub fn stdout() -> Self {
-        Self { out: Box::new(io::stdout().lock()), name: "standard output".into(), position: 0 }
+    pub fn stdout(interrupt: &Interrupt) -> Self {
+        let open = || Ok(File::from(io::stdout().as_fd().try_clone_to_owned()?));
+        Self::start("standard output".into(), interrupt, open)
     }
 
     /// Whether a path is there and no regular file or folder, so that it can only be streamed to.
@@ -26,27 +51,86 @@ impl StreamSink {
         path.metadata().is_ok_and(|target| !target.is_file() && !target.is_dir())
     }
 
-    /// Opens a pipe or a device.
+    /// Opens a pipe or a device, once it has a reader.
     ///
     /// # Errors
-    /// E007.
-    pub fn open(path: &Path) -> Result<Self> {
-        let out = OpenOptions::new().write(true).open(path).map_err(|error| io_error(&error, path))?;
-        Ok(Self { out: Box::new(out), name: path.into(), position: 0 })
+    /// E007, also when the interrupt flag is set.
+    pub fn open(path: &Path, interrupt: &Interrupt) -> Result<Self> {
+        let open = {
+            let path = path.to_path_buf();
+            move || OpenOptions::new().write(true).open(path)
+        };
+        let mut sink = Self::start(path.into(), interrupt, open);
+        sink.wait_for(0)?;
+        Ok(sink)
     }
 
-    /// Hands what is buffered to the operating system.
+    fn start(name: PathBuf, interrupt: &Interrupt, open: impl FnOnce() -> io::Result<File> + Send + 'static) -> Self {
+        let (pieces, to_write) = mpsc::channel();
+        let (done, written) = mpsc::channel();
+        thread::spawn(move || write_pieces(open, &to_write, &done));
+        Self { pieces, written, waiting: 1, begun: Vec::new(), interrupt: interrupt.clone(), name, position: 0 }
+    }
+
+    /// Waits until everything is handed to the operating system.
     ///
     /// # Errors
-    /// E007.
+    /// E007, also when the interrupt flag is set.
     pub fn flush(&mut self) -> Result<()> {
-        self.out.flush().map_err(|error| io_error(&error, &self.name))
+        self.hand_over()?;
+        self.wait_for(0).map(drop)
+    }
+
+    fn hand_over(&mut self) -> Result<()> {
+        let mut next = self.wait_for(Self::AHEAD - 1)?;
+        next.clear();
+        // Where the thread has ended, the next wait says why.
+        let _ = self.pieces.send(std::mem::replace(&mut self.begun, next));
+        self.waiting += 1;
+        Ok(())
+    }
+
+    /// Waits until at most so many pieces are not written yet; gives back the buffer of one that was, if any.
+    fn wait_for(&mut self, waiting: usize) -> Result<Vec<u8>> {
+        let mut buffer = Vec::new();
+        while self.waiting > waiting {
+            self.interrupt.check()?;
+            match self.written.recv_timeout(PATIENCE) {
+                Ok(Ok(piece)) => {
+                    buffer = piece;
+                    self.waiting -= 1;
+                }
+                Ok(Err(error)) => return Err(io_error(&error, &self.name)),
+                Err(RecvTimeoutError::Timeout) => {}
+                // An error ended the thread, and was reported before.
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(Error::io(IoCause::Other, "writing has ended").in_file(self.name.display()));
+                }
+            }
+        }
+        Ok(buffer)
     }
 }
 
-impl std::fmt::Debug for StreamSink {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("StreamSink").field("name", &self.name).field("position", &self.position).finish_non_exhaustive()
+fn write_pieces(
+    open: impl FnOnce() -> io::Result<File>,
+    to_write: &Receiver<Vec<u8>>,
+    done: &Sender<io::Result<Vec<u8>>>,
+) {
+    let mut out = match open() {
+        Ok(out) => out,
+        // Nobody listens any more where this fails.
+        Err(error) => return drop(done.send(Err(error))),
+    };
+    if done.send(Ok(Vec::new())).is_err() {
+        return;
+    }
+    for piece in to_write {
+        let written = out.write_all(&piece).map(|()| piece);
+        let failed = written.is_err();
+        if done.send(written).is_err() || failed {
+            return;
+        }
     }
 }
 
@@ -57,9 +141,9 @@ impl Sink for StreamSink {
     }
 
     fn write_all(&mut self, bytes: &[u8]) -> Result<()> {
-        self.out.write_all(bytes).map_err(|error| io_error(&error, &self.name))?;
+        self.begun.extend_from_slice(bytes);
         self.position += bytes.len() as u64;
-        Ok(())
+        if self.begun.len() < Self::PIECE { Ok(()) } else { self.hand_over() }
     }
 
     fn position(&self) -> u64 {

@@ -10,7 +10,7 @@ use apr_core::{Error, IoCause, Pipeline, Result};
 pub struct Interrupt(pub Arc<AtomicBool>);
 
 impl Interrupt {
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         if self.0.load(Ordering::Relaxed) {
             return Err(Error::io(IoCause::Interrupted, "interrupted"));
         }
@@ -250,7 +250,7 @@ mod tests {
             1_000_000,
             |_, ()| Ok(()),
             |job, ()| {
-                interrupt.0.store(job == 10, Ordering::Relaxed);
+                interrupt.0.fetch_or(job == 10, Ordering::Relaxed);
                 Ok(())
             },
         );

@@ -39,7 +39,9 @@ pub(super) fn run(args: &DiffArgs, context: &Context) -> Outcome {
     let families = (context.family_of(&views.0)?, context.family_of(&views.1)?);
     let left = Side { reader: &views.0, name: &left.name, model: families.0.as_ref() };
     let right = Side { reader: &views.1, name: &right.name, model: families.1.as_ref() };
-    let report = diff(left, right, &options, &context.pipeline()?, &bar)?;
+    let report = diff(left, right, &options, &context.pipeline()?, &bar);
+    context.sources.check_unchanged()?;
+    let report = report?;
     drop(bar);
     context.printer.report(&report, |out, report| render(out, report, args))?;
     if args.exit_code && !report.same { Err(Failure::Validation) } else { Ok(()) }

@@ -4,19 +4,20 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use apr::apr2::{Apr2Reader, Changes};
-use apr::{CheckpointReader, Error, Escaped, IoCause, Metadata, PlanOptions, TargetFormat, keys};
-use apr_io::{AtomicOutput, Target, io_error};
+use apr::{CheckpointReader, Error, Escaped, Metadata, PlanOptions, TargetFormat, keys};
+use apr_io::io_error;
 use apr_ops::convert::{ConvertError, ConvertOptions, plan};
 use apr_ops::tensors::parse_filter;
 use apr_ops::view::View;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::Outcome;
 use crate::args::EditArgs;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::progress::Bar;
-use crate::{Outcome, revise, signals};
+use crate::revise::{self, Changing};
 
 /// The file that holds a chat template of its own.
 const TEMPLATE_FILE: &str = "chat_template.jinja";
@@ -39,8 +40,9 @@ struct EditReport {
 
 /// Edits an `.apr` file.
 pub(super) fn run(args: &EditArgs, context: &Context) -> Outcome {
-    let reader = revise::open_to_change(&args.model, args.output.as_deref(), context)?;
-    let changes = changes(&reader, args)?;
+    let file = revise::open_to_change(&args.model, args.output.as_deref(), context)?;
+    let reader = &file.reader;
+    let changes = changes(reader, args)?;
     let drops = args.drop.iter().map(|glob| Ok(parse_filter(glob)?)).collect::<Outcome<Vec<_>>>()?;
     let is_dropped = |name: &str| drops.iter().any(|drop| drop.is_match(name));
     let dropped = reader.tensors().iter().filter(|info| is_dropped(&info.name)).count();
@@ -57,8 +59,7 @@ pub(super) fn run(args: &EditArgs, context: &Context) -> Outcome {
     };
     match revision {
         Some(revision) => {
-            drop(reader);
-            revise::write(&args.model, args.output.as_deref(), args.force, &revision, context)?;
+            file.write(args.output.as_deref(), args.force, &revision, context)?;
             (report.dropped_signatures, report.dropped_licence) =
                 (revision.dropped_signatures, revision.dropped_licence);
         }
@@ -71,7 +72,7 @@ pub(super) fn run(args: &EditArgs, context: &Context) -> Outcome {
             let seals = reader.container().signed()?;
             report.dropped_signatures = seals.as_ref().map_or(0, |seals| signature_count(seals.signatures.as_deref()));
             report.dropped_licence = seals.is_some_and(|seals| seals.licence.is_some());
-            rewrite(&reader, args, &changes, &is_dropped, context)?;
+            rewrite(file, args, &changes, &is_dropped, context)?;
         }
     }
     if report.dropped_signatures > 0 {
@@ -224,12 +225,14 @@ fn replace_template(metadata: &mut Metadata, text: &str) -> Outcome {
 
 /// Streams a new file, where the tensors have to move.
 fn rewrite(
-    reader: &Apr2Reader,
+    mut file: Changing,
     args: &EditArgs,
     changes: &Changes,
     is_dropped: &dyn Fn(&str) -> bool,
     context: &Context,
 ) -> Outcome {
+    let mut sink = file.output(args.output.as_deref(), args.force, context)?;
+    let reader = &file.reader;
     let mut view = View::new(reader);
     if let Some(metadata) = &changes.metadata {
         *view.metadata_mut() = metadata.clone();
@@ -243,20 +246,16 @@ fn rewrite(
     view.drop_tensors(is_dropped);
     view.rename(|_, name| changes.renames.get(name).cloned());
     let output = args.output.as_ref().unwrap_or(&args.model);
-    if args.output.is_some() && !args.force && output.symlink_metadata().is_ok() {
-        return Err(Error::io(IoCause::AlreadyExists, "the file exists already").in_file(output.display()).into());
-    }
     let name = output.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut target = PlanOptions::new(TargetFormat::Apr2, name);
     target.align_32 = reader.header().flags.alignment() == 32;
     let conversion = plan(&view, &ConvertOptions::default(), &target)?;
-    signals::stop_cleanly(&context.interrupt)?;
-    let mut sink = AtomicOutput::create(Target::File(output.clone()), true, [])?;
     let bar = Bar::new(&context.printer, conversion.report().bytes_in);
     conversion.run(&view, &mut sink, &context.pipeline()?, &bar).map_err(|error| match error {
         ConvertError::Model(error) => Failure::Model(error),
         other => Failure::General(other.to_string()),
     })?;
+    context.sources.check_unchanged()?;
     Ok(sink.commit()?)
 }
 

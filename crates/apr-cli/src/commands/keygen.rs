@@ -1,17 +1,18 @@
 //! `apr keygen`: pairs of keys.
 
 use std::io;
+use std::path::Path;
 
+use apr::Sink;
 use apr::crypto::{KeyKind, PrivateKey};
-use apr::{Error, IoCause};
-use apr_io::io_error;
+use apr_io::{AtomicOutput, Target};
 use serde::Serialize;
 use zeroize::Zeroizing;
 
 use crate::args::{KeyPurpose, KeygenArgs};
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::{Outcome, secrets};
+use crate::{Outcome, secrets, signals};
 
 #[derive(Serialize)]
 struct KeyReport {
@@ -27,15 +28,14 @@ pub(super) fn run(args: &KeygenArgs, context: &Context) -> Outcome {
         return Err(Failure::Usage("keys are written to files, which only their owner can read".to_owned()));
     }
     let public_path = args.output.with_added_extension("pub");
-    if !args.force {
-        for path in [&args.output, &public_path] {
-            if path.symlink_metadata().is_ok() {
-                return Err(Error::io(IoCause::AlreadyExists, "the file exists already")
-                    .in_file(path.display())
-                    .into());
-            }
-        }
-    }
+    let name = |path: &Path| Some(path.file_name()?.to_str()?.to_owned());
+    let (Some(private_name), Some(public_name)) = (name(&args.output), name(&public_path)) else {
+        return Err(Failure::Usage(format!("'{}' is no file name in UTF-8", args.output.display())));
+    };
+    signals::stop_cleanly(&context.interrupt)?;
+    let names = [private_name.as_str(), public_name.as_str()];
+    // Both files are complete and on disk before one of an older pair is replaced.
+    let mut files = AtomicOutput::create(Target::File(args.output.clone()), args.force, names)?;
     let (kind, algorithm) = match args.purpose {
         KeyPurpose::Signing => (KeyKind::Signing, "Ed25519"),
         KeyPurpose::Encryption => (KeyKind::Encryption, "X25519"),
@@ -44,8 +44,11 @@ pub(super) fn run(args: &KeygenArgs, context: &Context) -> Outcome {
     secrets::random(&mut *seed)?;
     let key = PrivateKey::generate(kind, &seed)?;
     let public = key.public();
-    secrets::write_secret(&args.output, &key.to_pem(), args.force)?;
-    std::fs::write(&public_path, public.to_pem()).map_err(|error| io_error(&error, &public_path))?;
+    files.next_private_file(&private_name)?;
+    files.write_all(key.to_pem().as_bytes())?;
+    files.next_file(&public_name)?;
+    files.write_all(public.to_pem().as_bytes())?;
+    files.commit()?;
     let report = KeyReport {
         private: args.output.display().to_string(),
         public: public_path.display().to_string(),

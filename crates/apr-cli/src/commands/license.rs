@@ -74,11 +74,10 @@ fn issue(model: &Path, output: Option<&Path>, licence: Licence, force: bool, con
         return Err(Failure::Usage("name the issuer's private key: --key FILE; `apr keygen` makes one".to_owned()));
     };
     let key = secrets::read_signing(key)?;
-    let reader = revise::open_to_change(model, output, context)?;
+    let file = revise::open_to_change(model, output, context)?;
     let report = LicenceReport::new(output.unwrap_or(model), &licence);
     let changes = Changes { licence: Some((licence, key)), ..Changes::default() };
-    let revision = revise::revise(&reader, &changes)?;
-    drop(reader);
+    let revision = revise::revise(&file.reader, &changes)?;
     if revision.dropped_signatures > 0 {
         let signatures = apr_ops::counted(revision.dropped_signatures as u64, "signature");
         if !force {
@@ -89,7 +88,7 @@ fn issue(model: &Path, output: Option<&Path>, licence: Licence, force: bool, con
             .printer
             .warn(&format!("{signatures} by other keys dropped, which held for the model without this licence"));
     }
-    revise::write(model, output, force, &revision, context)?;
+    file.write(output, force, &revision, context)?;
     context.printer.report(&report, render)
 }
 

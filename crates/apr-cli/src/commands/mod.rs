@@ -52,6 +52,6 @@ pub(crate) fn run(command: Command, context: &Context) -> Outcome {
         Command::Watermark { action } => watermark::run(&action, context),
         Command::Cache { action } => cache::run(&action, context),
         Command::Completions { shell } => manual::completions(shell),
-        Command::Man { dir } => manual::write_pages(&dir),
+        Command::Man { dir } => manual::write_pages(&dir, context),
     }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use apr::{ByteSource, CheckpointReader, Code, DType, Error, Escaped, TargetFormat, read_vec};
-use apr_io::{FileSource, io_error};
+use apr_io::io_error;
 use apr_ops::convert::{ConvertOptions, QualityGate, TensorTarget};
 use apr_ops::quantize::{
     Casts, Choices, Imatrix, Quantization, Scheme, SchemeKind, Weighting, importance_from_csv, plan, record,
@@ -205,7 +205,7 @@ fn unsuited(error: Error) -> Failure {
 /// An importance matrix in either of its forms.
 fn read_imatrix(path: &Path, context: &Context) -> Outcome<Imatrix> {
     let in_file = |error: Error| error.in_file(path.display());
-    let file = FileSource::open(path)?;
+    let file = context.sources.open_file(path)?;
     let head = read_vec(&file, 0, file.len().min(4)).map_err(in_file)?;
     if head == *b"GGUF" {
         let model = model::open(path, context)?;

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use apr::apr2::Changes;
 use apr::crypto::{PublicKey, SignBlock, SigningKey};
 use apr::{CheckpointReader, Code, Error, Escaped, Sink};
-use apr_io::{AtomicOutput, Target, is_manifest, open_manifest};
+use apr_io::{AtomicOutput, is_manifest};
 use apr_ops::shards::validate_all;
 use apr_ops::validate::{Level, ValidateOptions, bytes_to_read};
 use serde::Serialize;
@@ -50,16 +50,14 @@ pub(super) fn sign(args: &SignArgs, context: &Context) -> Outcome {
 
 fn sign_file(args: &SignArgs, key: SigningKey, context: &Context) -> Outcome<SignReport> {
     let signer = PublicKey::Verifying(key.public_bytes()).fingerprint();
-    let reader = revise::open_to_change(&args.model, args.output.as_deref(), context)?;
+    let file = revise::open_to_change(&args.model, args.output.as_deref(), context)?;
     let changes = Changes { signers: vec![key], ..Changes::default() };
-    let revision = revise::revise(&reader, &changes)?;
-    drop(reader);
-    revise::write(&args.model, args.output.as_deref(), args.force, &revision, context)?;
-    let signed = revise::open(args.output.as_deref().unwrap_or(&args.model), context)?;
+    let revision = revise::revise(&file.reader, &changes)?;
+    file.write(args.output.as_deref(), args.force, &revision, context)?;
     Ok(SignReport {
-        file: signed.files()[0].name.clone(),
+        file: args.output.as_ref().unwrap_or(&args.model).display().to_string(),
         signer,
-        signatures: signatures(&signed)?.signatures().len(),
+        signatures: revision.signatures,
         dropped_signatures: revision.dropped_signatures,
         dropped_licence: revision.dropped_licence,
     })
@@ -70,18 +68,20 @@ fn sign_manifest(args: &SignArgs, key: SigningKey, context: &Context) -> Outcome
     if args.output.is_some() {
         return Err(Failure::Usage("a manifest is signed in place, beside its shards; leave out --output".to_owned()));
     }
-    let mut manifest = open_manifest(&args.model, &context.options)?.to_sign()?;
+    let lock = revise::lock(&args.model, context)?;
+    let mut manifest = context.sources.open_manifest_of(&lock.source()?, &args.model, &context.options)?.to_sign()?;
     let signer = PublicKey::Verifying(key.public_bytes()).fingerprint();
     let dropped_signatures = manifest.sign(&[key])?;
+    let block = manifest.signatures.as_deref().map(SignBlock::decode).transpose()?.unwrap_or_default();
     signals::stop_cleanly(&context.interrupt)?;
-    let mut file = AtomicOutput::create(Target::File(args.model.clone()), true, [])?;
+    let mut file = AtomicOutput::replacing(lock);
     file.write_all(&manifest.encode())?;
+    context.sources.check_unchanged()?;
     file.commit()?;
-    let signed = open_manifest(&args.model, &context.options)?;
     Ok(SignReport {
         file: args.model.display().to_string(),
         signer,
-        signatures: signatures(&signed)?.signatures().len(),
+        signatures: block.signatures().len(),
         dropped_signatures,
         dropped_licence: false,
     })
@@ -112,7 +112,7 @@ struct SignerReport {
 pub(super) fn verify(args: &VerifyArgs, context: &Context) -> Outcome {
     let trusted = secrets::read_trusted(&args.trusted)?;
     let reader: Box<dyn CheckpointReader> = if is_manifest(&args.model)? {
-        Box::new(open_manifest(&args.model, &context.options)?)
+        Box::new(context.sources.open_manifest(&args.model, &context.options)?)
     } else {
         Box::new(revise::open(&args.model, context)?)
     };

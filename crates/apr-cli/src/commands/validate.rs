@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use apr::pytorch::{Action, ScanReport, Verdict, scan};
-use apr::{ByteSource, Code, Error, Escaped, FormatId, HEAD_LEN, recognise};
-use apr_io::io_error;
+use apr::{ByteSource, Code, Error, Escaped, FormatId, HEAD_LEN, Sink, recognise};
+use apr_io::{AtomicOutput, StreamSink, Target, io_error};
 use apr_ops::sarif;
 use apr_ops::shards::validate_all;
 use apr_ops::validate::{Check, Level, Status, ValidateOptions, ValidateReport, bytes_to_read};
@@ -54,7 +54,10 @@ pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
     let family = context.family_of(&*model.reader)?;
     let bar = Bar::new(&context.printer, bytes_to_read(&*model.reader));
     let families = (family.as_ref(), context.families()?);
-    let report = validate_all(&*model.reader, &model.name, families, options, &context.pipeline()?, &bar)?;
+    let report = validate_all(&*model.reader, &model.name, families, options, &context.pipeline()?, &bar);
+    // What was read in two states is not judged.
+    context.sources.check_unchanged()?;
+    let report = report?;
     let seconds = bar.elapsed().as_secs_f64();
     drop(bar);
     context.printer.detail(&format!(
@@ -106,7 +109,12 @@ fn scan_pickles(args: &ValidateArgs, error: Error, context: &Context) -> Outcome
 fn write_sarif(path: &Path, log: &serde_json::Value) -> Outcome {
     let mut text = serde_json::to_vec_pretty(log).map_err(std::io::Error::from)?;
     text.push(b'\n');
-    Ok(std::fs::write(path, text).map_err(|error| io_error(&error, path))?)
+    if StreamSink::is_for(path) {
+        return Ok(std::fs::write(path, text).map_err(|error| io_error(&error, path))?);
+    }
+    let mut output = AtomicOutput::create(Target::File(path.into()), true, [])?;
+    output.write_all(&text)?;
+    Ok(output.commit()?)
 }
 
 fn render_refusal(out: &mut dyn Write, refusal: &Refusal) -> io::Result<()> {

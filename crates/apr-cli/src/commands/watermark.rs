@@ -72,14 +72,14 @@ fn embed(args: &EmbedArgs, context: &Context) -> Outcome {
     let conversion = plan(&prepared.view, &options, &target)?.after_losing(losses);
     let warnings = conversion.report().warnings.iter().chain(&prepared.warnings);
     warnings.for_each(|warning| context.printer.warn(warning));
-    let mut output = Output::create(&args.output, &target, &conversion.report().files, args.force)?;
+    let mut output = Output::create(&args.output, &target, &conversion.report().files, args.force, context)?;
     let bar = Bar::new(&context.printer, conversion.report().bytes_in);
     let written = conversion.run(&prepared.view, output.sink(), &pipeline, &bar).map_err(|error| match error {
         ConvertError::Model(error) => error.into(),
         other => Failure::General(other.to_string()),
     })?;
     let aside = output.is_stream();
-    output.commit()?;
+    output.commit(context)?;
     drop(bar);
 
     let report =

@@ -1,10 +1,6 @@
 //! `apr edit`: what it changes, what it leaves, what a crash leaves behind.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
-
-use crate::container::{crc32, same, stored, word, workshop};
-use crate::support::{Sandbox, small_safetensors};
+use crate::container::{same, stored, word, workshop};
 
 #[test]
 fn an_edit_in_place_changes_what_it_was_asked_to_and_nothing_else() {
@@ -74,34 +70,6 @@ fn an_edit_drops_signatures_and_says_so() {
     sandbox.apr("verify plain.apr --trusted signer.pub").fails(5, &["E006"]);
     sandbox.apr("license show plain.apr").fails(5, &["E006"]);
     sandbox.apr("validate plain.apr").clean();
-}
-
-#[test]
-fn an_edit_that_died_halfway_is_undone_by_the_next() {
-    let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
-    sandbox.apr("convert m.safetensors -o m.apr").clean();
-    let file = sandbox.read("m.apr");
-    // What the command writes before it changes anything: which file it is, both its ends as they were, and a checksum.
-    let (front, tail) = (word(&file, 28), word(&file, 28) + 200);
-    let inode = fs::metadata(sandbox.path("m.apr")).expect("the file").ino();
-    let mut undo = [&b"APRUNDO1"[..], &inode.to_le_bytes()].concat();
-    for (offset, bytes) in [(0, &file[..front]), (tail, &file[tail..])] {
-        undo.extend((offset as u64).to_le_bytes().into_iter().chain((bytes.len() as u64).to_le_bytes()));
-        undo.extend(bytes);
-    }
-    undo.extend(crc32(&undo).to_le_bytes());
-    let torn = [&vec![0xaa; front][..], &file[front..tail], b"half a tail"].concat();
-    sandbox.write("m.apr", torn);
-    sandbox.write(".m.apr.undo", &undo);
-    sandbox.apr("edit m.apr --set a=1").ok().says(&["warning", "interrupted", "undone"]);
-    sandbox.apr("edit m.apr --unset a").clean();
-    assert_eq!(sandbox.read("m.apr"), file);
-    assert_eq!(sandbox.files(), ["m.apr", "m.safetensors"]);
-    // Cut short, it was written before anything changed.
-    sandbox.write(".m.apr.undo", &undo[..undo.len() - 9]);
-    sandbox.apr("edit m.apr --set a=1").ok();
-    sandbox.apr("edit m.apr --unset a").clean();
-    assert_eq!(sandbox.read("m.apr"), file);
 }
 
 #[test]

@@ -1,8 +1,11 @@
 //! Point 98 of seed 001 §11, and what else may end a conversion halfway: nothing under the target's name is ever partial.
 
+use std::fs::{self, File};
+use std::io::Read;
 use std::process::{Child, Stdio};
+use std::time::{Duration, SystemTime};
 
-use crate::support::{Sandbox, small_safetensors, wait_until};
+use crate::support::{Sandbox, model_folder, small_safetensors, wait_until};
 
 /// More than any machine writes before the test has seen the first byte of it.
 const LARGE: u64 = 8 << 30;
@@ -40,19 +43,36 @@ fn qa_98_a_pipe_that_does_not_fit_the_cache_is_e007_and_leaves_nothing() {
     assert_eq!(sandbox.files(), [""; 0]);
 }
 
-/// A conversion of a large file over `old.apr`, caught while it writes its temporary file.
+/// A conversion of a large file over `old.apr`, caught while it writes.
 fn halfway(sandbox: &Sandbox) -> Child {
     sandbox.write("old.apr", "the old file");
     sandbox.write_sparse("m.safetensors", LARGE);
     let mut command = sandbox.command(&["convert", "m.safetensors", "-o", "old.apr", "--force"]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command starts");
-    wait_until("the temporary file", || partial(sandbox).is_some());
+    wait_until("the first bytes", || is_writing(&child));
     assert_eq!(sandbox.read("old.apr"), b"the old file");
     child
 }
 
-fn partial(sandbox: &Sandbox) -> Option<String> {
-    sandbox.files().into_iter().find(|name| name.starts_with(".old.apr") && name.ends_with(".partial"))
+/// Whether a command has written to a file that has no name, or a hidden one.
+fn is_writing(child: &Child) -> bool {
+    let descriptors = fs::read_dir(format!("/proc/{}/fd", child.id())).into_iter().flatten().flatten();
+    descriptors.map(|descriptor| descriptor.path()).any(|descriptor| {
+        let name = fs::read_link(&descriptor).map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let is_output = name.ends_with(" (deleted)") || name.ends_with(".partial");
+        is_output && descriptor.metadata().is_ok_and(|file| file.is_file() && file.len() > 0)
+    })
+}
+
+/// Waits until a command has opened its source, and cleans up when it is told to end.
+fn wait_until_it_works(child: &Child) {
+    wait_until("the handler of SIGTERM", || {
+        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        caught
+            .and_then(|caught| u64::from_str_radix(caught.trim(), 16).ok())
+            .is_some_and(|caught| caught >> 14 & 1 == 1)
+    });
 }
 
 fn send(signal: &str, child: &Child) {
@@ -67,12 +87,99 @@ fn qa_98_a_killed_conversion_leaves_the_old_file_whole() {
     child.kill().expect("it runs");
     assert_eq!(child.wait().expect("it ended").code(), None);
     assert_eq!(sandbox.read("old.apr"), b"the old file");
-    // What it wrote is hidden, and no obstacle to the next conversion.
-    let left = partial(&sandbox).expect("nobody could remove it");
-    assert_eq!(sandbox.files(), [left.as_str(), "m.safetensors", "old.apr"]);
+    // What it wrote had no name; where the system has no such files, the next conversion removes it.
     sandbox.write("m.safetensors", small_safetensors());
     sandbox.apr("convert m.safetensors -o old.apr -f").clean();
     sandbox.apr("validate old.apr").clean();
+    assert_eq!(sandbox.files(), ["m.safetensors", "old.apr"]);
+}
+
+#[test]
+fn what_a_killed_conversion_left_is_removed_by_the_next_one_and_what_another_writes_is_not() {
+    let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
+    sandbox.write(".m.aprAbC123.partial", "left");
+    sandbox.write(".m.aprlocked.partial", "being written");
+    sandbox.write(".n.aprAbC123.partial", "of another file");
+    let writing = File::open(sandbox.path(".m.aprlocked.partial")).expect("ours");
+    writing.lock().expect("nobody has it");
+    sandbox.apr("convert m.safetensors -o m.apr").clean();
+    assert_eq!(sandbox.files(), [".m.aprlocked.partial", ".n.aprAbC123.partial", "m.apr", "m.safetensors"]);
+}
+
+#[test]
+fn a_full_disk_leaves_the_old_pair_of_keys_whole() {
+    let sandbox = Sandbox::new();
+    sandbox.apr("keygen -o key").clean();
+    let pair = || (sandbox.read("key"), sandbox.read("key.pub"));
+    let before = pair();
+    sandbox.shell(r#"ulimit -f 0; exec "$APR" keygen -f -o key"#).fails(1, &["E007", "File too large"]);
+    assert!(pair() == before);
+    // The public one can't be replaced.
+    fs::remove_file(sandbox.path("key.pub")).expect("ours");
+    fs::create_dir(sandbox.path("key.pub")).expect("ours");
+    sandbox.apr("keygen -f -o key").fails(1, &["E007", "key.pub", "a folder"]);
+    assert!(sandbox.read("key") == before.0);
+    fs::remove_dir(sandbox.path("key.pub")).expect("ours");
+    let changing = File::open(sandbox.path("key")).expect("ours");
+    changing.lock().expect("nobody has it");
+    sandbox.apr("keygen -f -o key").fails(1, &["E007"]);
+    assert_eq!(sandbox.files(), ["key"]);
+    drop(changing);
+    sandbox.apr("keygen -f -o key").clean();
+    assert!(pair() != before);
+    assert_eq!(sandbox.files(), ["key", "key.pub"]);
+}
+
+/// A conversion into a pipe, which waits for the pipe's reader.
+fn into_pipe(sandbox: &Sandbox, model: &str) -> Child {
+    sandbox.shell("mkfifo pipe").clean();
+    let mut command = sandbox.command(&["convert", model, "--format", "safetensors", "-o", "pipe"]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command starts");
+    wait_until_it_works(&child);
+    child
+}
+
+#[test]
+fn signals_end_the_wait_for_the_reader_of_a_pipe() {
+    for (signal, reads) in [("TERM", false), ("INT", true)] {
+        let sandbox = Sandbox::new();
+        sandbox.write_sparse("m.safetensors", LARGE);
+        let child = into_pipe(&sandbox, "m.safetensors");
+        // A reader that takes one byte and no more.
+        let reader = reads.then(|| {
+            let mut reader = File::open(sandbox.path("pipe")).expect("ours");
+            reader.read_exact(&mut [0]).expect("it is written to");
+            reader
+        });
+        send(signal, &child);
+        let output = child.wait_with_output().expect("it ends");
+        assert_eq!(output.status.code(), Some(130), "{signal}: {output:?}");
+        drop(reader);
+    }
+}
+
+#[test]
+fn a_source_that_is_rewritten_during_a_conversion_is_noticed() {
+    let later = SystemTime::now() + Duration::from_secs(5);
+    for file in ["model.safetensors", "config.json"] {
+        let sandbox = Sandbox::new();
+        model_folder(&sandbox, "model");
+        let child = into_pipe(&sandbox, "model");
+        File::options()
+            .write(true)
+            .open(sandbox.path(&format!("model/{file}")))
+            .and_then(|file| file.set_modified(later))
+            .expect("ours");
+        let mut bytes = Vec::new();
+        File::open(sandbox.path("pipe")).and_then(|mut pipe| pipe.read_to_end(&mut bytes)).expect("it is written to");
+        let output = child.wait_with_output().expect("it ends");
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            said.contains("E007") && said.contains(file) && said.contains("was changed by another program"),
+            "{said}"
+        );
+    }
 }
 
 #[test]
@@ -103,4 +210,21 @@ fn ctrl_c_ends_the_wait_for_a_pipe_and_leaves_nothing() {
     drop(stdin);
     assert_eq!(output.status.code(), Some(130), "{output:?}");
     assert_eq!(sandbox.files(), [""; 0]);
+}
+
+#[test]
+fn what_a_killed_command_copied_of_a_pipe_is_removed_by_the_next_one() {
+    let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
+    sandbox.write("x/spool/.tmpleft", "left");
+    sandbox.write("x/spool/.tmpused", "being read");
+    let reading = File::open(sandbox.path("x/spool/.tmpused")).expect("ours");
+    reading.lock().expect("nobody has it");
+    sandbox.shell(r#"cat m.safetensors | APR_CACHE=x "$APR" inspect -"#).clean();
+    assert_eq!(sandbox.files(), ["m.safetensors", "x/spool/.tmpused"]);
+}
+
+#[test]
+fn the_exit_code_is_right_where_standard_error_can_not_be_written_to() {
+    let sandbox = Sandbox::new();
+    assert_eq!(sandbox.shell(r#""$APR" inspect absent.apr 2> /dev/full"#).code, Some(3));
 }

@@ -1,6 +1,7 @@
 //! The `apr` command from outside: what it prints, writes, refuses and leaves behind.
 
 mod bad_input;
+mod changes;
 mod container;
 mod diff;
 mod edit;

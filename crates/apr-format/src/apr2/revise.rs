@@ -59,10 +59,24 @@ pub struct Revision {
     pub tail_offset: u64,
     /// Bytes from there on; the file ends with them.
     pub tail: Vec<u8>,
+    /// What the front replaces; as long as the front.
+    pub old_front: Vec<u8>,
+    /// What the tail replaces, up to the end of the file.
+    pub old_tail: Vec<u8>,
+    /// Signatures that the file then has.
+    pub signatures: usize,
     /// Signatures that no longer hold and are left out.
     pub dropped_signatures: usize,
     /// Whether a licence no longer holds and is left out.
     pub dropped_licence: bool,
+}
+
+/// SIGN and LICN block, how many signatures are in them, and how many and whether a licence are left out.
+struct Seals {
+    blocks: Vec<u8>,
+    signatures: usize,
+    dropped_signatures: usize,
+    dropped_licence: bool,
 }
 
 impl Apr2Reader {
@@ -122,7 +136,8 @@ impl Apr2Reader {
         let mut tail = digests.as_deref().map(encode_digests).unwrap_or_default();
         let digest = digests.is_some().then(|| signed_digest([&sections, &[], &[], &encr, &tail]));
         let keeps = !changes.touch_content() && flags == old.flags;
-        let (blocks, dropped_signatures, dropped_licence) = self.revised_seals(changes, digest, keeps)?;
+        let Seals { blocks, signatures, dropped_signatures, dropped_licence } =
+            self.revised_seals(changes, digest, keeps)?;
         tail.extend_from_slice(&blocks);
 
         let (tail_offset, footer_offset) = self.tail_range();
@@ -132,12 +147,22 @@ impl Apr2Reader {
             stays.map_or(Ok(()), |at| Err(self.uncovered("the padding is not zero", at)))?;
         }
         let old_front = read_vec(source, 0, front.len() as u64)?;
-        let old_tail = read_vec(source, tail_offset, footer_offset - tail_offset)?;
+        let old_tail = read_vec(source, tail_offset, source.len() - tail_offset)?;
+        let summed = usize::try_from(footer_offset - tail_offset).map_or(&old_tail[..], |len| &old_tail[..len]);
         let middle = tail_offset - front.len() as u64;
-        let crc32 = crc32_with_other_ends(self.footer().crc32, middle, [&old_front, &old_tail], [&front, &tail]);
+        let crc32 = crc32_with_other_ends(self.footer().crc32, middle, [&old_front, summed], [&front, &tail]);
         let file_size = tail_offset + tail.len() as u64 + u64::from(FOOTER_LEN);
         tail.extend_from_slice(&Footer { crc32, file_size }.encode());
-        Ok(Some(Revision { front, tail_offset, tail, dropped_signatures, dropped_licence }))
+        Ok(Some(Revision {
+            front,
+            tail_offset,
+            tail,
+            old_front,
+            old_tail,
+            signatures,
+            dropped_signatures,
+            dropped_licence,
+        }))
     }
 
     #[cfg(feature = "signing")]
@@ -163,9 +188,8 @@ impl Apr2Reader {
         if changes.touch_content() { Flags(old.0 & !seals.0) } else { old }
     }
 
-    /// SIGN and LICN block, and how many signatures and whether a licence are left out.
     #[cfg(feature = "signing")]
-    fn revised_seals(&self, changes: &Changes, digest: Option<Digest>, keeps: bool) -> Result<(Vec<u8>, usize, bool)> {
+    fn revised_seals(&self, changes: &Changes, digest: Option<Digest>, keeps: bool) -> Result<Seals> {
         use crate::crypto::{LicenceBlock, SignBlock};
         let old_signatures = self.signatures().map(SignBlock::decode).transpose()?.unwrap_or_default();
         let old: Vec<_> = old_signatures.signatures().iter().map(|signature| signature.public).collect();
@@ -185,21 +209,19 @@ impl Apr2Reader {
         let dropped_licence = self.licence().is_some() && licence.is_none();
         let mut blocks = if signatures.signatures().is_empty() { Vec::new() } else { signatures.encode() };
         blocks.extend(licence.unwrap_or_default());
-        Ok((blocks, dropped, dropped_licence))
+        let signatures = signatures.signatures().len();
+        Ok(Seals { blocks, signatures, dropped_signatures: dropped, dropped_licence })
     }
 
     #[cfg(not(feature = "signing"))]
     #[allow(clippy::unnecessary_wraps, reason = "as with the feature")]
-    fn revised_seals(
-        &self,
-        _changes: &Changes,
-        _digest: Option<Digest>,
-        keeps: bool,
-    ) -> Result<(Vec<u8>, usize, bool)> {
+    fn revised_seals(&self, _changes: &Changes, _digest: Option<Digest>, keeps: bool) -> Result<Seals> {
         let old = [self.signatures(), self.licence()];
         let blocks = old.into_iter().flatten().filter(|_| keeps).flatten().copied().collect();
-        let dropped = usize::from(!keeps && self.signatures().is_some());
-        Ok((blocks, dropped, !keeps && self.licence().is_some()))
+        let signed = usize::from(self.signatures().is_some());
+        let signatures = if keeps { signed } else { 0 };
+        let dropped_licence = !keeps && self.licence().is_some();
+        Ok(Seals { blocks, signatures, dropped_signatures: signed - signatures, dropped_licence })
     }
 }
 

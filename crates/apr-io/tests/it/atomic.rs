@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use apr_core::{IoCause, Sink};
-use apr_io::{AtomicOutput, Target};
+use apr_io::{AtomicOutput, LockedFile, Target};
 
 fn names(folder: &Path) -> Vec<String> {
     let mut names: Vec<_> = fs::read_dir(folder)
@@ -93,4 +93,71 @@ fn permissions_of_the_replaced_file_stay() {
     output.write_all(b"new").expect("there is room");
     output.commit().expect("can be renamed");
     assert_eq!(path.metadata().expect("there").permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn a_file_that_another_process_changes_is_not_replaced_meanwhile() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("m.apr");
+    fs::write(&path, "old").expect("writable");
+    let write = || {
+        let mut output = AtomicOutput::create(Target::File(path.clone()), true, ["m.apr"]).expect("may be replaced");
+        output.write_all(b"new").expect("there is room");
+        output.commit()
+    };
+    let locked = LockedFile::open(&path).expect("nobody has it");
+    let error = write().expect_err("it is being changed");
+    assert!(error.message().contains("another process is changing the file"), "{error}");
+    assert_eq!(fs::read(&path).expect("still there"), b"old");
+    drop(locked);
+    write().expect("nobody has it");
+    assert_eq!((fs::read(&path).expect("replaced"), names(folder.path())), (b"new".to_vec(), vec!["m.apr".to_owned()]));
+}
+
+#[test]
+fn what_replaces_a_locked_file_keeps_the_lock_until_then() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("m.apr");
+    fs::write(&path, "old").expect("writable");
+    let mut output = AtomicOutput::replacing(LockedFile::open(&path).expect("nobody has it"));
+    output.write_all(b"new").expect("there is room");
+    assert!(LockedFile::open(&path).is_err());
+    output.commit().expect("it is ours");
+    assert_eq!(fs::read(&path).expect("replaced"), b"new");
+    LockedFile::open(&path).expect("nobody has it");
+
+    // A program that takes no lock put another file there.
+    let mut output = AtomicOutput::replacing(LockedFile::open(&path).expect("nobody has it"));
+    output.write_all(b"lost").expect("there is room");
+    fs::write(folder.path().join("n"), "theirs").expect("writable");
+    fs::rename(folder.path().join("n"), &path).expect("ours");
+    assert!(output.commit().is_err());
+    assert_eq!((fs::read(&path).expect("there"), names(folder.path())), (b"theirs".to_vec(), vec!["m.apr".to_owned()]));
+}
+
+#[test]
+fn of_several_files_all_are_replaced_or_none() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for name in ["a", "c"] {
+        fs::write(folder.path().join(name), "old").expect("writable");
+    }
+    let write = || {
+        let mut output = AtomicOutput::create(Target::Folder(folder.path().into()), true, []).expect("may be replaced");
+        for name in ["a", "b", "c"] {
+            output.next_file(name).expect("a file");
+            output.write_all(b"new").expect("there is room");
+        }
+        output.commit()
+    };
+    // The last one can't be replaced.
+    let locked = LockedFile::open(&folder.path().join("c")).expect("nobody has it");
+    assert!(write().is_err());
+    drop(locked);
+    assert_eq!(names(folder.path()), ["a", "c"]);
+    assert_eq!(fs::read(folder.path().join("a")).expect("there"), b"old");
+    write().expect("nobody has it");
+    assert_eq!(names(folder.path()), ["a", "b", "c"]);
+    for name in ["a", "b", "c"] {
+        assert_eq!(fs::read(folder.path().join(name)).expect("there"), b"new");
+    }
 }

@@ -58,10 +58,12 @@ pub(crate) fn write(job: Job<'_>, context: &Context) -> Outcome {
     };
 
     signals::stop_cleanly(&context.interrupt)?;
-    let mut output = Output::create(path, target, &conversion.report().files, args.force)?;
+    let mut output = Output::create(path, target, &conversion.report().files, args.force, context)?;
     let aside = output.is_stream();
     let bar = Bar::new(&context.printer, conversion.report().bytes_in);
     let report = conversion.run(&view, output.sink(), &context.pipeline()?, &bar);
+    // What was read in two states may look damaged.
+    context.sources.check_unchanged()?;
     let report = report.map_err(|error| match error {
         ConvertError::Model(error) => error.into(),
         ConvertError::Invalid(error) => {
@@ -75,7 +77,7 @@ pub(crate) fn write(job: Job<'_>, context: &Context) -> Outcome {
     if let (Some(gate), Some(quantization)) = (gate, &report.quantization) {
         gate.failures(quantization).iter().for_each(|failure| context.printer.warn(failure));
     }
-    output.commit()?;
+    output.commit(context)?;
     let seconds = bar.elapsed().as_secs_f64();
     drop(bar);
 

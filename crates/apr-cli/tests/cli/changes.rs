@@ -1,0 +1,253 @@
+//! Changes in place: what one that died leaves, what several at once do, and what else may lie where an undo file belongs.
+
+use std::fs::{self, File};
+use std::os::unix::fs::symlink;
+
+use crate::container::{crc32, word, workshop};
+use crate::support::{Sandbox, model_folder, small_safetensors};
+
+/// Every way to read an `.apr` file.
+const READERS: [&str; 14] = [
+    "inspect m.apr",
+    "tensors m.apr",
+    "tensors m.apr --stats",
+    "validate m.apr",
+    "lint m.apr",
+    "debug m.apr",
+    "debug m.apr --hex",
+    "debug m.apr --strings",
+    "explain m.apr",
+    "diff m.apr m.safetensors",
+    "convert m.apr -o t.apr",
+    "export m.apr -o t.safetensors",
+    "verify m.apr --trusted signer.pub",
+    "license show m.apr",
+];
+
+/// A file in which a change was interrupted.
+struct Interrupted {
+    sandbox: Sandbox,
+    before: Vec<u8>,
+    after: Vec<u8>,
+    torn: Vec<u8>,
+    undo: Vec<u8>,
+}
+
+impl Interrupted {
+    /// The front is new, the tail is old.
+    fn new() -> Self {
+        let sandbox = workshop();
+        sandbox.apr("convert m.safetensors -o m.apr").clean();
+        let before = sandbox.read("m.apr");
+        sandbox.apr("edit m.apr --set note=changed").clean().says(&["in place"]);
+        let after = sandbox.read("m.apr");
+        let (front, tail) = (word(&before, 28), before.len() - 64);
+        assert!(before[..front] != after[..front] && before[tail..] != after[tail..] && before.len() == after.len());
+        let torn = [&after[..front], &before[front..]].concat();
+        let undo = undo_file(&before, &after, front, tail);
+        let this = Self { sandbox, before, after, torn, undo };
+        this.sandbox.write("m.apr", &this.torn);
+        this.sandbox.write(".m.apr.undo", &this.undo);
+        this
+    }
+}
+
+/// What the command writes before it changes anything: both lengths, where the ends are, the ends before and after, and a
+/// checksum.
+fn undo_file(before: &[u8], after: &[u8], front: usize, tail: usize) -> Vec<u8> {
+    let mut undo = b"APRUNDO2".to_vec();
+    for word in [before.len(), after.len(), front, tail] {
+        undo.extend((word as u64).to_le_bytes());
+    }
+    for part in [&before[..front], &after[..front], &before[tail..], &after[tail..]] {
+        undo.extend(part);
+    }
+    undo.extend(crc32(&undo).to_le_bytes());
+    undo
+}
+
+#[test]
+fn a_change_that_died_halfway_is_undone_by_the_next() {
+    let Interrupted { sandbox, before, undo, .. } = Interrupted::new();
+    let files = sandbox.files().len();
+    sandbox.apr("edit m.apr").ok().says(&["warning", "interrupted", "undone"]);
+    assert!(sandbox.read("m.apr") == before);
+    assert_eq!(sandbox.files().len(), files - 1);
+    // Cut short, it was written before anything changed.
+    sandbox.write(".m.apr.undo", &undo[..undo.len() - 9]);
+    sandbox.apr("validate m.apr").clean();
+    sandbox.apr("edit m.apr").clean();
+    assert!(sandbox.read("m.apr") == before);
+    assert_eq!(sandbox.files().len(), files - 1);
+}
+
+#[test]
+fn every_command_that_reads_refuses_a_file_in_which_a_change_was_interrupted() {
+    let Interrupted { sandbox, torn, .. } = Interrupted::new();
+    let files = sandbox.files();
+    for reader in READERS {
+        sandbox.apr(reader).fails(4, &["E002", "m.apr", "a change of this file was interrupted", "apr edit"]);
+    }
+    symlink("m.apr", sandbox.path("link.apr")).expect("links");
+    sandbox.apr("inspect link.apr").fails(4, &["interrupted"]);
+    fs::remove_file(sandbox.path("link.apr")).expect("ours");
+    assert_eq!(sandbox.files(), files);
+    assert!(sandbox.read("m.apr") == torn);
+}
+
+#[test]
+fn a_change_that_is_being_made_is_told_from_one_that_was_interrupted() {
+    let Interrupted { sandbox, torn, .. } = Interrupted::new();
+    let changing = File::options().read(true).write(true).open(sandbox.path("m.apr")).expect("ours");
+    changing.lock().expect("nobody has it");
+    for reader in READERS.iter().chain(&["edit m.apr --set a=1", "sign m.apr --key signer"]) {
+        sandbox.apr(reader).fails(1, &["E007", "m.apr", "another process is changing the file", "try again"]);
+    }
+    assert!(sandbox.read("m.apr") == torn);
+}
+
+#[test]
+fn a_shard_in_which_a_change_was_interrupted_is_refused_wherever_it_is_read() {
+    let Interrupted { sandbox, .. } = Interrupted::new();
+    sandbox.apr("edit m.apr").ok();
+    sandbox.apr("convert m.apr -o parts.apr --shard-size 700").clean();
+    let shard = &sandbox.files().into_iter().find(|name| name.starts_with("parts-00001-of")).expect("a shard");
+    let file = sandbox.read(shard);
+    let front = word(&file, 28);
+    let mut after = file.clone();
+    after[front - 1] ^= 1;
+    after[file.len() - 16] ^= 1;
+    let torn = [&after[..front], &file[front..]].concat();
+    sandbox.write(shard, torn);
+    sandbox.write(&format!(".{shard}.undo"), undo_file(&file, &after, front, file.len() - 16));
+    for line in
+        ["validate parts.apr", "tensors parts.apr --stats", "convert parts.apr -o t.apr", "join parts.apr -o t.apr"]
+    {
+        sandbox.apr(line).says(&["E002", shard, "interrupted"]);
+        assert!(!sandbox.path("t.apr").exists());
+    }
+}
+
+#[test]
+fn a_backup_that_was_put_back_over_a_torn_file_is_never_mixed_with_what_was_there() {
+    let Interrupted { sandbox, before, after, undo, .. } = Interrupted::new();
+    // Another model, into the same inode, as `cp` does it.
+    sandbox.apr("convert m.safetensors -o other.apr --precision bf16").ok();
+    let other = sandbox.read("other.apr");
+    sandbox.write("m.apr", &other);
+    for line in ["edit m.apr --set a=1", "sign m.apr --key signer", "edit m.apr"] {
+        sandbox.apr(line).fails(1, &["E007", "m.apr", ".m.apr.undo", "not the one that was being changed", "delete"]);
+        assert!(sandbox.read("m.apr") == other);
+    }
+    sandbox.apr("validate m.apr").clean().says(&["VALID"]);
+    // What takes the file's place as a whole is free of it.
+    sandbox.apr("convert m.safetensors -o m.apr -f").clean();
+    assert!(!sandbox.path(".m.apr.undo").exists());
+    // The very states before and after the change are sound.
+    for state in [before, after] {
+        sandbox.write("m.apr", &state);
+        sandbox.write(".m.apr.undo", &undo);
+        sandbox.apr("validate m.apr").clean();
+        sandbox.apr("edit m.apr").clean();
+        assert!(sandbox.read("m.apr") == state);
+        assert!(!sandbox.path(".m.apr.undo").exists());
+    }
+}
+
+#[test]
+fn what_lies_where_the_undo_file_belongs_is_neither_followed_nor_waited_for() {
+    let sandbox = workshop();
+    let before = sandbox.read("plain.apr");
+    let kinds: [&dyn Fn(); 3] = [
+        &|| symlink("outside", sandbox.path(".plain.apr.undo")).expect("links"),
+        &|| drop(sandbox.shell("mkfifo .plain.apr.undo").clean()),
+        &|| sandbox.write(".plain.apr.undo", "mine"),
+    ];
+    for make in kinds {
+        make();
+        let files = sandbox.files();
+        sandbox.apr("inspect plain.apr").clean();
+        for line in ["edit plain.apr --set a=1", "sign plain.apr --key signer"] {
+            sandbox.apr(line).fails(1, &["E007", ".plain.apr.undo", "move it away"]);
+        }
+        assert!(sandbox.read("plain.apr") == before);
+        assert_eq!(sandbox.files(), files);
+        fs::remove_file(sandbox.path(".plain.apr.undo")).expect("ours");
+    }
+}
+
+#[test]
+fn one_process_at_a_time_changes_or_replaces_a_file() {
+    let sandbox = workshop();
+    sandbox.apr("convert plain.apr -o parts.apr --shard-size 700").clean();
+    sandbox.write("template", "{{ messages }}".repeat(4000));
+    let before = sandbox.files();
+    for (file, lines) in [
+        (
+            "plain.apr",
+            &[
+                "edit plain.apr --set a=1",
+                "edit plain.apr --drop steps",
+                "edit plain.apr --chat-template template",
+                "edit plain.apr --set a=1 -o plain.apr -f",
+                "sign plain.apr --key signer",
+                "license issue plain.apr --licensee Ann --key signer",
+                "convert m.safetensors -o plain.apr -f",
+            ][..],
+        ),
+        ("parts.apr", &["sign parts.apr --key signer"]),
+    ] {
+        let bytes = sandbox.read(file);
+        let changing = File::open(sandbox.path(file)).expect("ours");
+        changing.lock().expect("nobody has it");
+        for line in lines {
+            sandbox.apr(line).fails(1, &["E007", file, "another process is changing the file"]);
+            assert!(sandbox.read(file) == bytes, "{line}");
+            assert_eq!(sandbox.files(), before, "{line}");
+        }
+        drop(changing);
+        sandbox.apr(lines[0]).clean();
+    }
+}
+
+#[test]
+fn an_edit_that_does_not_fit_a_full_disk_leaves_the_file_as_it_was() {
+    let sandbox = Sandbox::new();
+    model_folder(&sandbox, "model");
+    sandbox.apr("import model -o m.apr").ok();
+    let before = sandbox.read("m.apr");
+    let run = sandbox.shell(r#"ulimit -f 1; exec "$APR" edit m.apr --set a=1"#);
+    run.fails(1, &["E007", "File too large"]);
+    assert!(sandbox.read("m.apr") == before);
+    sandbox.apr("validate m.apr").ok();
+    assert!(!sandbox.path(".m.apr.undo").exists());
+}
+
+#[test]
+fn a_source_is_not_touched_by_what_writes_a_copy() {
+    let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
+    sandbox.apr("convert m.safetensors -o m.apr").clean();
+    let before = sandbox.read("m.apr");
+    fs::set_permissions(
+        sandbox.path("m.apr"),
+        fs::Permissions::from(std::os::unix::fs::PermissionsExt::from_mode(0o444)),
+    )
+    .expect("ours");
+    sandbox.apr("edit m.apr --set a=1 -o n.apr").clean();
+    sandbox.apr("edit m.apr --set a=1 -o n.apr").fails(1, &["E007", "n.apr", "exists already"]);
+    assert!(sandbox.read("m.apr") == before);
+}
+
+#[test]
+fn what_a_link_points_at_is_changed_and_rewritten() {
+    let sandbox = workshop();
+    fs::create_dir(sandbox.path("folder")).expect("room");
+    fs::rename(sandbox.path("plain.apr"), sandbox.path("folder/real.apr")).expect("ours");
+    symlink("folder/real.apr", sandbox.path("link.apr")).expect("links");
+    sandbox.apr("edit link.apr --set a=1").clean().says(&["in place"]);
+    sandbox.apr("edit link.apr --drop steps").ok().says(&["without 1 tensor"]);
+    assert!(sandbox.path("link.apr").is_symlink());
+    let left = sandbox.apr("tensors folder/real.apr --json").clean().json();
+    assert_eq!(left["tensors"].as_array().map(Vec::len), Some(3));
+    assert!(!sandbox.files().iter().any(|name| name == "folder/link.apr"));
+}

@@ -1,0 +1,127 @@
+//! Files that one process at a time changes.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use apr_core::{Error, IoCause, Result};
+
+use crate::identity::{Identity, open_regular};
+use crate::{FileSource, io_error, undo};
+
+/// How often a file may be replaced between its opening and its locking before that is given up.
+const ATTEMPTS: usize = 16;
+
+/// A file that is open to be changed. It is locked before anything of it is read, so that no other process that takes the
+/// lock changes it until this is dropped.
+#[derive(Debug)]
+pub struct LockedFile {
+    pub(crate) file: Arc<File>,
+    /// Without links.
+    pub(crate) path: PathBuf,
+    /// As it was when the lock was taken.
+    before: Identity,
+    undone: bool,
+}
+
+impl LockedFile {
+    /// Opens and locks a regular file, and undoes a change of it that was interrupted.
+    ///
+    /// # Errors
+    /// E007 when it can't be opened for reading and writing, when another process holds the lock, or when what an
+    /// interrupted change left is not of the file as it is.
+    pub fn open(path: &Path) -> Result<Self> {
+        let (file, path) = lock_path(path)?;
+        let undone = undo::roll_back(&file, &path)?;
+        let before = identity(&file, &path)?;
+        Ok(Self { file: Arc::new(file), path, before, undone })
+    }
+
+    /// Whether a change that had been interrupted was undone.
+    #[must_use]
+    pub fn was_undone(&self) -> bool {
+        self.undone
+    }
+
+    /// The bytes of the locked file, through the descriptor that holds the lock.
+    ///
+    /// # Errors
+    /// E007.
+    pub fn source(&self) -> Result<FileSource> {
+        FileSource::share(&self.file, &self.path)
+    }
+
+    /// Whether a path leads to the locked file.
+    pub(crate) fn is_at(&self, path: &Path) -> bool {
+        path.metadata().is_ok_and(|found| Identity::of(&found).is_file_of(&self.before))
+    }
+
+    /// Refuses to go on where a program that does not take the lock changed or replaced the file.
+    ///
+    /// # Errors
+    /// E007.
+    pub(crate) fn check_unchanged(&self) -> Result<()> {
+        if identity(&self.file, &self.path)? == self.before && self.is_at(&self.path) {
+            return Ok(());
+        }
+        Err(changed(&self.path))
+    }
+}
+
+fn lock_path(path: &Path) -> Result<(File, PathBuf)> {
+    let path = path.canonicalize().map_err(|error| io_error(&error, path))?;
+    for _ in 0..ATTEMPTS {
+        let file = open_regular(&path, OpenOptions::new().read(true).write(true))?;
+        lock(&file, &path)?;
+        let locked = identity(&file, &path)?;
+        // Another process may have put a new file in its place before the lock was taken.
+        if path.metadata().is_ok_and(|found| Identity::of(&found).is_file_of(&locked)) {
+            return Ok((file, path));
+        }
+    }
+    Err(busy(&path))
+}
+
+fn lock(file: &File, path: &Path) -> Result<()> {
+    file.try_lock().map_err(|error| match error {
+        TryLockError::WouldBlock => busy(path),
+        TryLockError::Error(error) => {
+            let message = format!("the file can't be locked against changes by other processes ({error}); -o writes a copy");
+            Error::io(IoCause::Other, message).in_file(path.display())
+        }
+    })
+}
+
+/// Locks a file that is about to be replaced; `None` where there is none, or none that can be locked.
+///
+/// # Errors
+/// E007 when another process changes it.
+pub(crate) fn lock_to_replace(path: &Path) -> Result<Option<File>> {
+    for _ in 0..ATTEMPTS {
+        let Ok(file) = open_regular(path, OpenOptions::new().read(true)) else { return Ok(None) };
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(busy(path)),
+            Err(TryLockError::Error(_)) => return Ok(None),
+        }
+        let locked = identity(&file, path)?;
+        if path.metadata().is_ok_and(|found| Identity::of(&found).is_file_of(&locked)) {
+            return Ok(Some(file));
+        }
+    }
+    Err(busy(path))
+}
+
+fn identity(file: &File, path: &Path) -> Result<Identity> {
+    Ok(Identity::of(&file.metadata().map_err(|error| io_error(&error, path))?))
+}
+
+pub(crate) fn busy(path: &Path) -> Error {
+    let message = "another process is changing the file; try again when it is done";
+    Error::io(IoCause::Other, message).in_file(path.display())
+}
+
+pub(crate) fn changed(path: &Path) -> Error {
+    let message = "the file was changed by another program meanwhile; nothing was written, try again";
+    Error::io(IoCause::Other, message).in_file(path.display())
+}

@@ -1,0 +1,108 @@
+//! The files that a model is read from, remembered so that a change of them while it is read is noticed.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use apr_core::{Error, IoCause, Result};
+
+use crate::identity::Identity;
+use crate::{FileSource, io_error};
+
+/// Opens files and remembers each as it was, so that [`check_unchanged`](Self::check_unchanged) finds those that a program
+/// rewrote since. Clones share what they remember.
+#[derive(Debug, Clone, Default)]
+pub struct Sources(Arc<Mutex<Vec<Opened>>>);
+
+#[derive(Debug)]
+struct Opened {
+    path: PathBuf,
+    /// Whether the path led to the file; standard input has none.
+    is_named: bool,
+    before: Identity,
+    /// Gone where the file was read as a whole and closed.
+    file: Weak<File>,
+}
+
+impl Sources {
+    /// Opens a regular file as [`FileSource::open`] does.
+    ///
+    /// # Errors
+    /// Those of [`FileSource::open`].
+    pub fn open_file(&self, path: impl AsRef<Path>) -> Result<FileSource> {
+        self.remember(FileSource::open(path)?)
+    }
+
+    /// Remembers a file that is open already.
+    ///
+    /// # Errors
+    /// E007.
+    pub fn remember(&self, source: FileSource) -> Result<FileSource> {
+        let metadata = source.file.metadata().map_err(|error| io_error(&error, &source.path))?;
+        let (path, file) = (source.path.clone(), Arc::downgrade(&source.file));
+        let before = Identity::of(&metadata);
+        let is_named = path.metadata().is_ok_and(|named| Identity::of(&named).is_file_of(&before));
+        let opened = Opened { path, is_named, before, file };
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(opened);
+        Ok(source)
+    }
+
+    /// Checks that no file was rewritten or replaced since it was opened. One that is gone was read all the same.
+    ///
+    /// # Errors
+    /// E007 with the file that was.
+    pub fn check_unchanged(&self) -> Result<()> {
+        let opened = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match opened.iter().find(|opened| !opened.is_unchanged()) {
+            None => Ok(()),
+            Some(opened) => {
+                let message = "the file was changed by another program while it was read; try again";
+                Err(Error::io(IoCause::Other, message).in_file(opened.path.display()))
+            }
+        }
+    }
+}
+
+impl Opened {
+    fn is_unchanged(&self) -> bool {
+        let open = self.file.upgrade().and_then(|file| file.metadata().ok());
+        let named = self.path.metadata().ok().filter(|_| self.is_named);
+        open.iter().chain(&named).all(|found| Identity::of(found) == self.before)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_file_that_is_rewritten_or_replaced_is_noticed_and_one_that_is_removed_or_linked_is_not() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("m");
+        let longer = |path: &Path| fs::write(path, "longer than before").expect("room");
+        let changes: [(&str, &dyn Fn(), bool); 5] = [
+            ("nothing", &|| {}, true),
+            ("rewritten", &|| longer(&path), false),
+            (
+                "replaced",
+                &|| (longer(&folder.path().join("n")), fs::rename(folder.path().join("n"), &path)).1.expect("ours"),
+                false,
+            ),
+            ("linked", &|| fs::hard_link(&path, folder.path().join("l")).expect("ours"), true),
+            ("removed", &|| fs::remove_file(&path).expect("ours"), true),
+        ];
+        for keeps_open in [true, false] {
+            for (what, change, expected) in &changes {
+                let _ = fs::remove_file(folder.path().join("l"));
+                fs::write(&path, "before").expect("room");
+                let sources = Sources::default();
+                let source = sources.open_file(&path).expect("it is there");
+                let source = keeps_open.then_some(source);
+                change();
+                assert_eq!(sources.check_unchanged().is_ok(), *expected, "{what}, {keeps_open}");
+                drop(source);
+            }
+        }
+    }
+}
