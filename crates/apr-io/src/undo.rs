@@ -160,14 +160,14 @@ pub(crate) fn roll_back(file: &File, path: &Path) -> Result<bool> {
 }
 
 fn in_the_way(undo_path: &Path) -> Error {
-    let message = "this is where the undo file of a change belongs, and it is no undo file of this version; \
+    let message = "a change in place needs this name for its undo file, and something else has it; \
                    move it away, or write a copy with -o";
     Error::io(IoCause::Other, message).in_file(undo_path.display())
 }
 
 fn stale(path: &Path, undo_path: &Path) -> Error {
     let message = format!(
-        "'{}' is left of an interrupted change, but this file is not the one that was being changed; \
+        "'{}' is left over from an interrupted change, but this file is not the one that was being changed; \
          if `apr validate` finds the file sound, delete that undo file",
         undo_path.display()
     );
