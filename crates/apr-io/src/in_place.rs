@@ -74,7 +74,7 @@ fn interrupted(error: &Error) -> Error {
     let message =
         format!("{}; the change could not be undone yet: `apr edit` with the file's name undoes it", error.message());
     let told = Error::io(IoCause::Other, message);
-    error.file().into_iter().fold(told, |told, file| told.in_file(file))
+    error.file().into_iter().fold(told, Error::in_file)
 }
 
 #[cfg(test)]

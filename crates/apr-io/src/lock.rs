@@ -86,7 +86,8 @@ fn lock(file: &File, path: &Path) -> Result<()> {
     file.try_lock().map_err(|error| match error {
         TryLockError::WouldBlock => busy(path),
         TryLockError::Error(error) => {
-            let message = format!("the file can't be locked against changes by other processes ({error}); -o writes a copy");
+            let message =
+                format!("the file can't be locked against changes by other processes ({error}); -o writes a copy");
             Error::io(IoCause::Other, message).in_file(path.display())
         }
     })

@@ -81,14 +81,14 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("m");
         let longer = |path: &Path| fs::write(path, "longer than before").expect("room");
+        let replace = || {
+            longer(&folder.path().join("n"));
+            fs::rename(folder.path().join("n"), &path).expect("ours");
+        };
         let changes: [(&str, &dyn Fn(), bool); 5] = [
             ("nothing", &|| {}, true),
             ("rewritten", &|| longer(&path), false),
-            (
-                "replaced",
-                &|| (longer(&folder.path().join("n")), fs::rename(folder.path().join("n"), &path)).1.expect("ours"),
-                false,
-            ),
+            ("replaced", &replace, false),
             ("linked", &|| fs::hard_link(&path, folder.path().join("l")).expect("ours"), true),
             ("removed", &|| fs::remove_file(&path).expect("ours"), true),
         ];

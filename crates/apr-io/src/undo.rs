@@ -300,7 +300,8 @@ fn is_mix(found: &[u8], known: &[Vec<u8>; 2], place: u64) -> bool {
             // Past the end of the one state is the other, before the file is cut, or zeros, where the file became longer and
             // the bytes did not reach the disk.
             let follows = |rest: &[u8]| rest.starts_with(beyond) || beyond.iter().all(|&byte| byte == 0);
-            known[at.min(known.len())..].starts_with(in_known) && follows(other.get(at + in_known.len()..).unwrap_or(&[]))
+            known[at.min(known.len())..].starts_with(in_known)
+                && follows(other.get(at + in_known.len()..).unwrap_or(&[]))
         };
         if !is(&known[0], &known[1]) && !is(&known[1], &known[0]) {
             return false;
