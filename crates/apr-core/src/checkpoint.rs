@@ -130,13 +130,15 @@ pub struct Notes {
     pub losses: Vec<Loss>,
     /// What is wrong with tensors that were written all the same, as the validation reports it.
     pub violations: Vec<Value>,
+    /// What a quantization cost more than it should: added to the metadata's [`keys::QUANTIZATION`](crate::keys::QUANTIZATION).
+    pub degradation: Option<Value>,
 }
 
 impl Notes {
     /// Whether there is nothing to write down.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.losses.is_empty() && self.violations.is_empty()
+        self.losses.is_empty() && self.violations.is_empty() && self.degradation.is_none()
     }
 }
 

@@ -2,11 +2,15 @@
 
 use alloc::format;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::fmt;
 
-use serde::Serialize;
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Map, Value};
 
+use crate::key_values::{Entry, FIELD, Header, KeyValues, pack, pairs_of};
 use crate::{Error, Result};
 
 /// Keys this project reads and writes.
@@ -23,6 +27,11 @@ pub mod keys {
     pub const LOSS: &str = "loss";
     /// What was wrong with tensors that an import took all the same.
     pub const VIOLATIONS: &str = "violations";
+    /// How the tensors were quantized: `method`, `bits_per_weight` (seed 001 §3.4), and `type`, `original_dtype`,
+    /// `calibration_method`, `calibration_samples` (seed 004 §6.2.2), `degradation` (§6.2.9).
+    pub const QUANTIZATION: &str = "quantization";
+    /// Entry of [`QUANTIZATION`]: by how much values moved, where that is more than 5 %.
+    pub const DEGRADATION: &str = "degradation";
     /// Names of tensors stored once and used twice: tensor to tensor.
     pub const TIED: &str = "tied";
     /// The mel filterbank that an import added: `{"tensor": NAME}` (seed 001 §5.3).
@@ -50,9 +59,15 @@ pub mod keys {
 /// assert_eq!(metadata.text("model_type"), Some("llama"));
 /// # Ok::<(), apr_core::Error>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Default, Serialize)]
-#[serde(transparent)]
-pub struct Metadata(Map<String, Value>);
+///
+/// The key-value pairs of a GGUF file, `kv` under [`keys::GGUF`], stay packed: they are part of the JSON that is read and
+/// written, and [`key_values`](Self::key_values) has them, but [`get`](Self::get) gives that entry without them.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Metadata {
+    map: Map<String, Value>,
+    /// `kv` of the entry under [`keys::GGUF`], which is an object then.
+    pairs: Option<Arc<KeyValues>>,
+}
 
 impl Metadata {
     /// An empty object.
@@ -66,8 +81,12 @@ impl Metadata {
     /// # Errors
     /// E001 when the bytes are not UTF-8, not JSON, nested deeper than 128 levels, or not an object.
     pub fn parse(json: &[u8]) -> Result<Self> {
+        // Pairs in another form than ours stay what they are.
+        if let Ok(metadata) = serde_json::from_slice(json) {
+            return Ok(metadata);
+        }
         match serde_json::from_slice(json) {
-            Ok(Value::Object(map)) => Ok(Self(map)),
+            Ok(Value::Object(map)) => Ok(Self { map, pairs: None }),
             Ok(_) => Err(Error::format("the metadata is JSON, but not an object")),
             Err(error) => Err(Error::format(format!("the metadata is not valid JSON: {error}"))),
         }
@@ -76,13 +95,39 @@ impl Metadata {
     /// Compact JSON.
     #[must_use]
     pub fn to_json(&self) -> Vec<u8> {
-        serde_json::to_vec(&self.0).unwrap_or_else(|_| unreachable!("a JSON map with string keys always serializes"))
+        serde_json::to_vec(self).unwrap_or_else(|_| unreachable!("a JSON map with string keys always serializes"))
+    }
+
+    /// The key-value pairs of a GGUF file, which stand under [`keys::GGUF`]; `None` where that is absent.
+    ///
+    /// # Errors
+    /// E001 for pairs that are not of the form that readers give, an empty key, or a key that is there twice.
+    pub fn key_values(&self) -> Result<Option<Arc<KeyValues>>> {
+        match (&self.pairs, self.get(keys::GGUF)) {
+            (Some(pairs), _) => Ok(Some(Arc::clone(pairs))),
+            (None, Some(entry)) => pairs_of(entry).map(|pairs| Some(Arc::new(pairs))),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// Sets the key-value pairs under [`keys::GGUF`], and leaves what else is there.
+    pub fn set_key_values(&mut self, pairs: KeyValues) {
+        let mut entry = self.object(keys::GGUF).cloned().unwrap_or_default();
+        entry.remove(FIELD);
+        self.map.insert(keys::GGUF.into(), entry.into());
+        self.pairs = Some(Arc::new(pairs));
+    }
+
+    /// The metadata as a report shows them: of arrays of key-value pairs with more than `longest` items the number.
+    #[must_use]
+    pub fn brief(&self, longest: u64) -> Brief<'_> {
+        Brief { metadata: self, longest }
     }
 
     /// The value under `key`.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&Value> {
-        self.0.get(key)
+        self.map.get(key)
     }
 
     /// The text under `key`.
@@ -106,42 +151,140 @@ impl Metadata {
         (name == keys::MEL_FILTERBANK_TENSOR).then_some(name)
     }
 
-    /// Sets `key`, replacing what was there.
+    /// Sets `key`, replacing what was there; but the key-value pairs under [`keys::GGUF`] stay unless there are new ones.
     pub fn set(&mut self, key: &str, value: impl Into<Value>) {
-        self.0.insert(key.into(), value.into());
+        let mut value = value.into();
+        if key == keys::GGUF {
+            // An entry without pairs is what `get` gives: those that are here stay.
+            self.pairs = match value.as_object_mut() {
+                Some(entry) if entry.contains_key(FIELD) => pack(entry).map(Arc::new),
+                Some(_) => self.pairs.take(),
+                None => None,
+            };
+        }
+        self.map.insert(key.into(), value);
     }
 
     /// Sets `key` unless it is there.
     pub fn set_default(&mut self, key: &str, value: impl Into<Value>) {
-        if !self.0.contains_key(key) {
+        if !self.map.contains_key(key) {
             self.set(key, value);
         }
     }
 
-    /// Takes `key` out.
+    /// Takes over the keys that are not here, from metadata that were kept apart.
+    pub fn complete(&mut self, other: Self) {
+        if !self.map.contains_key(keys::GGUF) {
+            self.pairs = other.pairs;
+        }
+        for (key, value) in other.map {
+            self.map.entry(key).or_insert(value);
+        }
+    }
+
+    /// Takes `key` out, key-value pairs with it.
     pub fn remove(&mut self, key: &str) -> Option<Value> {
-        self.0.remove(key)
+        let mut value = self.map.remove(key);
+        if let (Some(pairs), Some(Value::Object(entry))) = (self.pairs.take_if(|_| key == keys::GGUF), value.as_mut()) {
+            entry.insert(FIELD.into(), pairs.iter().map(|pair| pair.unpack().to_json()).collect());
+        }
+        value
+    }
+
+    /// Adds to the entry on quantization what it cost; without that entry there is nothing to add to.
+    ///
+    /// Returns whether it was added.
+    pub fn note_degradation(&mut self, degradation: Value) -> bool {
+        match self.map.get_mut(keys::QUANTIZATION) {
+            Some(Value::Object(entry)) => {
+                entry.insert(keys::DEGRADATION.into(), degradation);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Keeps the keys that `wanted` says yes to.
     pub fn retain(&mut self, wanted: impl Fn(&str) -> bool) {
-        self.0.retain(|key, _| wanted(key));
+        self.map.retain(|key, _| wanted(key));
+        if !self.map.contains_key(keys::GGUF) {
+            self.pairs = None;
+        }
     }
 
     /// Keys and values, sorted by key.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
-        self.0.iter().map(|(key, value)| (key.as_str(), value))
+        self.map.iter().map(|(key, value)| (key.as_str(), value))
     }
 
     /// Whether there is nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.map.is_empty()
     }
 }
 
 impl From<Map<String, Value>> for Metadata {
-    fn from(map: Map<String, Value>) -> Self {
-        Self(map)
+    fn from(mut map: Map<String, Value>) -> Self {
+        let pairs = map.get_mut(keys::GGUF).and_then(|entry| pack(entry.as_object_mut()?));
+        Self { map, pairs: pairs.map(Arc::new) }
+    }
+}
+
+impl Serialize for Metadata {
+    fn serialize<S: Serializer>(&self, serializer: S) -> core::result::Result<S::Ok, S::Error> {
+        self.brief(u64::MAX).serialize(serializer)
+    }
+}
+
+/// Metadata with the number of their items in the place of long arrays, for reports.
+#[derive(Debug, Clone, Copy)]
+pub struct Brief<'a> {
+    metadata: &'a Metadata,
+    longest: u64,
+}
+
+impl Serialize for Brief<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> core::result::Result<S::Ok, S::Error> {
+        let Metadata { map, pairs } = self.metadata;
+        let mut object = serializer.serialize_map(Some(map.len()))?;
+        for (key, value) in map {
+            match (pairs, value) {
+                (Some(pairs), Value::Object(fields)) if key == keys::GGUF => {
+                    object.serialize_entry(key, &Entry { fields, pairs, longest: self.longest })?;
+                }
+                _ => object.serialize_entry(key, value)?,
+            }
+        }
+        object.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for Metadata {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> core::result::Result<Self, D::Error> {
+        struct Object;
+        impl<'de> Visitor<'de> for Object {
+            type Value = Metadata;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> core::result::Result<Metadata, A::Error> {
+                let mut metadata = Metadata::new();
+                while let Some(key) = object.next_key::<String>()? {
+                    if key == keys::GGUF {
+                        let header: Header = object.next_value()?;
+                        metadata.map.insert(key, header.fields.into());
+                        metadata.pairs = header.pairs.map(Arc::new);
+                    } else {
+                        let value = object.next_value()?;
+                        metadata.map.insert(key, value);
+                    }
+                }
+                Ok(metadata)
+            }
+        }
+        deserializer.deserialize_map(Object)
     }
 }

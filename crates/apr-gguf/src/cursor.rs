@@ -31,7 +31,7 @@ pub(crate) struct Cursor<'a> {
     at: usize,
     section: Section,
     section_start: u64,
-    /// Items of arrays that may still come. In memory each takes 32 bytes, in the file as few as one.
+    /// Items of arrays that may still come. Unpacked, each takes up to 32 bytes, in the file as few as one.
     items_left: u64,
     pub(crate) big_endian: bool,
     /// Whether lengths and dimensions take 8 bytes instead of 4.
@@ -115,15 +115,15 @@ impl<'a> Cursor<'a> {
 
     pub(crate) fn text(&mut self, what: &str) -> Result<String> {
         let len = self.length(what)?;
+        self.checked_text(what, len).map(str::to_owned)
+    }
+
+    fn checked_text(&mut self, what: &str, len: u64) -> Result<&str> {
         let position = self.position();
-        let bytes = self.take(what, len)?;
-        match str::from_utf8(bytes) {
-            Ok(text) => Ok(text.to_owned()),
-            Err(error) => {
-                let message = format!("{what} is not UTF-8");
-                Err(Error::format(message).at(position + error.valid_up_to() as u64))
-            }
-        }
+        str::from_utf8(self.take(what, len)?).map_err(|error| {
+            let message = format!("{what} is not UTF-8");
+            Error::format(message).at(position + error.valid_up_to() as u64)
+        })
     }
 
     /// Counts the items of an array against what a header may hold.
@@ -141,17 +141,32 @@ impl<'a> Cursor<'a> {
         self.limits.max_metadata / 8
     }
 
-    pub(crate) fn scalars<T: Scalar>(&mut self, what: &str, count: u64) -> Result<Vec<T>> {
+    /// Reads numbers, and packs them in little-endian order.
+    pub(crate) fn copy_scalars<T: Scalar>(&mut self, what: &str, count: u64, out: &mut Vec<u8>) -> Result<()> {
         self.expect(what, count, T::LEN)?;
         let big_endian = self.big_endian;
-        let (mut items, mut left) = (Vec::with_capacity(reserved(count)), count);
+        let mut left = count;
         while left > 0 {
             let now = left.min(ITEMS);
             let bytes = self.take(what, now * T::LEN)?;
-            items.extend(T::decode_all(bytes, big_endian));
+            let start = out.len();
+            out.extend_from_slice(bytes);
+            if big_endian {
+                let width = usize::try_from(T::LEN).unwrap_or(1);
+                out[start..].chunks_exact_mut(width).for_each(<[u8]>::reverse);
+            }
             left -= now;
         }
-        Ok(items)
+        Ok(())
+    }
+
+    /// Reads a text, and packs it with its length.
+    pub(crate) fn copy_text(&mut self, what: &str, out: &mut Vec<u8>) -> Result<()> {
+        let len = self.length(what)?;
+        let bytes = self.checked_text(what, len)?;
+        out.extend(len.to_le_bytes());
+        out.extend_from_slice(bytes.as_bytes());
+        Ok(())
     }
 }
 

@@ -15,12 +15,8 @@
 //!
 //! ARCH is what `general.architecture` says. The vocabulary itself stays where it is, in the pairs.
 
-use std::collections::HashMap;
-
-use apr_core::{Metadata, keys};
+use apr_core::{Array, KeyValues, Metadata, Value, keys};
 use serde_json::{Map, Value as Json};
-
-use crate::value::{Array, KeyValue, Value};
 
 /// Longest text that is given a second time, in bytes (seed 001 §5.3).
 const MAX_TEXT: usize = 1 << 20;
@@ -98,68 +94,70 @@ const ROLES: [(&str, &str); 8] = [
 /// Makes metadata of key-value pairs; what they don't say is not there.
 ///
 /// ```
-/// use apr_gguf::{KeyValue, derived};
+/// use apr_gguf::{KeyValue, KeyValues, derived};
 ///
-/// let pairs = [
+/// let pairs: KeyValues = [
 ///     KeyValue::new("general.architecture", "llama"),
 ///     KeyValue::new("llama.block_count", 22_u32),
 ///     KeyValue::new("tokenizer.ggml.tokens", vec!["<unk>".to_owned(), "<s>".to_owned()]),
 ///     KeyValue::new("tokenizer.ggml.bos_token_id", 1_u32),
-/// ];
+/// ]
+/// .into_iter()
+/// .collect();
 /// let metadata = derived(&pairs);
 /// assert_eq!(metadata.text("model_type"), Some("llama"));
 /// assert_eq!(metadata.object("architecture").and_then(|it| it["num_hidden_layers"].as_u64()), Some(22));
 /// assert_eq!(metadata.text("tokenizer.bos_token"), Some("<s>"));
 /// ```
 #[must_use]
-pub fn derived(pairs: &[KeyValue]) -> Metadata {
-    let pairs: Pairs<'_> = pairs.iter().map(|pair| (pair.key.as_str(), &pair.value)).collect();
+pub fn derived(pairs: &KeyValues) -> Metadata {
     let mut metadata = Metadata::new();
     for (key, name) in GENERAL {
-        if let Some(text) = text(&pairs, key) {
+        if let Some(text) = text(pairs, key) {
             metadata.set(name, text);
         }
     }
-    if let Some(license) = text(&pairs, "general.license") {
+    if let Some(license) = text(pairs, "general.license") {
         metadata.set("license", license.to_lowercase());
     }
-    if let Some(architecture) = text(&pairs, "general.architecture") {
+    if let Some(architecture) = text(pairs, "general.architecture") {
         metadata.set(keys::MODEL_TYPE, architecture);
-        describe_network(&pairs, architecture, &mut metadata);
+        describe_network(pairs, architecture, &mut metadata);
     }
-    describe_tokenizer(&pairs, &mut metadata);
+    describe_tokenizer(pairs, &mut metadata);
     metadata
 }
 
-type Pairs<'a> = HashMap<&'a str, &'a Value>;
-
-fn text<'a>(pairs: &Pairs<'a>, key: &str) -> Option<&'a str> {
-    pairs.get(key)?.as_str().filter(|text| text.len() <= MAX_TEXT)
+fn text<'a>(pairs: &'a KeyValues, key: &str) -> Option<&'a str> {
+    pairs.text(key).filter(|text| text.len() <= MAX_TEXT)
 }
 
-fn tokens<'a>(pairs: &Pairs<'a>) -> Option<&'a [String]> {
-    match pairs.get("tokenizer.ggml.tokens")? {
-        Value::Array(Array::String(tokens)) => Some(tokens),
-        _ => None,
-    }
+/// Number of tokens, where there is a vocabulary.
+fn tokens(pairs: &KeyValues) -> Option<u64> {
+    let pair = pairs.find("tokenizer.ggml.tokens")?;
+    if pair.texts().is_some() { pair.items() } else { None }
 }
 
-fn describe_network(pairs: &Pairs<'_>, name: &str, metadata: &mut Metadata) {
-    let value = |key: &str| pairs.get(format!("{name}.{key}").as_str()).copied();
+fn describe_network(pairs: &KeyValues, name: &str, metadata: &mut Metadata) {
+    let value = |key: &str| {
+        let pair = pairs.find(&format!("{name}.{key}"))?;
+        // Longer ones are no hyperparameters.
+        pair.items().is_none_or(|items| items <= MAX_LAYERS as u64).then(|| hyperparameter(&pair.value()))?
+    };
     for (key, top) in [("context_length", "context_length"), ("embedding_length", "hidden_size")] {
-        if let Some(number) = value(key).and_then(hyperparameter).and_then(|number| number.as_u64()) {
+        if let Some(number) = value(key).and_then(|number| number.as_u64()) {
             metadata.set(top, number);
         }
     }
     let mut network = Map::new();
     let own: &[(&str, &[&str])] = if matches!(name, "t5" | "t5encoder") { &T5 } else { &[] };
     for (key, names) in HYPERPARAMETERS.iter().chain(own) {
-        if let Some(value) = value(key).and_then(hyperparameter) {
+        if let Some(value) = value(key) {
             network.extend(names.iter().map(|&name| (name.to_owned(), value.clone())));
         }
     }
     if let Some(tokens) = tokens(pairs) {
-        network.entry("vocab_size").or_insert_with(|| tokens.len().into());
+        network.entry("vocab_size").or_insert_with(|| tokens.into());
     }
     if !network.is_empty() {
         metadata.set(keys::ARCHITECTURE, network);
@@ -207,10 +205,10 @@ fn shortest(value: f32) -> Option<Json> {
     serde_json::Number::from_f64(decimal).map(Json::Number)
 }
 
-fn describe_tokenizer(pairs: &Pairs<'_>, metadata: &mut Metadata) {
+fn describe_tokenizer(pairs: &KeyValues, metadata: &mut Metadata) {
     let tokens = tokens(pairs);
     if let Some(tokens) = tokens {
-        metadata.set("tokenizer.vocab_size", tokens.len());
+        metadata.set("tokenizer.vocab_size", tokens);
     }
     // Names as tokenizer files have them, for the algorithms that llama.cpp runs under its own.
     let model_type = text(pairs, "tokenizer.ggml.model").and_then(|model| match model {
@@ -225,17 +223,16 @@ fn describe_tokenizer(pairs: &Pairs<'_>, metadata: &mut Metadata) {
         metadata.set("tokenizer.model_type", model_type);
     }
     for (spelt, role) in ROLES {
-        let Some(id) = pairs.get(format!("tokenizer.ggml.{spelt}_token_id").as_str()).and_then(|id| id.as_u64()) else {
+        let id = pairs.get(&format!("tokenizer.ggml.{spelt}_token_id")).and_then(|id| id.as_u64());
+        let Some(id) = id else { continue };
+        // Some files name an id past their vocabulary for a token that they don't have.
+        if tokens.is_some_and(|tokens| id >= tokens) {
             continue;
-        };
-        let token = tokens.map(|tokens| usize::try_from(id).ok().and_then(|id| tokens.get(id)));
-        match token {
-            // Some files name an id past their vocabulary for a token that they don't have.
-            Some(None) => continue,
-            Some(Some(token)) if token.len() <= MAX_TEXT => {
-                metadata.set(&format!("tokenizer.{role}_token"), token.as_str());
-            }
-            _ => {}
+        }
+        let texts = pairs.find("tokenizer.ggml.tokens").and_then(|pair| pair.texts());
+        let token = texts.and_then(|mut texts| texts.nth(usize::try_from(id).ok()?));
+        if let Some(token) = token.filter(|token| token.len() <= MAX_TEXT) {
+            metadata.set(&format!("tokenizer.{role}_token"), token);
         }
         metadata.set(&format!("tokenizer.{role}_token_id"), id);
     }
@@ -247,10 +244,11 @@ fn describe_tokenizer(pairs: &Pairs<'_>, metadata: &mut Metadata) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use apr_core::KeyValue;
     use serde_json::json;
 
     fn of(pairs: &[(&str, Value)]) -> Metadata {
-        let pairs: Vec<_> = pairs.iter().map(|(key, value)| KeyValue::new(*key, value.clone())).collect();
+        let pairs: KeyValues = pairs.iter().map(|(key, value)| KeyValue::new(*key, value.clone())).collect();
         derived(&pairs)
     }
 

@@ -1,22 +1,18 @@
 //! Encoding headers: version 3, little-endian.
 
-use apr_core::{Error, Result, TensorInfo};
+use apr_core::{Error, KeyValues, Result, TensorInfo};
 
 use crate::dtype::ggml_type;
 use crate::header::{MAGIC, MAX_DIMS, VERSION};
 use crate::open_file::MAX_NAME;
-use crate::value::{Array, KeyValue, Value};
 
 /// Encodes everything that precedes the data, without the padding after it; offsets are from the start of the data.
-pub(crate) fn header(pairs: &[KeyValue], entries: &[(&TensorInfo, u64)]) -> Result<Vec<u8>> {
+pub(crate) fn header(pairs: &KeyValues, entries: &[(&TensorInfo, u64)]) -> Result<Vec<u8>> {
     let mut out = MAGIC.to_vec();
     out.extend(VERSION.to_le_bytes());
     put_len(&mut out, entries.len());
     put_len(&mut out, pairs.len());
-    for pair in pairs {
-        put_text(&mut out, &pair.key);
-        put_value(&mut out, &pair.value);
-    }
+    out.extend_from_slice(pairs.encoded());
     for &(info, offset) in entries {
         put_text(&mut out, &info.name);
         let (dims, number) = check_tensor(info)?;
@@ -53,43 +49,4 @@ fn put_len(out: &mut Vec<u8>, len: usize) {
 fn put_text(out: &mut Vec<u8>, text: &str) {
     put_len(out, text.len());
     out.extend(text.as_bytes());
-}
-
-fn put_value(out: &mut Vec<u8>, value: &Value) {
-    out.extend(value.type_number().to_le_bytes());
-    match value {
-        Value::U8(value) => out.push(*value),
-        Value::I8(value) => out.extend(value.to_le_bytes()),
-        Value::U16(value) => out.extend(value.to_le_bytes()),
-        Value::I16(value) => out.extend(value.to_le_bytes()),
-        Value::U32(value) => out.extend(value.to_le_bytes()),
-        Value::I32(value) => out.extend(value.to_le_bytes()),
-        Value::F32(value) => out.extend(value.to_le_bytes()),
-        Value::Bool(value) => out.push((*value).into()),
-        Value::String(text) => put_text(out, text),
-        Value::U64(value) => out.extend(value.to_le_bytes()),
-        Value::I64(value) => out.extend(value.to_le_bytes()),
-        Value::F64(value) => out.extend(value.to_le_bytes()),
-        Value::Array(items) => put_array(out, items),
-    }
-}
-
-fn put_array(out: &mut Vec<u8>, items: &Array) {
-    out.extend(items.type_number().to_le_bytes());
-    put_len(out, items.len());
-    match items {
-        Array::U8(items) => out.extend(items),
-        Array::I8(items) => out.extend(items.iter().flat_map(|item| item.to_le_bytes())),
-        Array::U16(items) => out.extend(items.iter().flat_map(|item| item.to_le_bytes())),
-        Array::I16(items) => out.extend(items.iter().flat_map(|item| item.to_le_bytes())),
-        Array::U32(items) => out.extend(items.iter().flat_map(|item| item.to_le_bytes())),
-        Array::I32(items) => out.extend(items.iter().flat_map(|item| item.to_le_bytes())),
-        Array::F32(items) => out.extend(items.iter().flat_map(|item| item.to_le_bytes())),
-        Array::Bool(items) => out.extend(items.iter().map(|&item| u8::from(item))),
-        Array::String(items) => items.iter().for_each(|text| put_text(out, text)),
-        Array::U64(items) => out.extend(items.iter().flat_map(|item| item.to_le_bytes())),
-        Array::I64(items) => out.extend(items.iter().flat_map(|item| item.to_le_bytes())),
-        Array::F64(items) => out.extend(items.iter().flat_map(|item| item.to_le_bytes())),
-        Array::Array(items) => items.iter().for_each(|nested| put_array(out, nested)),
-    }
 }

@@ -2,11 +2,12 @@
 
 use std::collections::HashSet;
 
-use apr_core::{ByteSource, DType, Error, Escaped, Limits, Result, Shape, TensorInfo};
+use apr_core::{
+    ByteSource, DType, Error, Escaped, KeyValues, KeyValuesBuilder, Limits, Result, Shape, TensorInfo, Value,
+};
 
-use crate::cursor::{Cursor, Section, reserved};
+use crate::cursor::{Cursor, Scalar, Section, reserved};
 use crate::dtype::{from_ggml_type, removed_type};
-use crate::value::{Array, KeyValue, Value};
 
 /// First bytes of a file, whatever its byte order.
 pub(crate) const MAGIC: [u8; 4] = *b"GGUF";
@@ -24,14 +25,14 @@ pub(crate) const ALIGNMENT: &str = "general.alignment";
 pub(crate) const MAX_DIMS: u32 = 4;
 
 /// Arrays within each other; no known writer nests any.
-pub(crate) const MAX_DEPTH: usize = 4;
+const MAX_DEPTH: usize = 4;
 
 /// What precedes the data.
 #[derive(Debug)]
 pub(crate) struct Header {
     pub(crate) version: u32,
     pub(crate) big_endian: bool,
-    pub(crate) pairs: Vec<KeyValue>,
+    pub(crate) pairs: KeyValues,
     /// Whether a pair states the alignment.
     pub(crate) states_alignment: bool,
     /// Of the data section and all tensors in it, in bytes.
@@ -61,9 +62,6 @@ impl Header {
 
         cursor.enter(Section::KeyValues);
         let pairs = read_pairs(&mut cursor, pair_count)?;
-        if let Some(key) = duplicate(pairs.iter().map(|pair| pair.key.as_str())) {
-            return Err(Error::format(format!("the key '{}' is there twice", Escaped::short(key))));
-        }
         let stated = stated_alignment(&pairs)?;
 
         cursor.enter(Section::Tensors);
@@ -120,29 +118,31 @@ pub(crate) fn duplicate<'a>(names: impl Iterator<Item = &'a str>) -> Option<&'a 
 }
 
 /// The alignment that a pair states.
-pub(crate) fn stated_alignment(pairs: &[KeyValue]) -> Result<Option<u64>> {
-    let Some(pair) = pairs.iter().find(|pair| pair.key == ALIGNMENT) else { return Ok(None) };
-    match pair.value {
-        Value::U32(alignment) if alignment.is_power_of_two() => Ok(Some(alignment.into())),
-        Value::U32(alignment) => Err(Error::format(format!("{ALIGNMENT} is {alignment}, which is no power of two"))),
-        ref other => Err(Error::format(format!("{ALIGNMENT} is of type {} instead of u32", other.type_name()))),
+pub(crate) fn stated_alignment(pairs: &KeyValues) -> Result<Option<u64>> {
+    match pairs.get(ALIGNMENT) {
+        None => Ok(None),
+        Some(Value::U32(alignment)) if alignment.is_power_of_two() => Ok(Some(alignment.into())),
+        Some(Value::U32(alignment)) => {
+            Err(Error::format(format!("{ALIGNMENT} is {alignment}, which is no power of two")))
+        }
+        Some(other) => Err(Error::format(format!("{ALIGNMENT} is of type {} instead of u32", other.type_name()))),
     }
 }
 
-fn read_pairs(cursor: &mut Cursor<'_>, count: u64) -> Result<Vec<KeyValue>> {
+fn read_pairs(cursor: &mut Cursor<'_>, count: u64) -> Result<KeyValues> {
     // A key of one byte and a value of one byte.
     cursor.expect("the list of key-value pairs", count, cursor.length_len() + 6)?;
-    let mut pairs = Vec::with_capacity(reserved(count));
+    let mut pairs = KeyValuesBuilder::default();
     for _ in 0..count {
         let offset = cursor.position();
         let key = cursor.text("the key of a key-value pair")?;
         if key.is_empty() {
             return Err(Error::format("a key-value pair has an empty key").at(offset));
         }
-        let value = read_value(cursor).map_err(|error| name_key(&error, &key, offset))?;
-        pairs.push(KeyValue { key, value });
+        pairs.begin(&key)?;
+        read_value(cursor, pairs.bytes()).map_err(|error| name_key(&error, &key, offset))?;
     }
-    Ok(pairs)
+    pairs.finish()
 }
 
 fn name_key(error: &Error, key: &str, offset: u64) -> Error {
@@ -153,84 +153,87 @@ fn name_key(error: &Error, key: &str, offset: u64) -> Error {
     Error::new(error.code(), message).at(error.offset().unwrap_or(offset))
 }
 
-fn read_value(cursor: &mut Cursor<'_>) -> Result<Value> {
-    const WHAT: &str = "its value";
+/// Reads type and value, and packs them as version 3 has them.
+fn read_value(cursor: &mut Cursor<'_>, out: &mut Vec<u8>) -> Result<()> {
     let offset = cursor.position();
-    Ok(match cursor.scalar::<u32>("its type")? {
-        0 => Value::U8(cursor.scalar(WHAT)?),
-        1 => Value::I8(cursor.scalar(WHAT)?),
-        2 => Value::U16(cursor.scalar(WHAT)?),
-        3 => Value::I16(cursor.scalar(WHAT)?),
-        4 => Value::U32(cursor.scalar(WHAT)?),
-        5 => Value::I32(cursor.scalar(WHAT)?),
-        6 => Value::F32(cursor.scalar(WHAT)?),
+    let number: u32 = cursor.scalar("its type")?;
+    out.extend(number.to_le_bytes());
+    if number == ARRAY {
+        return read_array(cursor, 1, out);
+    }
+    let known = read_items(cursor, "its value", number, 1, out)?;
+    if known { Ok(()) } else { Err(unknown_type(number).at(offset)) }
+}
+
+/// GGUF's number of an array.
+const ARRAY: u32 = 9;
+
+/// Reads that many values of one type, which is no array; whether there is such a type.
+fn read_items(cursor: &mut Cursor<'_>, what: &str, number: u32, count: u64, out: &mut Vec<u8>) -> Result<bool> {
+    match number {
+        0 => copy::<u8>(cursor, what, count, out)?,
+        1 => copy::<i8>(cursor, what, count, out)?,
+        2 => copy::<u16>(cursor, what, count, out)?,
+        3 => copy::<i16>(cursor, what, count, out)?,
+        4 => copy::<u32>(cursor, what, count, out)?,
+        5 => copy::<i32>(cursor, what, count, out)?,
+        6 => copy::<f32>(cursor, what, count, out)?,
         7 => {
-            let offset = cursor.position();
-            Value::Bool(truth(cursor.scalar(WHAT)?).map_err(|error| error.at(offset))?)
+            let (offset, start) = (cursor.position(), out.len());
+            copy::<u8>(cursor, what, count, out)?;
+            for (at, &byte) in (offset..).zip(&out[start..]) {
+                truth(byte).map_err(|error| error.at(at))?;
+            }
         }
-        8 => Value::String(cursor.text(WHAT)?),
-        9 => Value::Array(read_array(cursor, 1)?),
-        10 => Value::U64(cursor.scalar(WHAT)?),
-        11 => Value::I64(cursor.scalar(WHAT)?),
-        12 => Value::F64(cursor.scalar(WHAT)?),
-        unknown => return Err(unknown_type(unknown).at(offset)),
-    })
+        8 => {
+            cursor.expect(what, count, cursor.length_len())?;
+            for _ in 0..count {
+                cursor.copy_text(what, out)?;
+            }
+        }
+        10 => copy::<u64>(cursor, what, count, out)?,
+        11 => copy::<i64>(cursor, what, count, out)?,
+        12 => copy::<f64>(cursor, what, count, out)?,
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn copy<T: Scalar>(cursor: &mut Cursor<'_>, what: &str, count: u64, out: &mut Vec<u8>) -> Result<()> {
+    cursor.copy_scalars::<T>(what, count, out)
 }
 
 fn unknown_type(number: u32) -> Error {
     Error::format(format!("{number} is no type of a value; there are 0 to 12"))
 }
 
-fn truth(byte: u8) -> Result<bool> {
+fn truth(byte: u8) -> Result<()> {
     match byte {
-        0 => Ok(false),
-        1 => Ok(true),
+        0 | 1 => Ok(()),
         other => Err(Error::format(format!("a bool is {other} instead of 0 or 1"))),
     }
 }
 
-fn read_array(cursor: &mut Cursor<'_>, depth: usize) -> Result<Array> {
+fn read_array(cursor: &mut Cursor<'_>, depth: usize, out: &mut Vec<u8>) -> Result<()> {
     const WHAT: &str = "its array";
     let offset = cursor.position();
     if depth > MAX_DEPTH {
         return Err(Error::format(format!("arrays are nested more than {MAX_DEPTH} deep")).at(offset));
     }
-    let item_type: u32 = cursor.scalar("the type of its items")?;
+    let number: u32 = cursor.scalar("the type of its items")?;
     let count = cursor.length("the number of its items")?;
     // The smallest of items, before any of them is counted or made room for.
     cursor.expect(WHAT, count, 1)?;
     cursor.count_items(count)?;
-    Ok(match item_type {
-        0 => Array::U8(cursor.scalars(WHAT, count)?),
-        1 => Array::I8(cursor.scalars(WHAT, count)?),
-        2 => Array::U16(cursor.scalars(WHAT, count)?),
-        3 => Array::I16(cursor.scalars(WHAT, count)?),
-        4 => Array::U32(cursor.scalars(WHAT, count)?),
-        5 => Array::I32(cursor.scalars(WHAT, count)?),
-        6 => Array::F32(cursor.scalars(WHAT, count)?),
-        7 => {
-            let offset = cursor.position();
-            let bytes: Vec<u8> = cursor.scalars(WHAT, count)?;
-            let bools = (offset..).zip(bytes).map(|(at, byte)| truth(byte).map_err(|error| error.at(at)));
-            Array::Bool(bools.collect::<Result<_>>()?)
-        }
-        8 => {
-            cursor.expect(WHAT, count, cursor.length_len())?;
-            let mut texts = Vec::with_capacity(reserved(count));
-            for _ in 0..count {
-                texts.push(cursor.text("a text of its array")?);
-            }
-            Array::String(texts)
-        }
-        9 => {
-            cursor.expect(WHAT, count, cursor.length_len() + 4)?;
-            Array::Array((0..count).map(|_| read_array(cursor, depth + 1)).collect::<Result<_>>()?)
-        }
-        10 => Array::U64(cursor.scalars(WHAT, count)?),
-        11 => Array::I64(cursor.scalars(WHAT, count)?),
-        12 => Array::F64(cursor.scalars(WHAT, count)?),
-        unknown => return Err(unknown_type(unknown).at(offset)),
-    })
+    out.extend(number.to_le_bytes());
+    out.extend(count.to_le_bytes());
+    if number == ARRAY {
+        cursor.expect(WHAT, count, cursor.length_len() + 4)?;
+        return (0..count).try_for_each(|_| read_array(cursor, depth + 1, out));
+    }
+    let what = if number == 8 { "a text of its array" } else { WHAT };
+    let known = read_items(cursor, what, number, count, out)?;
+    if known { Ok(()) } else { Err(unknown_type(number).at(offset)) }
 }
 
 fn read_entries(cursor: &mut Cursor<'_>, count: u64) -> Result<Vec<Entry>> {

@@ -39,13 +39,16 @@
 //! The format is documented in ggml's repository, `docs/gguf.md`.
 #![forbid(unsafe_code)]
 
+use std::sync::Arc;
+
+use apr_core::{Metadata, Result};
+
 mod cursor;
 mod derived;
 mod dtype;
 mod encode;
 pub mod ggml;
 mod header;
-mod json;
 mod losses;
 mod open_file;
 mod plan;
@@ -53,15 +56,32 @@ mod reader;
 mod split;
 mod swap;
 mod tail;
-mod value;
 mod writer;
 
+pub use apr_core::{Array, KeyValue, KeyValues, Pair, Value};
 pub use derived::derived;
 pub use dtype::{from_ggml_type, ggml_type};
-pub use json::key_values;
 pub use losses::lost_hyperparameters;
 pub use plan::{WriteOptions, plan};
 pub use reader::{GgufReader, open};
 pub use split::{is_part_name, open_split};
-pub use value::{Array, KeyValue, Value};
 pub use writer::GgufWriter;
+
+/// The pairs that metadata hold under [`keys::GGUF`](apr_core::keys::GGUF), in the order of the file; `None` where the key
+/// is absent.
+///
+/// ```
+/// use apr_core::Metadata;
+/// use apr_gguf::key_values;
+///
+/// let json = br#"{"gguf": {"kv": [{"key": "general.architecture", "type": "string", "value": "llama"}]}}"#;
+/// let pairs = key_values(&Metadata::parse(json)?)?.unwrap();
+/// assert_eq!(pairs.text("general.architecture"), Some("llama"));
+/// # Ok::<(), apr_core::Error>(())
+/// ```
+///
+/// # Errors
+/// E001 for what is not of the form that readers give, an empty key, or a key that is there twice.
+pub fn key_values(metadata: &Metadata) -> Result<Option<Arc<KeyValues>>> {
+    metadata.key_values()
+}

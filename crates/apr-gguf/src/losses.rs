@@ -1,11 +1,10 @@
 //! What of a checkpoint's metadata a GGUF file can't hold.
 
-use apr_core::{Loss, Metadata, TensorInfo, keys};
+use apr_core::{KeyValues, Loss, Metadata, TensorInfo, keys};
 use serde_json::{Map, Value as Json};
 
 use crate::derived::derived;
 use crate::open_file::is_tied;
-use crate::value::KeyValue;
 
 /// Entries of configurations that say nothing about what a trained network computes: how it was trained, who saved it
 /// with what, and what a library returns or caches.
@@ -43,7 +42,7 @@ const TOKENS: [&str; 4] = ["bos_token_id", "eos_token_id", "pad_token_id", "unk_
 /// Of the hyperparameters, only those count that have a say in what the network computes from tokens. Left out are
 /// settings of training (dropout among them), [bookkeeping](BOOKKEEPING), ids of tokens that the tokenizer's pairs have,
 /// entries without a value, and a list of layer types that are all full attention, which is what there is without one.
-pub(crate) fn losses(metadata: &Metadata, pairs: &[KeyValue], tensors: &[TensorInfo]) -> Vec<Loss> {
+pub(crate) fn losses(metadata: &Metadata, pairs: &KeyValues, tensors: &[TensorInfo]) -> Vec<Loss> {
     // The model's type is in the pairs, be it under another spelling; `names` says what tensors were once called. The
     // caller stores files elsewhere.
     const CARED_FOR: [&str; 9] = [
@@ -86,7 +85,7 @@ pub(crate) fn losses(metadata: &Metadata, pairs: &[KeyValue], tensors: &[TensorI
 /// The names of the hyperparameters that a file of these pairs and tensors does not hold, out of those that have a say in
 /// what the network computes.
 #[must_use]
-pub fn lost_hyperparameters<'m>(metadata: &'m Metadata, pairs: &[KeyValue], tensors: &[TensorInfo]) -> Vec<&'m str> {
+pub fn lost_hyperparameters<'m>(metadata: &'m Metadata, pairs: &KeyValues, tensors: &[TensorInfo]) -> Vec<&'m str> {
     let network = metadata.object(keys::ARCHITECTURE);
     network.map(|network| lost(network, &derived(pairs), is_tied(tensors))).unwrap_or_default()
 }
@@ -129,13 +128,14 @@ fn is_format(header: &Map<String, Json>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use apr_core::KeyValue;
     use serde_json::json;
 
     fn lost(architecture: Json, pairs: &[KeyValue]) -> Vec<Loss> {
         let mut metadata = Metadata::new();
         metadata.set(keys::ARCHITECTURE, architecture);
         metadata.set("model_name", "folder");
-        losses(&metadata, pairs, &[])
+        losses(&metadata, &pairs.iter().collect(), &[])
     }
 
     #[test]

@@ -1,12 +1,11 @@
 //! Opening one file: its header, and whether the file can be as the header says.
 
-use apr_core::{ByteSource, Error, Escaped, Limits, Result, TensorInfo};
+use apr_core::{ByteSource, Error, Escaped, KeyValues, Limits, Result, TensorInfo, Value};
 
 use crate::cursor::reserved;
 use crate::header::{Entry, Header};
 use crate::swap;
 use crate::tail::Tail;
-use crate::value::{KeyValue, Value};
 
 /// Name's length from which llama.cpp refuses a tensor (`GGML_MAX_NAME`, with the zero after it), in bytes.
 pub(crate) const MAX_NAME: usize = 64;
@@ -45,8 +44,8 @@ impl OpenFile {
         Ok(Self { name: name.to_owned(), header, source, len, data_start, tail, warnings })
     }
 
-    pub(crate) fn pair(&self, key: &str) -> Option<&Value> {
-        self.header.pairs.iter().find(|pair| pair.key == key).map(|pair| &pair.value)
+    pub(crate) fn pair(&self, key: &str) -> Option<Value> {
+        self.header.pairs.get(key)
     }
 }
 
@@ -74,15 +73,12 @@ fn check_names(entries: &[Entry], warnings: &mut Vec<String>) {
 }
 
 /// Tokens, their scores and their types are parallel arrays.
-fn check_tokens(pairs: &[KeyValue], warnings: &mut Vec<String>) {
-    let len = |key: &str| match &pairs.iter().find(|pair| pair.key == key)?.value {
-        Value::Array(items) => Some(items.len()),
-        _ => None,
-    };
+fn check_tokens(pairs: &KeyValues, warnings: &mut Vec<String>) {
+    let len = |key: &str| pairs.find(key)?.items();
     let Some(tokens) = len("tokenizer.ggml.tokens") else { return };
     for key in ["tokenizer.ggml.scores", "tokenizer.ggml.token_type"] {
         if let Some(other) = len(key).filter(|&other| other != tokens) {
-            let (items, tokens) = (counted(other as u64, "item"), counted(tokens as u64, "token"));
+            let (items, tokens) = (counted(other, "item"), counted(tokens, "token"));
             warnings.push(format!("{key} has {items} for {tokens}"));
         }
     }

@@ -1,14 +1,17 @@
 //! Planning: pairs, parts, headers and offsets from names, dtypes, shapes and metadata alone.
 
-use apr_core::{Error, FileInfo, Layout, Metadata, PlannedTensor, Result, TensorInfo, check_file_name, keys};
+use std::sync::Arc;
+
+use apr_core::{
+    Error, FileInfo, KeyValue, KeyValues, Layout, Metadata, PlannedTensor, Result, TensorInfo, Value, check_file_name,
+    keys,
+};
 
 use crate::encode;
 use crate::header::{ALIGNMENT, DEFAULT_ALIGNMENT, duplicate, stated_alignment};
-use crate::json::key_values;
 use crate::losses::losses;
 use crate::split::{self, is_part, is_split_key, part_name};
 use crate::tail::{Tail, still_follows};
-use crate::value::{KeyValue, Value};
 use crate::writer::{GgufWriter, Plan};
 
 /// Largest alignment that is written: a number in a file must not make its copy a thousand times larger.
@@ -72,7 +75,7 @@ pub fn plan(tensors: &[TensorInfo], metadata: &Metadata, options: &WriteOptions)
     let parts = cut(&lens, alignment, options.shard_size)?;
     let count = parts.len();
     if is_part(&pairs) || count > 1 {
-        pairs.retain(|pair| !is_split_key(&pair.key));
+        Arc::make_mut(&mut pairs).retain(|key| !is_split_key(key));
     }
     let tail = Tail::from_metadata(metadata)?;
     let named = count > 1 || options.named_files;
@@ -87,9 +90,10 @@ pub fn plan(tensors: &[TensorInfo], metadata: &Metadata, options: &WriteOptions)
         if count > 1 {
             if file > 0 {
                 // All metadata are in the first part, but the alignment is each file's own.
-                pairs.retain(|pair| pair.key == ALIGNMENT);
+                Arc::make_mut(&mut pairs).retain(|key| key == ALIGNMENT);
             }
-            pairs.extend(part_pairs(file, count, tensors.len())?);
+            let pairs = Arc::make_mut(&mut pairs);
+            part_pairs(file, count, tensors.len())?.iter().try_for_each(|pair| pairs.push(pair))?;
         }
         let offsets = offsets(members.iter().map(|&tensor| lens[tensor]), alignment)?;
         let entries: Vec<_> = members.iter().map(|&tensor| &tensors[tensor]).zip(offsets.iter().copied()).collect();
@@ -136,17 +140,17 @@ fn check_tensor(tensor: &TensorInfo) -> Result<u64> {
 }
 
 /// The pairs of the source, or the few that say what the model is.
-fn pairs(metadata: &Metadata) -> Result<Vec<KeyValue>> {
-    if let Some(pairs) = key_values(metadata)? {
+fn pairs(metadata: &Metadata) -> Result<Arc<KeyValues>> {
+    if let Some(pairs) = metadata.key_values()? {
         return Ok(pairs);
     }
     let known = |key: &str| metadata.text(key).filter(|text| !text.is_empty() && *text != "unknown");
     let general = [("general.architecture", known(keys::MODEL_TYPE)), ("general.name", known("model_name"))];
-    Ok(general.into_iter().filter_map(|(key, text)| Some(KeyValue::new(key, text?))).collect())
+    Ok(Arc::new(general.into_iter().filter_map(|(key, text)| Some(KeyValue::new(key, text?))).collect()))
 }
 
 /// The alignment to write with, which the pairs state afterwards unless it is the usual one.
-fn align(pairs: &mut Vec<KeyValue>, wanted: Option<u32>) -> Result<u64> {
+fn align(pairs: &mut Arc<KeyValues>, wanted: Option<u32>) -> Result<u64> {
     let stated = stated_alignment(pairs)?;
     let alignment = wanted.map(u64::from).or(stated).unwrap_or(DEFAULT_ALIGNMENT);
     if !alignment.is_power_of_two() || alignment > MAX_ALIGNMENT {
@@ -154,10 +158,7 @@ fn align(pairs: &mut Vec<KeyValue>, wanted: Option<u32>) -> Result<u64> {
         return Err(Error::format(message));
     }
     if let Some(wanted) = wanted.filter(|_| alignment != stated.unwrap_or(DEFAULT_ALIGNMENT)) {
-        match pairs.iter_mut().find(|pair| pair.key == ALIGNMENT) {
-            Some(pair) => pair.value = Value::U32(wanted),
-            None => pairs.push(KeyValue::new(ALIGNMENT, wanted)),
-        }
+        Arc::make_mut(pairs).set(&KeyValue::new(ALIGNMENT, Value::U32(wanted)))?;
     }
     Ok(alignment)
 }

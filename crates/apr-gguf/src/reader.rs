@@ -3,8 +3,8 @@
 use std::fmt;
 
 use apr_core::{
-    ByteSource, CheckpointReader, Companion, Container, ContainerFacts, Error, FileInfo, FormatId, Limits, Metadata,
-    Result, Stored, StoredRange, TensorInfo, keys,
+    ByteSource, CheckpointReader, Companion, Container, ContainerFacts, Error, FileInfo, FormatId, KeyValues, Limits,
+    Metadata, Result, Stored, StoredRange, TensorInfo, keys,
 };
 use serde_json::{Map, Value as Json, json};
 
@@ -13,7 +13,6 @@ use crate::open_file::{OpenFile, in_file, in_file_warning, is_tied};
 use crate::split::Part;
 use crate::swap;
 use crate::tail::TAIL;
-use crate::value::KeyValue;
 
 /// Bytes of a big-endian tensor that are turned at once.
 const TURNED: usize = 1 << 16;
@@ -136,7 +135,7 @@ impl GgufReader {
         reader
     }
 
-    fn describe(&mut self, version: u32, endian: &str, alignment: Option<u64>, pairs: Vec<KeyValue>) {
+    fn describe(&mut self, version: u32, endian: &str, alignment: Option<u64>, pairs: KeyValues) {
         self.metadata = derived(&pairs);
         if self.metadata.get(keys::MODEL_TYPE).is_none() {
             let warning = "no text general.architecture says what the model is; llama.cpp refuses such files";
@@ -154,8 +153,8 @@ impl GgufReader {
         if let Some(alignment) = alignment {
             gguf.insert("alignment".into(), alignment.into());
         }
-        gguf.insert("kv".into(), pairs.into_iter().map(KeyValue::into_json).collect());
         self.metadata.set(keys::GGUF, gguf);
+        self.metadata.set_key_values(pairs);
     }
 
     pub(crate) fn warn(&mut self, warning: String) {

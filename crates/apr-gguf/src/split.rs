@@ -5,11 +5,10 @@
 
 use std::collections::HashMap;
 
-use apr_core::{Code, Error, Escaped, IoCause, Limits, Result, SourceSet};
+use apr_core::{Code, Error, Escaped, IoCause, KeyValues, Limits, Pair, Result, SourceSet, Value};
 
 use crate::open_file::{OpenFile, in_file_warning};
 use crate::reader::GgufReader;
-use crate::value::{KeyValue, Value};
 
 /// Position of the part, from 0; u16.
 pub(crate) const NUMBER: &str = "split.no";
@@ -28,14 +27,14 @@ pub(crate) struct Part {
 
 impl Part {
     pub(crate) fn of(file: &OpenFile) -> Option<Self> {
-        let number = file.pair(NUMBER).and_then(Value::as_u64).unwrap_or_default();
+        let number = file.pair(NUMBER).and_then(|value| value.as_u64()).unwrap_or_default();
         Some(Self { number, count: file.pair(COUNT)?.as_u64()? })
     }
 }
 
 /// Whether pairs are those of a part of a split model.
-pub(crate) fn is_part(pairs: &[KeyValue]) -> bool {
-    pairs.iter().any(|pair| pair.key == COUNT && pair.value.as_u64().is_some_and(|count| count > 1))
+pub(crate) fn is_part(pairs: &KeyValues) -> bool {
+    pairs.get(COUNT).and_then(|count| count.as_u64()).is_some_and(|count| count > 1)
 }
 
 pub(crate) fn is_split_key(key: &str) -> bool {
@@ -137,7 +136,7 @@ fn check_tensors(files: &[OpenFile]) -> Result<()> {
     }
     let held = places.len() as u64;
     for file in files {
-        if let Some(stated) = file.pair(TENSORS).and_then(Value::as_u64).filter(|&stated| stated != held) {
+        if let Some(stated) = file.pair(TENSORS).as_ref().and_then(Value::as_u64).filter(|&stated| stated != held) {
             let message = format!("{TENSORS} is {stated}, but all parts together hold {held} tensors");
             return Err(Error::corrupt(message).in_file(&file.name));
         }
@@ -150,15 +149,16 @@ fn join(mut files: Vec<OpenFile>) -> Result<GgufReader> {
     let mut warnings = Vec::new();
     let (first, others) = files.split_first_mut().ok_or_else(|| Error::corrupt("a model of no parts"))?;
     for other in others {
-        let is_new = |pair: &&KeyValue| !is_split_key(&pair.key) && first.pair(&pair.key) != Some(&pair.value);
+        let held = |key: &str| first.header.pairs.find(key).map(|pair| pair.encoded_value());
+        let is_new = |pair: &Pair<'_>| !is_split_key(pair.key) && held(pair.key) != Some(pair.encoded_value());
         // Every part has an alignment of its own.
         let lost = other.header.pairs.iter().filter(is_new).find(|pair| pair.key != crate::header::ALIGNMENT);
-        if let Some(KeyValue { key, .. }) = lost {
-            let warning = format!("'{}' is not read; only the first part's metadata are", Escaped::short(key));
+        if let Some(pair) = lost {
+            let warning = format!("'{}' is not read; only the first part's metadata are", Escaped::short(pair.key));
             warnings.push(in_file_warning(&other.name, &warning));
         }
     }
-    first.header.pairs.retain(|pair| !is_split_key(&pair.key));
+    first.header.pairs.retain(|key| !is_split_key(key));
     let mut reader = GgufReader::new(files);
     warnings.into_iter().for_each(|warning| reader.warn(warning));
     Ok(reader)

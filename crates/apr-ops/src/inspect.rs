@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use apr::{CheckpointReader, DType, FormatId, Metadata, keys};
 use apr_arch::{Description, FamilyModel};
 use apr_core::{Companion, FileInfo, StoredForm};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use crate::quantize::{QUANTIZATION, file_type_name};
+use crate::quantize::{QUANTIZATION, file_type_name, recorded_scheme};
 
 /// The report of `apr inspect`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -53,6 +53,7 @@ pub struct InspectReport {
     /// What the family says about the model, where that is known.
     pub family: Option<Description>,
     /// Metadata without the text of companions and the list of tokens.
+    #[serde(serialize_with = "brief")]
     pub metadata: Metadata,
     /// What is odd.
     pub warnings: Vec<String>,
@@ -195,29 +196,16 @@ fn vocab_size(metadata: &Metadata) -> Option<u64> {
 }
 
 /// Items of an array under GGUF's keys that a report shows; longer ones are counted.
-const LONGEST_ARRAY: usize = 16;
+pub const LONGEST_ARRAY: u64 = 16;
 
 fn without_texts(metadata: &Metadata) -> Metadata {
-    let kept = metadata.iter().filter(|(key, _)| ![keys::FILES, "tokenizer.vocabulary"].contains(key));
-    let shown = |key: &str, value: &Value| match value.get("kv").and_then(Value::as_array) {
-        Some(pairs) if key == keys::GGUF => {
-            let mut gguf = value.clone();
-            gguf["kv"] = pairs.iter().map(without_items).collect();
-            gguf
-        }
-        _ => value.clone(),
-    };
-    let kept: serde_json::Map<String, Value> = kept.map(|(key, value)| (key.to_owned(), shown(key, value))).collect();
-    kept.into()
+    let mut kept = metadata.clone();
+    kept.retain(|key| ![keys::FILES, "tokenizer.vocabulary"].contains(&key));
+    kept
 }
 
-/// A pair of GGUF, with the number of its items in the place of many.
-fn without_items(pair: &Value) -> Value {
-    let Some(items) = pair.get("value").and_then(Value::as_array).filter(|items| items.len() > LONGEST_ARRAY) else {
-        return pair.clone();
-    };
-    let field = |name: &str| pair.get(name).cloned().unwrap_or_default();
-    serde_json::json!({ "key": field("key"), "type": field("type"), "items": field("items"), "count": items.len() })
+fn brief<S: Serializer>(metadata: &Metadata, serializer: S) -> Result<S::Ok, S::Error> {
+    metadata.brief(LONGEST_ARRAY).serialize(serializer)
 }
 
 /// How the tensors of a model are quantized.
@@ -229,6 +217,10 @@ pub struct QuantizationSummary {
     pub original: Option<String>,
     /// What weighed errors, where the file says so.
     pub calibration: Option<String>,
+    /// Bits an element of the quantized tensors takes, where the file says so.
+    pub bits_per_weight: Option<f64>,
+    /// Relative error of all quantized tensors, where the file says that it is above 5 %.
+    pub degradation: Option<f64>,
     /// The quantized dtypes, the one with most bytes first.
     pub types: Vec<QuantizedType>,
 }
@@ -266,12 +258,13 @@ fn quantization(metadata: &Metadata, dtypes: &[DTypeShare]) -> Option<Quantizati
     let record = metadata.object(QUANTIZATION);
     let text = |key: &str| record.and_then(|record| record.get(key)?.as_str()).map(str::to_owned);
     let pairs = apr_gguf::key_values(metadata).ok().flatten().unwrap_or_default();
-    let imatrix =
-        pairs.iter().find(|pair| pair.key == "quantize.imatrix.file").map(|pair| format!("imatrix {}", pair.value));
+    let imatrix = pairs.get("quantize.imatrix.file").map(|file| format!("imatrix {file}"));
     Some(QuantizationSummary {
-        scheme: text("type").or_else(|| file_type_name(&pairs).map(str::to_owned)),
+        scheme: recorded_scheme(metadata).or_else(|| file_type_name(&pairs).map(str::to_owned)),
         original: text("original_dtype"),
         calibration: text("calibration_method").or(imatrix),
+        bits_per_weight: record.and_then(|record| record.get("bits_per_weight")?.as_f64()),
+        degradation: record.and_then(|record| record.get(keys::DEGRADATION)?.get("relative_error")?.as_f64()),
         types,
     })
 }

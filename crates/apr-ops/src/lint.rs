@@ -151,12 +151,12 @@ fn gguf(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
         }
     }
     let Ok(Some(pairs)) = apr_gguf::key_values(metadata) else { return };
-    let value = |key: &str| pairs.iter().find(|pair| pair.key == key).map(|pair| &pair.value);
+    let value = |key: &str| pairs.get(key);
     let embeds = reader.tensors().iter().any(|info| info.name == "token_embd.weight");
     if embeds && value("tokenizer.ggml.model").is_none() {
         remarks.add(Severity::Warn, Topic::Metadata, "Missing a tokenizer ('tokenizer.ggml.model')");
     }
-    let Some(number) = value("general.file_type").and_then(apr_gguf::Value::as_u64) else { return };
+    let Some(number) = value("general.file_type").and_then(|number| number.as_u64()) else { return };
     let stated = Scheme::ALL.iter().find(|scheme| scheme.file_type().is_some_and(|it| u64::from(it) == number));
     let Some(stated) = stated.filter(|_| !reader.tensors().is_empty()) else { return };
     if reader.tensors().iter().all(|info| info.dtype != stated.dtype()) {

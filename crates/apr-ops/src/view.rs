@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use apr::{CheckpointReader, Error, FileInfo, FormatId, Metadata, Result, TensorInfo, keys};
-use apr_core::{Companion, Container, Stored, StoredRange};
+use apr_core::{Companion, Container, Shape, Stored, StoredRange};
 use serde_json::Value;
 
 use crate::gguf::transform::Change;
@@ -132,6 +132,18 @@ impl<'a> View<'a> {
         let mut tensors: Vec<_> = self.tensors.drain(..).zip(self.origins.drain(..)).collect();
         tensors.sort_by_cached_key(|(info, _)| key(&info.name));
         (self.tensors, self.origins) = tensors.into_iter().unzip();
+    }
+
+    /// Takes outermost dimensions of 1 off, of which ggml's tensors have no trace; a scalar becomes one element.
+    pub fn drop_outer_ones(&mut self) {
+        for info in &mut self.tensors {
+            let dims = info.shape.dims();
+            let kept = dims.iter().position(|&dim| dim != 1).unwrap_or(dims.len().saturating_sub(1));
+            if kept > 0 || dims.is_empty() {
+                let dims = if dims.is_empty() { vec![1] } else { dims[kept..].to_vec() };
+                info.shape = Shape::from(dims);
+            }
+        }
     }
 
     /// Leaves out the companions that `wanted` says no to.

@@ -8,9 +8,8 @@ mod tokenizer;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use apr::{CheckpointReader, Metadata, Result, keys};
+use apr::{CheckpointReader, Result};
 use serde::Serialize;
-use serde_json::Value;
 
 pub(crate) use sentencepiece::{Piece, SentencePiece};
 pub(crate) use tiktoken::{decode_base64, encode_base64, is_ranks};
@@ -48,22 +47,18 @@ pub fn vocabulary(reader: &dyn CheckpointReader, at_most: usize) -> Result<Optio
     }
     let metadata = reader.metadata();
     let listed = ["tokenizer.vocabulary", "vocab"].iter().find_map(|key| metadata.get(key)?.as_array());
-    let listed = listed.map(|texts| ("metadata", texts)).or_else(|| Some((GGUF_TOKENS, gguf_tokens(metadata)?)));
-    Ok(listed.map(|(source, texts)| {
+    if let Some(texts) = listed {
         // An id without a token is null.
         let tokens = texts.iter().zip(0..).filter_map(|(text, id)| Some((id, text.as_str()?.to_owned())));
-        first(source, &tokens.collect(), at_most)
-    }))
+        return Ok(Some(first("metadata", &tokens.collect(), at_most)));
+    }
+    let pairs = metadata.key_values().ok().flatten().unwrap_or_default();
+    let texts = pairs.find(GGUF_TOKENS).and_then(|pair| pair.texts());
+    Ok(texts.map(|texts| first(GGUF_TOKENS, &(0..).zip(texts.map(str::to_owned)).collect(), at_most)))
 }
 
 /// Key of a GGUF file's tokens.
 const GGUF_TOKENS: &str = "tokenizer.ggml.tokens";
-
-fn gguf_tokens(metadata: &Metadata) -> Option<&Vec<Value>> {
-    let pairs = metadata.object(keys::GGUF)?.get("kv")?.as_array()?;
-    let tokens = pairs.iter().find(|pair| pair.get("key").and_then(Value::as_str) == Some(GGUF_TOKENS));
-    tokens?.get("value")?.as_array()
-}
 
 fn first(source: &str, tokens: &BTreeMap<u64, String>, at_most: usize) -> Vocabulary {
     let shown = tokens.iter().take(at_most).map(|(&id, text)| Token { id, text: text.clone() });

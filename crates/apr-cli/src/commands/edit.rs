@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use std::sync::Arc;
 
 use apr::apr2::{Apr2Reader, Changes};
+use apr::gguf::KeyValue;
 use apr::{CheckpointReader, Error, Escaped, Metadata, PlanOptions, TargetFormat, keys};
 use apr_io::io_error;
 use apr_ops::convert::{ConvertError, ConvertOptions, plan};
@@ -213,12 +215,10 @@ fn replace_template(metadata: &mut Metadata, text: &str) -> Outcome {
     }
     metadata.set(keys::FILES, files);
     metadata.set(TEMPLATE_KEY, text);
-    if let Some(mut gguf) = metadata.object(keys::GGUF).cloned() {
-        let pairs = gguf.get_mut("kv").and_then(Value::as_array_mut).into_iter().flatten();
-        for pair in pairs.filter(|pair| pair.get("key").and_then(Value::as_str) == Some(TEMPLATE_KEY)) {
-            pair["value"] = text.into();
-        }
-        metadata.set(keys::GGUF, gguf);
+    if let Some(pairs) = metadata.key_values()?.filter(|pairs| pairs.find(TEMPLATE_KEY).is_some()) {
+        let mut pairs = Arc::unwrap_or_clone(pairs);
+        pairs.set(&KeyValue::new(TEMPLATE_KEY, text))?;
+        metadata.set_key_values(pairs);
     }
     Ok(())
 }

@@ -2,10 +2,11 @@
 
 use std::io::{self, Write};
 
+use apr::gguf::{self, Pair};
 use apr::{CheckpointReader, Escaped, Metadata};
 use apr_arch::Description;
 use apr_ops::import::learn_from;
-use apr_ops::inspect::{InspectReport, QuantizedType, inspect};
+use apr_ops::inspect::{InspectReport, LONGEST_ARRAY, QuantizedType, inspect};
 use apr_ops::physics::is_filterbank;
 use apr_ops::tensors::{TensorRow, TensorsOptions, list, named};
 use apr_ops::view::View;
@@ -128,8 +129,11 @@ fn render_quantization(out: &mut dyn Write, report: &InspectReport) -> io::Resul
             number(bits)
         )?;
     }
-    match &quantization.calibration {
-        Some(calibration) => writeln!(out, "  Calibration: {}", Escaped(calibration)),
+    if let Some(calibration) = &quantization.calibration {
+        writeln!(out, "  Calibration: {}", Escaped(calibration))?;
+    }
+    match quantization.degradation {
+        Some(error) => writeln!(out, "  {ODD}Degradation{ODD:#}: the values moved by {:.1} %", 100.0 * error),
         None => Ok(()),
     }
 }
@@ -209,21 +213,22 @@ fn render_metadata(out: &mut dyn Write, report: &InspectReport, rows: usize, wid
 
 /// The key-value pairs of a GGUF file, in its order.
 fn render_pairs(out: &mut dyn Write, metadata: &Metadata, rows: usize, width: usize) -> io::Result<()> {
-    let pairs = metadata.object("gguf").and_then(|gguf| gguf.get("kv")?.as_array());
-    let Some(pairs) = pairs.filter(|pairs| !pairs.is_empty()) else { return Ok(()) };
+    let pairs = metadata.key_values().ok().flatten().unwrap_or_default();
+    if pairs.is_empty() {
+        return Ok(());
+    }
     writeln!(out, "\n{BOLD}GGUF keys{BOLD:#}")?;
-    let text = |pair: &Value, name: &str| pair.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let keys: Vec<String> = pairs.iter().map(|pair| Escaped(&text(pair, "key")).to_string()).collect();
-    let label_width = keys.iter().map(|key| key.chars().count()).max().unwrap_or_default().min(44);
-    for (pair, key) in pairs.iter().zip(&keys).take(rows) {
-        let value = match (pair.get("count"), pair.get("value")) {
-            (Some(count), _) => {
-                format!("{} x {}", human::count(count.as_u64().unwrap_or_default()), text(pair, "items"))
+    let label = |pair: &Pair<'_>| Escaped(pair.key).to_string();
+    let label_width = pairs.iter().map(|pair| label(&pair).chars().count()).max().unwrap_or_default().min(44);
+    for pair in pairs.iter().take(rows) {
+        let value = match pair.items() {
+            Some(count) if count > LONGEST_ARRAY => {
+                let gguf::Value::Array(items) = pair.value() else { continue };
+                format!("{} x {}", human::count(count), items.type_name())
             }
-            (None, Some(Value::String(value))) => value.clone(),
-            (None, value) => value.map(Value::to_string).unwrap_or_default(),
+            _ => pair.text().map_or_else(|| pair.json().to_string(), str::to_owned),
         };
-        writeln!(out, "  {key:<label_width$}  {}", Escaped(&shortened(&value, width)))?;
+        writeln!(out, "  {:<label_width$}  {}", label(&pair), Escaped(&shortened(&value, width)))?;
     }
     render_more(out, pairs.len(), rows)
 }

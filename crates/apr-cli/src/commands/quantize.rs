@@ -84,21 +84,26 @@ impl Wanted<'_> {
         format: TargetFormat,
         context: &Context,
     ) -> Outcome<ConvertOptions> {
+        let mut warnings = Vec::new();
         let mut targets: Vec<Option<TensorTarget>> = dtypes.into_iter().map(|dtype| dtype.map(Into::into)).collect();
         if let Some(scheme) = self.scheme {
             is_held(scheme, format)?;
             let quantization = self.quantization(scheme, format, context)?;
+            warnings.extend(self.without_blocks(scheme));
             let family = context.family_of(view)?;
             let planned = plan(view, family.as_ref(), &quantization).map_err(unsuited)?;
-            planned.warnings.iter().for_each(|warning| context.printer.warn(warning));
+            warnings.extend(planned.warnings);
             targets.resize(planned.targets.len(), None);
             for (target, (info, planned)) in targets.iter_mut().zip(view.tensors().iter().zip(planned.targets)) {
-                // What the scheme leaves alone still gets the type that the format wants.
-                if let Some(planned) = planned.filter(|planned| planned.dtype != info.dtype || target.is_none()) {
-                    *target = Some(planned);
+                let Some(planned) = planned else { continue };
+                match target {
+                    // What the scheme leaves alone still gets the type that the format wants.
+                    Some(target) if planned.dtype == info.dtype => target.why = planned.why,
+                    _ => *target = Some(planned),
                 }
             }
-            record(view, &quantization, format)?;
+            let bits = bits_per_weight(view, &targets);
+            record(view, &quantization, bits, format)?;
         } else if let Some(dtype) =
             self.dequantize.filter(|_| view.tensors().iter().any(|info| info.dtype.is_quantized()))
         {
@@ -110,7 +115,8 @@ impl Wanted<'_> {
         }
         let QuantizeOptions { quality_check, max_drift, .. } = *self.options;
         let gate = max_drift.map(QualityGate::with_max_drift).or(quality_check.then(QualityGate::default));
-        Ok(ConvertOptions { precision: self.precision, dequantize: self.dequantize, targets, gate, decompress: false })
+        let (precision, dequantize) = (self.precision, self.dequantize);
+        Ok(ConvertOptions { precision, dequantize, targets, gate, warnings, decompress: false })
     }
 
     /// Options that would do nothing, or say two things at once.
@@ -140,12 +146,15 @@ impl Wanted<'_> {
         if self.precision.is_some() {
             return refuse(format!("--precision and {scheme} are two types for the same tensors"));
         }
-        let weighs = scheme.kind() == SchemeKind::Blocks;
-        match given.iter().find(|(option, given)| *given && ["--imatrix", "--calibration"].contains(option) && !weighs)
-        {
-            Some((option, _)) => refuse(format!("{option} weighs errors in blocks; {scheme} has none")),
-            None => Ok(()),
-        }
+        Ok(())
+    }
+
+    /// That weights of errors have no use without blocks, as llama.cpp takes them for floats without a word.
+    fn without_blocks(&self, scheme: Scheme) -> Option<String> {
+        let options = self.options;
+        let given = [("--imatrix", options.imatrix.is_some()), ("--calibration", options.calibration.is_some())];
+        let (option, _) = given.iter().find(|(_, given)| *given && scheme.kind() != SchemeKind::Blocks)?;
+        Some(format!("{option} changed nothing: it weighs errors in blocks, and {scheme} has none"))
     }
 
     fn quantization(&self, scheme: Scheme, format: TargetFormat, context: &Context) -> Outcome<Quantization> {
@@ -162,6 +171,9 @@ impl Wanted<'_> {
             casts: if format == TargetFormat::Gguf { Casts::Weights } else { Casts::Everything },
             ..Choices::new(scheme)
         };
+        if scheme.kind() != SchemeKind::Blocks {
+            return Ok(Quantization { choices, weighting: None });
+        }
         let weighting = match (&options.imatrix, &options.calibration) {
             (Some(path), _) => {
                 Some(Weighting::Matrix { matrix: read_imatrix(path, context)?, file: path.display().to_string() })
@@ -175,6 +187,21 @@ impl Wanted<'_> {
         };
         Ok(Quantization { choices, weighting })
     }
+}
+
+/// Bits that an element of the tensors that get quantized takes, scales included.
+fn bits_per_weight(view: &View<'_>, targets: &[Option<TensorTarget>]) -> Option<f64> {
+    let (mut bytes, mut elements) = (0.0, 0.0);
+    for (info, target) in view.tensors().iter().zip(targets) {
+        let dtype = target.as_ref().map_or(info.dtype, |target| target.dtype);
+        if let (true, Some(len), Some(count)) =
+            (dtype.is_quantized(), dtype.stored_len(&info.shape), info.shape.elements())
+        {
+            bytes += len as f64;
+            elements += count as f64;
+        }
+    }
+    (elements > 0.0).then(|| bytes * 8.0 / elements)
 }
 
 /// Refuses a scheme whose types the target format does not have.

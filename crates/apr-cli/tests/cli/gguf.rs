@@ -271,6 +271,32 @@ fn qa_81_a_quantized_file_comes_back_byte_for_byte() {
     }
 }
 
+/// The pairs are part of metadata that are set, parted, hidden, listed in a manifest and put together again.
+#[test]
+fn pairs_stay_with_the_metadata_wherever_these_go() {
+    let file = GgufBuilder::new()
+        .text("general.architecture", "llama")
+        .texts("tokenizer.ggml.tokens", &["a", "\u{e9}\n\"", ""])
+        .pair("odd.nan", 6, &0x7fc0_1234_u32.to_le_bytes())
+        .array("odd.floats", 6, 2, &[0, 0, 128, 127, 1, 0, 0, 0])
+        .entry(GgufEntry::new("blk.0.attn_q.weight", 0, &[32, 2], &[7; 256]))
+        .entry(GgufEntry::new("token_embd.weight", 0, &[32, 3], &[5; 384]))
+        .build();
+    let sandbox = Sandbox::new().with("m.gguf", &file);
+    sandbox.apr("keygen --for encryption -o k.pem").ok();
+    let ways: [&[&str]; 4] = [
+        &["convert m.gguf -o b.apr --relaxed"],
+        &["convert m.gguf -o a.apr --relaxed", "edit a.apr --set note=changed -o b.apr"],
+        &["convert m.gguf -o b.apr --relaxed --recipient k.pem.pub --encrypt-metadata"],
+        &["convert m.gguf -o a.apr --relaxed", "shard a.apr --size 300B -o p.apr", "join p.apr -o b.apr"],
+    ];
+    for way in ways {
+        way.iter().for_each(|line| drop(sandbox.apr(&format!("{line} --force")).ok()));
+        sandbox.apr("convert b.apr -o again.gguf --key k.pem --relaxed --force").ok();
+        assert_eq!(sandbox.read("again.gguf"), file, "{way:?}");
+    }
+}
+
 #[test]
 fn qa_82_qa_83_gguf_files_hold_the_floats_asked_for() {
     let sandbox = trained();

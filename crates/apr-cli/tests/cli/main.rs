@@ -31,5 +31,6 @@ mod seals;
 mod shards;
 mod support;
 mod terminal;
+mod unquantized;
 mod upgrade;
 mod watermark;

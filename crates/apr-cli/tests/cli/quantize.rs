@@ -186,7 +186,7 @@ fn a_dry_run_tells_the_size_of_every_tensor_and_reads_none() {
         "a.weight  f32       q4_k          4.1 KB       576 B\n",
         "b.weight  f32       q5_0          1.0 KB       176 B  rows of 64 are no multiple of 256, the block of q4_k\n",
         "c.weight  f32       f16            112 B        56 B  rows of 7 are no multiple of 256",
-        "d.bias    f32       f32             32 B        32 B\n",
+        "d.bias    f32       f32             32 B        32 B  kept: a vector\n",
         "bits per weight",
         "would write q.apr",
     ]);
@@ -218,7 +218,7 @@ fn the_report_says_what_each_type_and_tensor_costs() {
         ("a.weight", "q4_k", None),
         ("b.weight", "q5_0", Some("rows of 64 are no multiple of 256, the block of q4_k")),
         ("c.weight", "f16", Some("rows of 7 are no multiple of 256, the block of q4_k")),
-        ("d.bias", "f32", None),
+        ("d.bias", "f32", Some("kept: a vector")),
     ];
     assert_eq!(reasons(&report), expected);
     let cost = &report["quantization"];

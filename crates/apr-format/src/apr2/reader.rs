@@ -157,7 +157,7 @@ impl Apr2Reader {
         let name = |error: Error| error.for_tensor(keys::HIDDEN_TENSOR);
         self.stored[at].read(self.access(), &entries[at].info, 0, &mut json).map_err(name)?;
         let hidden = Metadata::parse(&json).map_err(name)?;
-        hidden.iter().for_each(|(key, value)| self.metadata.set_default(key, value.clone()));
+        self.metadata.complete(hidden);
         Ok(Some(at))
     }
 

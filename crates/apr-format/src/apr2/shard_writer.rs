@@ -394,6 +394,9 @@ fn note(metadata: &mut Metadata, notes: &Notes) {
         all.extend(new);
         metadata.set(key, all);
     }
+    if let Some(degradation) = &notes.degradation {
+        metadata.note_degradation(degradation.clone());
+    }
 }
 
 /// Passes bytes on and remembers the last ones.

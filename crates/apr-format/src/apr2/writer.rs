@@ -199,7 +199,7 @@ const PATIENCE: usize = 8 * PIECE;
 impl Apr2Writer {
     /// Everything before the tensors; `None` when it does not fit before the data section.
     fn encode_front(&self) -> Result<Option<Front>> {
-        let metadata = self.metadata.to_json();
+        let mut bytes = self.metadata.to_json();
         let mut index = Vec::new();
         let count = u32::try_from(self.entries.len())
             .map_err(|_| Error::format(format!("{} tensors; an index holds 2^32 - 1", self.entries.len())))?;
@@ -208,28 +208,30 @@ impl Apr2Writer {
         for &entry in &self.by_name {
             self.entries[entry].encode(&mut index)?;
         }
-        let len = u64::from(Header::LEN) + (metadata.len() + index.len()) as u64;
+        let metadata_len = bytes.len();
+        let len = u64::from(Header::LEN) + (metadata_len + index.len()) as u64;
         if len > self.data_offset.into() {
             return Ok(None);
         }
         let word = |value: usize| u32::try_from(value).map_err(|_| Error::memory("the front exceeds 4 GiB"));
-        let metadata_end = Header::LEN as usize + metadata.len();
+        let metadata_end = Header::LEN as usize + metadata_len;
         let compressed = self.entries.iter().any(|entry| entry.flags & CODEC != 0);
         let header = Header {
             version_major: VERSION_MAJOR,
             version_minor: 0,
             flags: if compressed { self.flags.union(Flags::COMPRESSED) } else { self.flags },
             metadata_offset: Header::LEN,
-            metadata_size: word(metadata.len())?,
+            metadata_size: word(metadata_len)?,
             index_offset: word(metadata_end)?,
             index_size: word(index.len())?,
             data_offset: self.data_offset,
         };
-        let mut bytes = header.encode().to_vec();
-        bytes.extend_from_slice(&metadata);
+        let encr_block = self.encoder.encr_block(&header.encode(), [&bytes, &index]);
+        // In place: metadata may be as large as a vocabulary.
+        drop(bytes.splice(0..0, header.encode()));
         bytes.extend_from_slice(&index);
         bytes.resize(self.data_offset as usize, 0);
-        bytes.extend_from_slice(&self.encoder.encr_block(&header.encode(), [&metadata, &index]));
+        bytes.extend_from_slice(&encr_block);
         Ok(Some(Front {
             bytes,
             #[cfg(feature = "signing")]
@@ -431,6 +433,13 @@ impl Apr2Writer {
         let losses = notes.losses.iter().filter_map(|loss| serde_json::to_value(loss).ok()).collect();
         for (key, name, new) in [(keys::LOSS, "name", losses), (keys::VIOLATIONS, "tensor", notes.violations.clone())] {
             self.note(key, name, new)?;
+        }
+        let before = self.metadata.get(keys::QUANTIZATION).cloned();
+        if let (Some(degradation), Some(before)) = (&notes.degradation, before)
+            && self.metadata.note_degradation(degradation.clone())
+            && self.encode_front()?.is_none()
+        {
+            self.metadata.set(keys::QUANTIZATION, before);
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ mod bad;
 mod corpus;
 mod endian;
 mod ggml;
+mod json;
 mod read;
 mod splits;
 mod sweep;
@@ -44,7 +45,7 @@ fn contents(reader: &dyn CheckpointReader) -> Vec<(TensorInfo, Vec<u8>)> {
 }
 
 fn pairs(reader: &GgufReader) -> Vec<KeyValue> {
-    key_values(reader.metadata()).expect("what a reader gave").expect("a reader gives them")
+    key_values(reader.metadata()).expect("what a reader gave").expect("a reader gives them").to_vec()
 }
 
 fn write_to(

@@ -114,7 +114,7 @@ fn no_pair_is_lost_or_of_another_type() -> Outcome {
     let reader = apr::open(file, "tiny-llama.gguf", OpenOptions::default())?;
     let ours = apr::gguf::key_values(reader.metadata())?.ok_or("pairs")?;
     assert_eq!(content.metadata.len(), ours.len());
-    for pair in ours {
+    for pair in ours.to_vec() {
         let theirs = content.metadata.get(&pair.key).ok_or_else(|| format!("lacks {}", pair.key))?;
         assert_eq!(type_name(theirs), pair.value.type_name(), "{}", pair.key);
     }

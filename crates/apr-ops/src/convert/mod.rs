@@ -34,7 +34,7 @@ use apr_core::StoredForm;
 use apr_tensor::cast::{CastCounts, can_cast};
 use serde_json::json;
 
-pub use quality::{Quality, QualityGate, QuantizationReport, TensorQuality, TypeQuality};
+pub use quality::{DEGRADED_ABOVE, Degradation, Quality, QualityGate, QuantizationReport, TensorQuality, TypeQuality};
 pub use recode::TensorTarget;
 pub use report::{ConvertReport, ConvertedTensor, Rounding};
 
@@ -106,6 +106,8 @@ pub struct ConvertOptions {
     pub targets: Vec<Option<TensorTarget>>,
     /// How far quantization may move values.
     pub gate: Option<QualityGate>,
+    /// What was odd about choosing the targets, for the report.
+    pub warnings: Vec<String>,
     /// Decompress tensors that stay as they are otherwise, which keep their stored form in the native container.
     pub decompress: bool,
 }
@@ -192,7 +194,7 @@ pub fn plan(reader: &dyn CheckpointReader, options: &ConvertOptions, target: &Pl
         quantization: None,
         losses: writer.layout().losses.clone(),
         validation: None,
-        warnings: warnings(reader),
+        warnings: warnings(reader).into_iter().chain(options.warnings.iter().cloned()).collect(),
     };
     let validator = InlineValidator::new(ValidationConfig::off());
     Ok(Conversion { writer, recipes, validator, gate: options.gate, report })
@@ -417,7 +419,9 @@ impl Conversion {
         }
         let validation = judge.validator.finish();
         let violations = validation.errors.iter().filter_map(|error| serde_json::to_value(error).ok()).collect();
-        let notes = Notes { losses, violations };
+        let degradation = report.quantization.as_ref().and_then(|report| report.degradation.as_ref());
+        let degradation = degradation.and_then(|degradation| serde_json::to_value(degradation).ok());
+        let notes = Notes { losses, violations, degradation };
         writer.finish(sink, &notes)?;
         report.measure(writer.layout(), mismatches + writer.mismatches());
         report.losses.extend(notes.losses);

@@ -67,10 +67,49 @@ pub struct QuantizationReport {
     pub by_type: Vec<TypeQuality>,
     /// All quantized tensors together.
     pub total: Quality,
+    /// That tensors moved by more than 5 %; `None` where none did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub degradation: Option<Degradation>,
     /// The tensors with the largest relative errors, at most ten, the worst first.
     pub worst: Vec<TensorQuality>,
     /// Every quantized tensor, in the order they are written.
     pub tensors: Vec<TensorQuality>,
+}
+
+/// Relative error from which on a quantization is a degradation (seed 004 §6.2.9).
+pub const DEGRADED_ABOVE: f64 = 0.05;
+
+/// That values moved further than [`DEGRADED_ABOVE`].
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Degradation {
+    /// Relative error of all quantized tensors together.
+    pub relative_error: f64,
+    /// Quantized tensors with a larger relative error than the limit.
+    pub tensors: usize,
+    /// Quantized tensors.
+    pub of: usize,
+    /// The limit.
+    pub limit: f64,
+}
+
+impl std::fmt::Display for Degradation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { relative_error, tensors, of, limit } = self;
+        let (error, limit) = (100.0 * relative_error, 100.0 * limit);
+        write!(
+            f,
+            "degradation: quantization moved the values by {error:.1} %, {tensors} of {of} tensors by more than {limit:.0} %"
+        )
+    }
+}
+
+impl Degradation {
+    fn of(total: &Quality, tensors: &[TensorQuality]) -> Option<Self> {
+        let is_degraded = |tensor: &&TensorQuality| exceeds(tensor.quality.relative_error, DEGRADED_ABOVE);
+        let (relative_error, of) = (total.relative_error, tensors.len());
+        let tensors = tensors.iter().filter(is_degraded).count();
+        (tensors > 0).then_some(Self { relative_error, tensors, of, limit: DEGRADED_ABOVE })
+    }
 }
 
 /// Collects errors while tensors are quantized.
@@ -116,7 +155,9 @@ impl QualityLog {
         let mut worst: Vec<&TensorQuality> = self.tensors.iter().collect();
         worst.sort_by(|a, b| b.quality.relative_error.total_cmp(&a.quality.relative_error));
         let worst = worst.into_iter().take(WORST).cloned().collect();
-        Some(QuantizationReport { by_type, total: Quality::from(&self.total), worst, tensors: self.tensors })
+        let total = Quality::from(&self.total);
+        let degradation = Degradation::of(&total, &self.tensors);
+        Some(QuantizationReport { by_type, total, degradation, worst, tensors: self.tensors })
     }
 }
 

@@ -1,8 +1,10 @@
 //! What differs between the metadata of two checkpoints.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use apr::{CheckpointReader, FormatId, Result, keys};
+use apr::{CheckpointReader, FormatId, Metadata, Result, keys};
+use apr_gguf::{KeyValues, Pair};
 use serde_json::{Map, Value};
 
 use super::MetadataChange;
@@ -29,11 +31,15 @@ pub(super) fn metadata_changes(
         (None, Some(_)) => holds_none[0] || derived[1].iter().any(|derived| derived == key),
         _ => false,
     };
-    let differs = |key: &&str| !OF_THE_FILE.contains(key) && left.get(key) != right.get(key) && !untold(key);
+    let is_same = |key: &str| {
+        left.get(key) == right.get(key) && (key != keys::GGUF || left.key_values().ok() == right.key_values().ok())
+    };
+    let differs = |key: &&str| !OF_THE_FILE.contains(key) && !is_same(key) && !untold(key);
     let mut changes = Vec::new();
     for key in keys.into_iter().filter(differs) {
+        let pairs = if key == keys::GGUF { gguf_changes(left, right) } else { None };
         let (left, right) = (left.get(key), right.get(key));
-        match gguf_changes(left, right).filter(|_| key == keys::GGUF) {
+        match pairs {
             Some(pairs) => changes.extend(pairs),
             None => changes.push(MetadataChange { key: key.to_owned(), left: left.cloned(), right: right.cloned() }),
         }
@@ -42,15 +48,12 @@ pub(super) fn metadata_changes(
 }
 
 /// What differs between the key-value pairs of two GGUF files, key by key; `None` where these are none.
-fn gguf_changes(left: Option<&Value>, right: Option<&Value>) -> Option<Vec<MetadataChange>> {
-    let (left, right) = match (left, right) {
-        (Some(left), Some(right)) => (Pairs::new(left)?, Pairs::new(right)?),
+fn gguf_changes(left: &Metadata, right: &Metadata) -> Option<Vec<MetadataChange>> {
+    let (left, right) = match (Pairs::of(left)?, Pairs::of(right)?) {
+        (Some(left), Some(right)) => (left, right),
         (left, right) => {
-            let told = |side: Option<&Value>| match side {
-                Some(side) => Some(Some(counted(Pairs::new(side)?.by_key.len() as u64, "key-value pair").into())),
-                None => Some(None),
-            };
-            return Some(vec![MetadataChange { key: keys::GGUF.to_owned(), left: told(left)?, right: told(right)? }]);
+            let told = |side: Option<Pairs<'_>>| Some(counted(side?.pairs.len() as u64, "key-value pair").into());
+            return Some(vec![MetadataChange { key: keys::GGUF.to_owned(), left: told(left), right: told(right) }]);
         }
     };
     let change = |key: &str, (left, right)| MetadataChange { key: format!("{}.{key}", keys::GGUF), left, right };
@@ -60,25 +63,30 @@ fn gguf_changes(left: Option<&Value>, right: Option<&Value>) -> Option<Vec<Metad
     let fields = fields.filter(|(_, (left, right))| left != right);
     let mut changes: Vec<_> =
         fields.map(|(field, (left, right))| change(field, (left.cloned(), right.cloned()))).collect();
-    let keys: BTreeSet<&str> = left.by_key.keys().chain(right.by_key.keys()).copied().collect();
-    let pairs = keys.into_iter().map(|key| (key, (left.by_key.get(key), right.by_key.get(key))));
-    let pairs = pairs.filter(|(_, (left, right))| left != right);
-    changes.extend(pairs.map(|(key, (left, right))| change(key, shown(left.copied(), right.copied()))));
+    let is_same = |key: &str| {
+        let value = |side: Option<Pair<'_>>| side.map(|pair| pair.encoded_value().to_vec());
+        value(left.pairs.find(key)) == value(right.pairs.find(key))
+    };
+    let all = left.pairs.iter().chain(right.pairs.iter()).map(|pair| pair.key);
+    let differing: BTreeSet<&str> = all.filter(|key| !is_same(key)).collect();
+    changes.extend(differing.into_iter().map(|key| {
+        let json = |side: &KeyValues| side.find(key).map(|pair| pair.unpack().to_json());
+        change(key, shown(json(&left.pairs).as_ref(), json(&right.pairs).as_ref()))
+    }));
     Some(changes)
 }
 
-/// The pairs that metadata hold, by key, and what stands beside them: version, order of bytes, alignment.
+/// The pairs that metadata hold, and what stands beside them: version, order of bytes, alignment.
 struct Pairs<'a> {
     fields: &'a Map<String, Value>,
-    by_key: BTreeMap<&'a str, &'a Value>,
+    pairs: Arc<KeyValues>,
 }
 
 impl<'a> Pairs<'a> {
-    fn new(gguf: &'a Value) -> Option<Self> {
-        let fields = gguf.as_object()?;
-        let pairs = fields.get("kv")?.as_array()?.iter();
-        let by_key = pairs.map(|pair| Some((pair.get("key")?.as_str()?, pair))).collect::<Option<_>>()?;
-        Some(Self { fields, by_key })
+    /// `None` for what should be pairs, and is not.
+    fn of(metadata: &'a Metadata) -> Option<Option<Self>> {
+        let Some(entry) = metadata.get(keys::GGUF) else { return Some(None) };
+        Some(Some(Self { fields: entry.as_object()?, pairs: metadata.key_values().ok()?? }))
     }
 }
 
@@ -118,8 +126,14 @@ mod tests {
     use super::*;
 
     fn changes(left: &Value, right: &Value) -> Vec<(String, Value, Value)> {
-        let changes = gguf_changes(Some(left), Some(right)).unwrap();
+        let changes = gguf_changes(&of_pairs(left), &of_pairs(right)).unwrap();
         changes.into_iter().map(|it| (it.key, it.left.into(), it.right.into())).collect()
+    }
+
+    fn of_pairs(entry: &Value) -> Metadata {
+        let mut metadata = Metadata::new();
+        metadata.set(keys::GGUF, entry.clone());
+        metadata
     }
 
     fn text(key: &str, value: &str) -> Value {
@@ -159,11 +173,11 @@ mod tests {
     #[test]
     fn a_model_without_pairs_lacks_them_as_a_whole() {
         let pairs = json!({ "kv": [text("a", "1")] });
-        let told = gguf_changes(None, Some(&pairs)).unwrap();
+        let told = gguf_changes(&Metadata::new(), &of_pairs(&pairs)).unwrap();
         assert_eq!(
             (&told[0].key, &told[0].left, &told[0].right),
             (&"gguf".to_owned(), &None, &Some(json!("1 key-value pair")))
         );
-        assert_eq!(gguf_changes(Some(&json!(3)), Some(&pairs)), None);
+        assert_eq!(gguf_changes(&of_pairs(&json!(3)), &of_pairs(&pairs)), None);
     }
 }

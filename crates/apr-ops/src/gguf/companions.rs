@@ -101,11 +101,13 @@ pub fn from_gguf<'a>(
     let mut restored = restore(reader, families, architecture)?;
     restored.view.add_companion("config.json", restored.config.clone());
     let pairs = key_values(reader.metadata())?.unwrap_or_default();
+    let of_tokenizer: Vec<_> =
+        pairs.iter().filter(|pair| pair.key.starts_with("tokenizer.")).map(|pair| pair.unpack()).collect();
     // What the pairs led to is in these files, but for the lines of a model card.
     let derived = derived(&pairs);
     let in_files = |key: &str| derived.get(key).is_some() && !MODEL_CARD.contains(&key);
     restored.view.metadata_mut().retain(|key| !in_files(key));
-    let warnings = match tokenizer_files(&pairs) {
+    let warnings = match tokenizer_files(&of_tokenizer) {
         Ok((files, warnings)) => {
             files.into_iter().for_each(|(name, bytes)| restored.view.add_companion(&name, bytes));
             warnings

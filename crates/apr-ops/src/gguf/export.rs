@@ -7,14 +7,14 @@ use apr_arch::{CANONICAL, Families, FamilyModel, GGUF, GgufLayout, Kind, Naming}
 use apr_gguf::{Array, KeyValue, Value as Typed};
 use serde_json::{Map, Value, json};
 
-use super::hyperparameters::{Facts, Written, json_of, size_label};
+use super::hyperparameters::{Facts, Written, size_label};
 use super::import::Described;
 use super::rope;
 use super::transform::Change;
 use crate::counted;
 use crate::import::{Architecture, family_of};
 use crate::naming::NAMES;
-use crate::quantize::{QUANTIZATION, Scheme};
+use crate::quantize::{Scheme, recorded_scheme};
 use crate::view::{Origin, View};
 
 /// The version of GGUF that is written.
@@ -110,7 +110,7 @@ pub fn export<'a>(
     forget_what_is_held(view.metadata_mut(), &held, other.is_some());
     warnings.extend(other);
     let is_stranger = families.stranger(reader.metadata()).is_some();
-    warnings.extend(beyond_family(view.metadata(), &keys, view.tensors(), is_stranger));
+    warnings.extend(beyond_family(view.metadata(), view.tensors(), is_stranger));
     Ok(GgufExport { view, dtypes, losses, warnings })
 }
 
@@ -123,10 +123,11 @@ fn unknown_family(metadata: &Metadata, families: &Families) -> Error {
 
 /// What the configuration has that llama.cpp will not compute with. Of a model that is taken for another family, that is
 /// all that GGUF can't hold; of others, what scales values.
-fn beyond_family(metadata: &Metadata, keys: &[KeyValue], tensors: &[TensorInfo], is_stranger: bool) -> Option<String> {
+fn beyond_family(metadata: &Metadata, tensors: &[TensorInfo], is_stranger: bool) -> Option<String> {
     let config = metadata.object(keys::ARCHITECTURE)?;
+    let pairs = metadata.key_values().ok().flatten()?;
     // Ids of tokens are the tokenizer's business, which has a warning of its own.
-    let lost = apr_gguf::lost_hyperparameters(metadata, keys, tensors).into_iter();
+    let lost = apr_gguf::lost_hyperparameters(metadata, &pairs, tensors).into_iter();
     let lost = lost.filter(|name| !name.ends_with("_token_id"));
     let counts = |name: &&str| is_stranger || config.get(*name).is_some_and(|value| is_scale(name, value));
     let listed: Vec<String> =
@@ -147,14 +148,15 @@ fn is_scale(name: &str, value: &Value) -> bool {
 }
 
 fn set_keys(metadata: &mut Metadata, keys: &[KeyValue]) {
-    metadata.set(keys::GGUF, json!({ "version": VERSION, "kv": json_of(keys) }));
+    metadata.set(keys::GGUF, json!({ "version": VERSION }));
+    metadata.set_key_values(keys.iter().collect());
     metadata.remove(NAMES);
     metadata.remove(keys::TIED);
 }
 
 /// The file type of the scheme that the checkpoint was quantized by, as its metadata record it.
 fn recorded_file_type(metadata: &Metadata) -> Option<u32> {
-    Scheme::parse(metadata.object(QUANTIZATION)?.get("type")?.as_str()?).ok()?.file_type()
+    Scheme::parse(&recorded_scheme(metadata)?).ok()?.file_type()
 }
 
 /// Whether llama.cpp will stretch positions by this kind of `rope_scaling`.

@@ -1,11 +1,10 @@
 //! What a checkpoint's configuration, model card and sentence-transformers modules say, under the keys of a GGUF file.
 
-use std::borrow::Cow;
 use std::cell::RefCell;
 
-use apr::{CheckpointReader, Error, Metadata, Result, keys};
+use apr::{CheckpointReader, Error, Result, keys};
 use apr_arch::{FamilyModel, GgufValue};
-use apr_gguf::{KeyValue, Value as Typed};
+use apr_gguf::{KeyValue, Pair, Value as Typed};
 use serde_json::{Map, Value, json};
 
 use super::rope;
@@ -352,30 +351,26 @@ fn rounded(parameters: u64) -> String {
     format!("{scaled:.*}{unit}", 2_usize.saturating_sub(digits))
 }
 
-/// Typed keys as the metadata have them under `gguf`.
-pub(super) fn json_of(keys: &[KeyValue]) -> Value {
-    Value::Array(keys.iter().map(KeyValue::to_json).collect())
-}
-
 /// The shortest decimal that is this single: 0.00001, not 0.000009999999747378752.
 fn shortest(number: f32) -> Value {
     number.to_string().parse::<f64>().map_or(Value::Null, |number| json!(number))
 }
 
-/// Keys and values that the metadata of a GGUF file's reader, or of what was imported from one, have under `gguf`. Singles
-/// are the shortest decimals that lead back to them, as configurations have them.
-pub(super) fn keys_of(metadata: &Metadata) -> impl Iterator<Item = (&str, Cow<'_, Value>)> {
-    let pairs = metadata.object(keys::GGUF).and_then(|gguf| gguf.get("kv")?.as_array());
-    pairs.into_iter().flatten().filter_map(|pair| {
-        let value = pair.get("value")?;
-        let is_single = pair.get("type").and_then(Value::as_str) == Some("f32");
-        let single = value.as_f64().filter(|_| is_single).map(|number| Cow::Owned(shortest(single(number))));
-        Some((pair.get("key")?.as_str()?, single.unwrap_or(Cow::Borrowed(value))))
-    })
+/// A value of a GGUF file as configurations have it: a single is the shortest decimal that leads back to it.
+pub(super) fn config_value(pair: &Pair<'_>) -> Value {
+    match pair.items() {
+        None => match pair.value() {
+            apr_gguf::Value::F32(single) if single.is_finite() => shortest(single),
+            _ => pair.json(),
+        },
+        Some(_) => pair.json(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use apr_gguf::KeyValues;
+
     use super::*;
 
     /// Values from `gguf.size_label` and `gguf.Metadata.id_to_title`.
@@ -410,17 +405,16 @@ mod tests {
     }
 
     #[test]
-    fn keys_become_json_and_come_back() {
-        let keys = [
+    fn values_are_as_configurations_have_them() {
+        let keys: KeyValues = [
             KeyValue::new("a.eps", 1e-5_f32),
             KeyValue::new("a.tokens", vec!["x".to_owned(), "y".to_owned()]),
             KeyValue::new("a.causal", false),
-        ];
-        let json = json_of(&keys);
-        let mut metadata = Metadata::new();
-        metadata.set(keys::GGUF, json!({"version": 3, "kv": json}));
-        let back: Vec<(&str, Value)> = keys_of(&metadata).map(|(key, value)| (key, value.into_owned())).collect();
-        // As configurations have it, not the double next to the single.
-        assert_eq!(back, [("a.eps", json!(1e-5)), ("a.tokens", json!(["x", "y"])), ("a.causal", json!(false))]);
+        ]
+        .into_iter()
+        .collect();
+        let values: Vec<(&str, Value)> = keys.iter().map(|pair| (pair.key, config_value(&pair))).collect();
+        // Not the double next to the single.
+        assert_eq!(values, [("a.eps", json!(1e-5)), ("a.tokens", json!(["x", "y"])), ("a.causal", json!(false))]);
     }
 }

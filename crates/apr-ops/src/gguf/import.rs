@@ -1,13 +1,14 @@
 //! The way back: what a GGUF file says about its model, and its tensors under Hugging Face's names and in its layout.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use apr::{CheckpointReader, DType, Error, FormatId, Loss, Metadata, Result, TensorInfo, keys};
 use apr_arch::{Families, Family, FamilyModel, GGUF, GgufLayout, HUGGING_FACE, Kind, Naming};
+use apr_gguf::KeyValues;
 use serde_json::{Map, Value};
 
-use super::hyperparameters::keys_of;
+use super::hyperparameters::config_value;
 use super::rope;
 use super::transform::Change;
 use crate::import::Architecture;
@@ -26,17 +27,16 @@ pub struct Restored<'a> {
 
 /// The keys of a GGUF file, and the names of its tensors.
 pub(super) struct Described<'m> {
-    keys: HashMap<&'m str, Cow<'m, Value>>,
-    architecture: &'m str,
+    pairs: Arc<KeyValues>,
+    architecture: String,
     tensors: HashMap<String, &'m TensorInfo>,
 }
 
 impl<'m> Described<'m> {
     /// None where the metadata are not those of a GGUF file.
     pub(super) fn of(metadata: &'m Metadata, tensors: &'m [TensorInfo], families: &Families) -> Option<Self> {
-        let keys: HashMap<&str, Cow<'m, Value>> = keys_of(metadata).collect();
-        let Some(Cow::Borrowed(Value::String(architecture))) = keys.get("general.architecture") else { return None };
-        let architecture = architecture.as_str();
+        let pairs = metadata.key_values().ok().flatten()?;
+        let architecture = pairs.text("general.architecture")?.to_owned();
         let recorded = metadata.object(NAMES).and_then(|names| families.find(names.get("family")?.as_str()?));
         let naming = Naming::new(GGUF, "");
         let name = |info: &TensorInfo| {
@@ -44,7 +44,7 @@ impl<'m> Described<'m> {
             name.unwrap_or_else(|| info.name.clone())
         };
         let tensors = tensors.iter().map(|info| (name(info), info)).collect();
-        Some(Self { keys, architecture, tensors })
+        Some(Self { pairs, architecture, tensors })
     }
 
     /// The value of a key with or without the architecture in front, `has.TENSOR`, `rows.TENSOR`, or `rope.fraction`:
@@ -63,16 +63,16 @@ impl<'m> Described<'m> {
             return Some((number("rope.dimension_count")? / head).into());
         }
         let own = format!("{}.{name}", self.architecture);
-        match self.keys.get(own.as_str()) {
-            Some(value) => Some(of_all_layers(value).unwrap_or(value).clone()),
-            None => self.keys.get(name).map(|value| value.clone().into_owned()),
+        match self.pairs.find(&own) {
+            Some(pair) => Some(of_all_layers(config_value(&pair))),
+            None => self.pairs.find(name).map(|pair| config_value(&pair)),
         }
     }
 
     fn family<'f>(&self, families: &'f Families, architecture: &Architecture) -> Option<&'f Family> {
         match architecture {
             Architecture::Named(name) => families.find(name),
-            _ => families.of_gguf(self.architecture, &|name| self.entry(name)),
+            _ => families.of_gguf(&self.architecture, &|name| self.entry(name)),
         }
     }
 
@@ -87,11 +87,14 @@ impl<'m> Described<'m> {
     }
 }
 
-/// The number or truth that all items of a list are.
-fn of_all_layers(value: &Value) -> Option<&Value> {
-    let layers = value.as_array()?;
-    let first = layers.first().filter(|first| first.is_number() || first.is_boolean())?;
-    layers.iter().all(|layer| layer == first).then_some(first)
+/// The number or truth that all items of a list are, or else the value as it is.
+fn of_all_layers(value: Value) -> Value {
+    let layers = value.as_array().map_or(&[][..], Vec::as_slice);
+    let first = layers.first().filter(|first| first.is_number() || first.is_boolean());
+    match first.filter(|&first| layers.iter().all(|layer| layer == first)) {
+        Some(first) => first.clone(),
+        None => value,
+    }
 }
 
 /// The metadata of a GGUF file with what its keys tell about family and hyperparameters, as `config.json` would have it.
@@ -136,6 +139,7 @@ pub fn restore<'a>(
         Error::format(format!("'{}' is no architecture of GGUF that apr knows", described.architecture))
     })?;
     let mut config = described.config(family);
+    let window = missing_window(&described, family, &mut config);
     let mut metadata = original.clone();
     metadata.set(keys::MODEL_TYPE, family.name());
     metadata.set(keys::ARCHITECTURE, config.clone());
@@ -148,18 +152,44 @@ pub fn restore<'a>(
     plan.add_all()?;
     let Plan { tensors, mut losses, .. } = plan;
     add_rope(reader, &model, &mut config, &mut losses)?;
+    losses.extend(window);
     config.insert("torch_dtype".to_owned(), torch_dtype(reader.tensors()).into());
 
     let mut view = View::of(reader, tensors);
     let target = view.metadata_mut();
     target.remove(NAMES);
-    target.remove(keys::GGUF);
+    target.retain(|key| key != keys::GGUF);
     target.set(keys::MODEL_TYPE, config.get("model_type").cloned().unwrap_or_default());
     let mut described = config.clone();
     described.remove("model_type");
     target.set(keys::ARCHITECTURE, described);
     let config = serde_json::to_vec_pretty(&config).unwrap_or_default();
     Ok(Restored { view, config, losses })
+}
+
+/// Mistral's class takes a window of 4096 tokens where the configuration has none, and llama.cpp's converter writes none
+/// for it: the configuration then says so, and the loss is told, also where the model only has Mistral's name.
+fn missing_window(described: &Described<'_>, family: &Family, config: &mut Map<String, Value>) -> Option<Loss> {
+    const WINDOW: &str = "sliding_window";
+    const MISTRAL: &str = "mistral";
+    if config.get(WINDOW).is_some_and(|window| !window.is_null()) {
+        return None;
+    }
+    let is_mistral = family.name() == MISTRAL;
+    let named = |key: &str| described.entry(key).and_then(|name| Some(name.as_str()?.to_lowercase()));
+    let names = ["general.name", "general.basename", "general.finetune"].iter().filter_map(|key| named(key));
+    if !is_mistral && !(family.name() == "llama" && names.into_iter().any(|name| name.contains(MISTRAL))) {
+        return None;
+    }
+    if is_mistral {
+        config.insert(WINDOW.to_owned(), Value::Null);
+    }
+    Some(Loss {
+        name: WINDOW.to_owned(),
+        what: "not in the file".to_owned(),
+        why: "GGUF files of Mistral do not say how far attention looks back; all tokens are seen, as in llama.cpp"
+            .to_owned(),
+    })
 }
 
 /// How the class that the configuration names calls its tensors. Classifiers have the base model's under a prefix.

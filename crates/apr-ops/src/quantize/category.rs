@@ -1,4 +1,4 @@
-//! What a tensor is for, told by its name, as llama.cpp's quantizer tells it.
+//! What a tensor is for by its name, as llama.cpp's quantizer decides.
 
 use apr_core::Shape;
 
@@ -31,17 +31,17 @@ const PARTS: &[(&str, Category)] = &[
     ("ffn_down", Category::FeedForwardDown),
 ];
 
-/// Ends of the names that token embeddings and output matrices have outside GGUF, so that a choice for one of them also
-/// holds for a model that keeps its own names.
+/// Ends of the names that token embeddings and output matrices have outside GGUF, before `.weight`: for models of unknown
+/// families.
 const ENDS_ELSEWHERE: &[(&str, Category)] = &[
-    ("lm_head.weight", Category::Output),
-    ("proj_out.weight", Category::Output),
-    ("embed_out.weight", Category::Output),
-    ("embed_tokens.weight", Category::TokenEmbedding),
-    ("token_embedding.weight", Category::TokenEmbedding),
-    ("word_embeddings.weight", Category::TokenEmbedding),
-    ("tok_embeddings.weight", Category::TokenEmbedding),
-    ("wte.weight", Category::TokenEmbedding),
+    ("lm_head", Category::Output),
+    ("proj_out", Category::Output),
+    ("embed_out", Category::Output),
+    ("embed_tokens", Category::TokenEmbedding),
+    ("token_embedding", Category::TokenEmbedding),
+    ("word_embeddings", Category::TokenEmbedding),
+    ("tok_embeddings", Category::TokenEmbedding),
+    ("wte", Category::TokenEmbedding),
 ];
 
 /// The second table of token embeddings that some models look up in every layer.
@@ -54,9 +54,14 @@ impl Category {
             "token_embd.weight" | EMBEDDING_OF_LAYERS => return Self::TokenEmbedding,
             _ => {}
         }
-        let part = PARTS.iter().find(|(part, _)| name.contains(part));
-        let end = || ENDS_ELSEWHERE.iter().find(|(end, _)| name.ends_with(end));
-        part.or_else(end).map_or(Self::Other, |&(_, category)| category)
+        let part = PARTS.iter().find(|(part, _)| name.contains(part)).map(|&(_, category)| category);
+        part.or_else(|| Self::elsewhere(name)).unwrap_or(Self::Other)
+    }
+
+    /// What the end of a name says that GGUF does not have.
+    pub(super) fn elsewhere(name: &str) -> Option<Self> {
+        let stem = name.strip_suffix(".weight").unwrap_or(name);
+        ENDS_ELSEWHERE.iter().find(|(end, _)| stem.ends_with(end)).map(|&(_, category)| category)
     }
 
     pub(super) const fn is_feed_forward(self) -> bool {
@@ -81,6 +86,12 @@ pub enum Kept {
     Position,
     /// A small matrix or a convolution that costs little and matters much.
     Small,
+    /// A bias of more than one row.
+    Bias,
+    /// Not learnt: masks, ids, frequencies.
+    Buffer,
+    /// A table of scales or offsets, which multiplies no vector.
+    Scale,
     /// Its rows are so short that their scales would take what the values save.
     NoGain,
 }
@@ -95,6 +106,9 @@ impl std::fmt::Display for Kept {
             Self::Router => "it picks the experts",
             Self::Position => "it embeds positions or token types",
             Self::Small => "small, and sensitive",
+            Self::Bias => "a bias",
+            Self::Buffer => "computed, not learnt",
+            Self::Scale => "a scale or an offset",
             Self::NoGain => "it would not get smaller",
         })
     }
@@ -139,19 +153,19 @@ const KEPT_PARTS: &[(&str, Kept)] = &[
     ("mm.a.code_embd", Kept::Small),
 ];
 
-/// The same tensors by the names they have outside GGUF.
+/// The same tensors by the ends of the names they have outside GGUF, before `.weight`.
 const KEPT_ELSEWHERE: &[(&str, Kept)] = &[
-    ("position_embeddings.weight", Kept::Position),
-    ("position_embedding.weight", Kept::Position),
-    ("embed_positions.weight", Kept::Position),
-    ("wpe.weight", Kept::Position),
-    ("token_type_embeddings.weight", Kept::Position),
-    ("relative_attention_bias.weight", Kept::Position),
-    ("mlp.gate.weight", Kept::Router),
-    ("block_sparse_moe.gate.weight", Kept::Router),
-    ("patch_embedding.weight", Kept::Small),
-    ("patch_embeddings.projection.weight", Kept::Small),
-    ("conv1d.weight", Kept::Small),
+    ("position_embeddings", Kept::Position),
+    ("position_embedding", Kept::Position),
+    ("embed_positions", Kept::Position),
+    ("wpe", Kept::Position),
+    ("token_type_embeddings", Kept::Position),
+    ("relative_attention_bias", Kept::Position),
+    ("mlp.gate", Kept::Router),
+    ("block_sparse_moe.gate", Kept::Router),
+    ("patch_embedding", Kept::Small),
+    ("patch_embeddings.projection", Kept::Small),
+    ("conv1d", Kept::Small),
 ];
 
 /// Tensors of the architecture `glm5-next` alone.
@@ -186,12 +200,17 @@ pub(super) fn kept(name: &str, shape: &Shape, architecture: &str) -> Option<Kept
     if architecture == "glm5-next" && KEPT_OF_GLM5.iter().any(|part| name.contains(part)) {
         return Some(Kept::Small);
     }
-    let part = KEPT_PARTS.iter().find(|(part, _)| name.contains(part));
-    part.or_else(|| KEPT_ELSEWHERE.iter().find(|(end, _)| name.ends_with(end))).map(|&(_, kept)| kept)
+    KEPT_PARTS.iter().find(|(part, _)| name.contains(part)).map(|&(_, kept)| kept).or_else(|| kept_elsewhere(name))
+}
+
+/// What the end of a name says that GGUF does not have.
+pub(super) fn kept_elsewhere(name: &str) -> Option<Kept> {
+    let stem = name.strip_suffix(".weight").unwrap_or(name);
+    KEPT_ELSEWHERE.iter().find(|(end, _)| stem.ends_with(end)).map(|&(_, kept)| kept)
 }
 
 /// Whether there is more than one row. Leading dimensions of 1 do not count, since ggml has no trace of them.
-fn is_matrix(shape: &Shape) -> bool {
+pub(super) fn is_matrix(shape: &Shape) -> bool {
     shape.dims().split_last().is_some_and(|(_, outer)| outer.iter().any(|&dim| dim > 1))
 }
 

@@ -1,6 +1,6 @@
 //! What llama.cpp's rules want to know about a model as a whole.
 
-use apr_gguf::{Array, KeyValue, Value};
+use apr_gguf::{Array, KeyValues, Value};
 
 /// Hyperparameters that decide about types.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -22,13 +22,9 @@ pub struct ModelFacts {
 impl ModelFacts {
     /// Reads what a GGUF file says; what it leaves out is 0, but for the key heads, which are then as many as heads.
     #[must_use]
-    pub fn from_gguf(keys: &[KeyValue]) -> Self {
-        let find = |key: &str| keys.iter().find(|pair| pair.key == key).map(|pair| &pair.value);
-        let architecture = match find("general.architecture") {
-            Some(Value::String(name)) => name.clone(),
-            _ => String::new(),
-        };
-        let number = |key: &str| find(&format!("{architecture}.{key}")).and_then(first_number);
+    pub fn from_gguf(keys: &KeyValues) -> Self {
+        let architecture = keys.text("general.architecture").unwrap_or_default().to_owned();
+        let number = |key: &str| first_number(&keys.get(&format!("{architecture}.{key}"))?);
         let heads = number("attention.head_count").unwrap_or(0);
         Self {
             layers: number("block_count").unwrap_or(0),
@@ -87,17 +83,20 @@ fn first_number(value: &Value) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use apr_gguf::KeyValue;
+
     use super::*;
 
     #[test]
     fn numbers_of_any_width_and_per_layer_are_read() {
-        let facts = ModelFacts::from_gguf(&[
+        let pairs = [
             KeyValue::new("general.architecture", "deci"),
             KeyValue::new("deci.block_count", 3_u32),
             KeyValue::new("deci.attention.head_count", vec![8_i32, 0, 4]),
             KeyValue::new("deci.expert_count", -1_i16),
             KeyValue::new("llama.nextn_predict_layers", 1_u64),
-        ]);
+        ];
+        let facts = ModelFacts::from_gguf(&pairs.iter().collect());
         assert_eq!(
             facts,
             ModelFacts {

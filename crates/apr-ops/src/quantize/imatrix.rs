@@ -14,9 +14,8 @@
 
 use std::collections::BTreeMap;
 
-use apr_core::{CheckpointReader, DType, Error, Metadata, Result, Shape, keys};
+use apr_core::{Array, CheckpointReader, DType, Error, Metadata, Result, Shape, Value};
 use apr_gguf::KeyValue;
-use serde_json::Value as Json;
 
 use super::category::{Category, matrices};
 
@@ -101,16 +100,16 @@ impl Imatrix {
 
     /// What the keys say; all three must be there, or llama-quantize takes the file for something else.
     fn described(metadata: &Metadata) -> Result<Self> {
-        let pairs = metadata.get(keys::GGUF).and_then(|header| header.get("kv")).and_then(Json::as_array);
-        let find = |key: &str| {
-            let pair = pairs.into_iter().flatten().find(|pair| pair["key"] == key);
-            pair.map(|pair| &pair["value"])
-                .ok_or_else(|| Error::format(format!("no importance matrix: there is no {key}")))
-        };
+        let pairs = metadata.key_values()?.unwrap_or_default();
+        let find =
+            |key: &str| pairs.get(key).ok_or_else(|| Error::format(format!("no importance matrix: there is no {key}")));
         let number = |key| find(key).map(|value| value.as_u64().and_then(|it| u32::try_from(it).ok()).unwrap_or(0));
-        let datasets = find("imatrix.datasets")?.as_array().into_iter().flatten();
+        let datasets = match find("imatrix.datasets")? {
+            Value::Array(Array::String(datasets)) => datasets,
+            _ => Vec::new(),
+        };
         Ok(Self {
-            datasets: datasets.filter_map(Json::as_str).map(str::to_owned).collect(),
+            datasets,
             chunk_count: number("imatrix.chunk_count")?,
             chunk_size: number("imatrix.chunk_size")?,
             entries: BTreeMap::new(),

@@ -1,6 +1,6 @@
 use apr_core::{Code, Companion, Container, FileInfo, FormatId, Limits, Stored, StoredRange, TensorInfo};
 use apr_testkit::{corrupt, locate};
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
 use super::*;
 
@@ -44,7 +44,7 @@ impl InMemory {
             {"key": "imatrix.chunk_size", "type": "u32", "value": 512},
         ]});
         let mut metadata = Metadata::new();
-        metadata.set(keys::GGUF, pairs);
+        metadata.set(apr_core::keys::GGUF, pairs);
         let info = |(name, dims, _): &(&str, &[u64], Vec<f32>)| TensorInfo {
             name: (*name).to_owned(),
             dtype: DType::F32,

@@ -7,6 +7,7 @@ use globset::GlobMatcher;
 
 use super::category::{Category, EMBEDDING_OF_LAYERS, Kept, kept, layer};
 use super::facts::ModelFacts;
+use super::role::Role;
 use super::rules::Rules;
 use super::scheme::{Scheme, SchemeKind};
 
@@ -19,6 +20,27 @@ pub struct Candidate {
     pub dtype: DType,
     /// Outermost first.
     pub shape: Shape,
+    /// What it is for; `None` where the name is one of GGUF's, by which llama.cpp's rules tell.
+    pub role: Option<Role>,
+}
+
+impl Candidate {
+    pub(super) fn category(&self) -> Category {
+        match self.role {
+            None => Category::of(&self.name),
+            Some(Role::TokenEmbedding) => Category::TokenEmbedding,
+            Some(Role::Output) => Category::Output,
+            Some(Role::Matrix | Role::Kept(_)) => Category::Other,
+        }
+    }
+
+    fn kept(&self, architecture: &str) -> Option<Kept> {
+        match self.role {
+            None => kept(&self.name, &self.shape, architecture),
+            Some(Role::Kept(why)) => Some(why),
+            Some(_) => None,
+        }
+    }
 }
 
 /// What a cast to another float type applies to.
@@ -131,7 +153,7 @@ impl fmt::Display for Reason {
 /// use apr_ops::quantize::{Candidate, Choices, ModelFacts, Scheme, assign};
 ///
 /// let candidates = ["token_embd.weight", "output.weight", "blk.0.attn_q.weight"]
-///     .map(|name| Candidate { name: name.to_owned(), dtype: DType::F32, shape: Shape::from([512, 256]) });
+///     .map(|name| Candidate { name: name.to_owned(), dtype: DType::F32, shape: Shape::from([512, 256]), role: None });
 /// let facts = ModelFacts { architecture: "llama".to_owned(), layers: 1, ..ModelFacts::default() };
 /// let decisions = assign(&candidates, &facts, &Choices::new(Scheme::Q4_K_M))?;
 /// assert_eq!([decisions[0].dtype, decisions[1].dtype, decisions[2].dtype], [DType::Q4_K, DType::Q6_K, DType::Q4_K]);
@@ -151,7 +173,7 @@ pub fn assign(candidates: &[Candidate], facts: &ModelFacts, choices: &Choices) -
     let mut decisions = vec![None; candidates.len()];
     for i in order {
         let candidate = &candidates[i];
-        let category = Category::of(&candidate.name);
+        let category = candidate.category();
         let (dtype, reason) = choose(candidate, category, facts, choices, &mut rules)?;
         let changes = dtype != candidate.dtype;
         let needs_importance = changes && needs_importance(dtype, category, choices.scheme);
@@ -181,7 +203,7 @@ fn choose(
     if !matches!(candidate.dtype.kind(), DTypeKind::Float | DTypeKind::MiniFloat | DTypeKind::Quantized) {
         return Ok((candidate.dtype, Reason::Kept(Kept::NotFloat)));
     }
-    if let Some(why) = kept(&candidate.name, &candidate.shape, &facts.architecture) {
+    if let Some(why) = candidate.kept(&facts.architecture) {
         return Ok(match (scheme.kind(), choices.casts) {
             (SchemeKind::Cast, Casts::Everything) => (scheme.dtype(), Reason::AsAsked),
             _ => (candidate.dtype, Reason::Kept(why)),

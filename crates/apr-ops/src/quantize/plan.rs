@@ -6,7 +6,9 @@ use apr::{CheckpointReader, DType, Error, FormatId, Result, keys};
 use apr_arch::{FamilyModel, GGUF};
 use globset::GlobMatcher;
 
-use super::{Candidate, Choices, ColumnStatistics, Decision, Imatrix, Kept, ModelFacts, Reason, assign};
+use super::idle::{changes_something, idle_choices, idle_patterns};
+use super::role::roles;
+use super::{Candidate, Choices, ColumnStatistics, Decision, Imatrix, ModelFacts, Reason, assign};
 use crate::convert::TensorTarget;
 use crate::tensors::named;
 
@@ -38,7 +40,7 @@ pub struct Quantization {
 pub struct QuantizationPlan {
     /// By position.
     pub targets: Vec<Option<TensorTarget>>,
-    /// What is odd.
+    /// What is odd, and which choices changed nothing.
     pub warnings: Vec<String>,
 }
 
@@ -51,14 +53,18 @@ impl QuantizationPlan {
 /// Decides about every tensor of a checkpoint, as a member of a family where that is known.
 ///
 /// # Errors
-/// Those of [`assign`], and E001 for importance weights of another length than the tensor's rows.
+/// Those of [`assign`], E001 where no tensor changes though the scheme is one of blocks or integers, and E001 for importance weights of another length than the tensor's rows.
 pub fn plan(
     reader: &dyn CheckpointReader,
     model: Option<&FamilyModel<'_>>,
     quantization: &Quantization,
 ) -> Result<QuantizationPlan> {
-    let names = gguf_names(reader, model);
-    let facts = facts(reader, model)?;
+    let is_gguf = reader.format() == FormatId::Gguf || reader.metadata().get(keys::GGUF).is_some();
+    let gguf_names = gguf_names(reader, model);
+    let roles = roles(reader, model, &gguf_names);
+    let own = reader.tensors().iter().map(|info| info.name.clone());
+    let names: Vec<String> = gguf_names.into_iter().zip(own).map(|(name, own)| name.unwrap_or(own)).collect();
+    let facts = facts(reader, model, is_gguf)?;
     let Quantization { choices, weighting } = quantization;
     let auxiliary = reader.metadata().auxiliary_tensor();
     let chosen: Vec<usize> =
@@ -67,13 +73,15 @@ pub fn plan(
         .iter()
         .map(|&i| {
             let info = &reader.tensors()[i];
-            Candidate { name: names[i].clone(), dtype: info.dtype, shape: info.shape.clone() }
+            Candidate { name: names[i].clone(), dtype: info.dtype, shape: info.shape.clone(), role: roles[i] }
         })
         .collect();
     let overrides = overrides(reader, &names, &choices.overrides)?;
-    let warnings = idle(&overrides, &names);
+    let warnings = idle_patterns(&overrides, &names);
     let choices = Choices { overrides, has_importance: weighting.is_some(), ..choices.clone() };
     let decisions = assign(&candidates, &facts, &choices)?;
+    changes_something(&candidates, &decisions, &choices)?;
+    let warnings = warnings.into_iter().chain(idle_choices(&candidates, &decisions, &facts, &choices)).collect();
 
     let mut plan = QuantizationPlan { targets: vec![None; names.len()], warnings };
     let mut unweighted = Vec::new();
@@ -88,8 +96,7 @@ pub fn plan(
         if lacks {
             unweighted.push(reader.tensors()[i].name.as_str());
         }
-        plan.targets[i] =
-            Some(TensorTarget { dtype: decision.dtype, importance: weights, why: note(&decision, candidate.dtype) });
+        plan.targets[i] = Some(TensorTarget { dtype: decision.dtype, importance: weights, why: note(&decision) });
     }
     if let Some(Weighting::Columns(columns)) = weighting.as_ref().filter(|_| plan.is_unweighted()) {
         let message = format!("no tensor to quantize has rows of {} elements, as the samples have", columns.columns);
@@ -99,22 +106,18 @@ pub fn plan(
     Ok(plan)
 }
 
-/// Names that llama.cpp's rules know.
-fn gguf_names(reader: &dyn CheckpointReader, model: Option<&FamilyModel<'_>>) -> Vec<String> {
+/// Names that llama.cpp's rules know, for families that it has.
+fn gguf_names(reader: &dyn CheckpointReader, model: Option<&FamilyModel<'_>>) -> Vec<Option<String>> {
+    let model = model.filter(|model| model.family().is_in_gguf());
     let gguf = model.and_then(|model| Some((model, model.family().default_naming(GGUF)?)));
-    let infos = reader.tensors().iter().enumerate();
-    infos
-        .map(|(position, info)| {
-            let canonical = gguf.as_ref().and_then(|(model, _)| model.canonical(position));
-            let name =
-                canonical.zip(gguf.as_ref()).and_then(|(name, (model, gguf))| model.family().source_name(name, gguf));
-            name.unwrap_or_else(|| info.name.clone())
-        })
-        .collect()
+    let name = |position| {
+        let (model, gguf) = gguf.as_ref()?;
+        model.family().source_name(model.canonical(position)?, gguf)
+    };
+    (0..reader.tensors().len()).map(name).collect()
 }
 
-fn facts(reader: &dyn CheckpointReader, model: Option<&FamilyModel<'_>>) -> Result<ModelFacts> {
-    let is_gguf = reader.format() == FormatId::Gguf || reader.metadata().get(keys::GGUF).is_some();
+fn facts(reader: &dyn CheckpointReader, model: Option<&FamilyModel<'_>>, is_gguf: bool) -> Result<ModelFacts> {
     if let Some(pairs) = apr_gguf::key_values(reader.metadata())?.filter(|_| is_gguf) {
         return Ok(ModelFacts::from_gguf(&pairs));
     }
@@ -140,17 +143,6 @@ fn overrides(
     Ok(result)
 }
 
-/// Patterns that no name matches, which are misspelt more often than not.
-fn idle(overrides: &[(GlobMatcher, DType)], names: &[String]) -> Vec<String> {
-    let mut idle: Vec<&GlobMatcher> = Vec::new();
-    for (pattern, _) in overrides {
-        if !names.iter().any(|name| pattern.is_match(name)) {
-            idle.push(pattern);
-        }
-    }
-    idle.iter().map(|pattern| format!("no tensor's name matches {}", pattern.glob())).collect()
-}
-
 fn weights(
     reader: &dyn CheckpointReader,
     tensor: usize,
@@ -170,14 +162,9 @@ fn weights(
     }
 }
 
-/// The reason, where a user would wonder.
-fn note(decision: &Decision, from: DType) -> Option<String> {
-    match &decision.reason {
-        // As everywhere: nobody wonders about vectors and norms.
-        Reason::AsAsked | Reason::Kept(Kept::Vector | Kept::NotWeight | Kept::Norm) => None,
-        Reason::Kept(_) if !from.is_float() => None,
-        reason => Some(reason.to_string()),
-    }
+/// The reason for everything but the type that was asked for.
+fn note(decision: &Decision) -> Option<String> {
+    (decision.reason != Reason::AsAsked).then(|| decision.reason.to_string())
 }
 
 fn note_of_unweighted(names: &[&str]) -> Option<String> {

@@ -1,14 +1,19 @@
 //! What a quantized file says about its quantization.
 
-use apr::{CheckpointReader, DType, Result, TargetFormat, keys};
-use apr_gguf::{KeyValue, Value, key_values};
+use std::sync::Arc;
+
+use apr::{CheckpointReader, DType, Metadata, Result, TargetFormat};
+use apr_gguf::{KeyValue, KeyValues, Value, key_values};
 use serde_json::{Map, json};
 
 use super::{Quantization, Weighting, category};
 use crate::view::View;
 
 /// The metadata key of containers other than GGUF.
-pub const QUANTIZATION: &str = "quantization";
+pub use apr::keys::QUANTIZATION;
+
+/// Name of the scheme in upper case, as seed 001 has it.
+const METHOD: &str = "method";
 
 /// GGUF's key for what most of the tensors are.
 const FILE_TYPE: &str = "general.file_type";
@@ -16,15 +21,25 @@ const FILE_TYPE: &str = "general.file_type";
 /// ggml's version of the block layouts.
 const QUANTIZATION_VERSION: u32 = 2;
 
-/// Writes down how a checkpoint is quantized: in the pairs of a GGUF file, where llama-quantize writes it and in its order,
-/// and for other formats under [`QUANTIZATION`].
+/// Writes down how a checkpoint is quantized, with the bits that an element of the quantized tensors takes, scales
+/// included, where it is known: in the pairs of a GGUF file, where llama-quantize writes it and in its order,
+/// and for other formats under [`QUANTIZATION`], with the keys of seed 001 §3.4 and seed 004 §6.2.2.
 ///
 /// # Errors
 /// E001 when the metadata hold malformed pairs.
-pub fn record(view: &mut View<'_>, quantization: &Quantization, target: TargetFormat) -> Result<()> {
+pub fn record(
+    view: &mut View<'_>,
+    quantization: &Quantization,
+    bits_per_weight: Option<f64>,
+    target: TargetFormat,
+) -> Result<()> {
     let scheme = quantization.choices.scheme;
     let mut entry = Map::new();
     entry.insert("type".to_owned(), scheme.name().into());
+    entry.insert(METHOD.to_owned(), scheme.name().to_uppercase().into());
+    if let Some(bits) = bits_per_weight {
+        entry.insert("bits_per_weight".to_owned(), json!((bits * 1e4).round() / 1e4));
+    }
     if let Some(original) = original_dtype(view) {
         entry.insert("original_dtype".to_owned(), json!(original));
     }
@@ -45,7 +60,15 @@ pub fn record(view: &mut View<'_>, quantization: &Quantization, target: TargetFo
     if target != TargetFormat::Gguf {
         view.metadata_mut().set(QUANTIZATION, entry);
     }
-    set_pairs(view, pairs)
+    set_pairs(view, &pairs)
+}
+
+/// Name of the scheme that the metadata record, in lower case: under our key, or under the specification's `method`.
+#[must_use]
+pub fn recorded_scheme(metadata: &Metadata) -> Option<String> {
+    let entry = metadata.object(QUANTIZATION)?;
+    let name = ["type", METHOD].iter().find_map(|key| entry.get(*key)?.as_str());
+    name.map(str::to_ascii_lowercase)
 }
 
 /// Writes down in the pairs of a GGUF file that its tensors are floats again.
@@ -54,7 +77,7 @@ pub fn record(view: &mut View<'_>, quantization: &Quantization, target: TargetFo
 /// E001 when the metadata hold malformed pairs.
 pub fn record_dequantized(view: &mut View<'_>, dtype: DType) -> Result<()> {
     view.metadata_mut().remove(QUANTIZATION);
-    set_pairs(view, vec![KeyValue::new(FILE_TYPE, file_type(dtype))])
+    set_pairs(view, &[KeyValue::new(FILE_TYPE, file_type(dtype))])
 }
 
 /// Writes down in the pairs of a GGUF file, where they state a type already, that its matrices are cast to another float.
@@ -62,9 +85,12 @@ pub fn record_dequantized(view: &mut View<'_>, dtype: DType) -> Result<()> {
 /// # Errors
 /// E001 when the metadata hold malformed pairs.
 pub fn record_cast(view: &mut View<'_>, dtype: DType) -> Result<()> {
-    let Some(mut pairs) = key_values(view.metadata())? else { return Ok(()) };
-    pairs.iter_mut().filter(|pair| pair.key == FILE_TYPE).for_each(|pair| pair.value = Value::U32(file_type(dtype)));
-    store(view, &pairs);
+    let Some(pairs) = key_values(view.metadata())? else { return Ok(()) };
+    if pairs.find(FILE_TYPE).is_some() {
+        let mut pairs = Arc::unwrap_or_clone(pairs);
+        pairs.set(&KeyValue::new(FILE_TYPE, file_type(dtype)))?;
+        view.metadata_mut().set_key_values(pairs);
+    }
     Ok(())
 }
 
@@ -88,19 +114,12 @@ fn original_dtype(view: &View<'_>) -> Option<DType> {
 }
 
 /// Sets pairs as llama.cpp does: what was there goes, what is new comes last.
-fn set_pairs(view: &mut View<'_>, new: Vec<KeyValue>) -> Result<()> {
-    let Some(mut pairs) = key_values(view.metadata())? else { return Ok(()) };
-    pairs.retain(|pair| new.iter().all(|other| other.key != pair.key));
-    pairs.extend(new);
-    store(view, &pairs);
+fn set_pairs(view: &mut View<'_>, new: &[KeyValue]) -> Result<()> {
+    let Some(pairs) = key_values(view.metadata())? else { return Ok(()) };
+    let mut pairs = Arc::unwrap_or_clone(pairs);
+    new.iter().try_for_each(|pair| pairs.push(pair))?;
+    view.metadata_mut().set_key_values(pairs);
     Ok(())
-}
-
-fn store(view: &mut View<'_>, pairs: &[KeyValue]) {
-    let json: Vec<serde_json::Value> = pairs.iter().map(KeyValue::to_json).collect();
-    let mut gguf = view.metadata().object(keys::GGUF).cloned().unwrap_or_default();
-    gguf.insert("kv".to_owned(), json.into());
-    view.metadata_mut().set(keys::GGUF, gguf);
 }
 
 /// The place of a tensor in the files that llama-quantize writes: by layer, then by name.
@@ -111,8 +130,7 @@ pub fn place(name: &str) -> (Option<u32>, String) {
 
 /// llama.cpp's name of the file type that a GGUF file states.
 #[must_use]
-pub fn file_type_name(pairs: &[KeyValue]) -> Option<&'static str> {
-    let pair = pairs.iter().find(|pair| pair.key == FILE_TYPE)?;
-    let Value::U32(number) = pair.value else { return None };
+pub fn file_type_name(pairs: &KeyValues) -> Option<&'static str> {
+    let Some(Value::U32(number)) = pairs.get(FILE_TYPE) else { return None };
     super::Scheme::ALL.iter().find(|scheme| scheme.file_type() == Some(number)).map(|scheme| scheme.name())
 }

@@ -27,7 +27,7 @@ pub(super) type Ruled = (DType, Option<&'static str>);
 
 impl<'a> Rules<'a> {
     pub(super) fn new(facts: &'a ModelFacts, choices: &'a Choices, candidates: &[Candidate]) -> Self {
-        let count = |category| candidates.iter().filter(|candidate| Category::of(&candidate.name) == category).count();
+        let count = |category| candidates.iter().filter(|candidate| candidate.category() == category).count();
         Self {
             facts,
             choices,

@@ -36,6 +36,7 @@ fn tensors(model: &Json) -> Vec<Vec<Candidate>> {
             name: name.replace('*', &layer.to_string()),
             dtype: DType::F32,
             shape: Shape::from(dims.clone()),
+            role: None,
         };
         (0..count).map(candidate).collect()
     };
@@ -47,7 +48,7 @@ fn facts(model: &Json) -> ModelFacts {
     let keys = model["keys"].as_object().expect("keys");
     let mut pairs = vec![KeyValue::new("general.architecture", architecture)];
     pairs.extend(keys.iter().map(|(key, value)| key_value(format!("{architecture}.{key}"), value)));
-    ModelFacts::from_gguf(&pairs)
+    ModelFacts::from_gguf(&pairs.iter().collect())
 }
 
 /// `15+ pure`: file type 15, with importance, and the choices of that name.
@@ -133,7 +134,7 @@ fn every_tensor_gets_the_type_that_llama_cpp_gives_it() {
 }
 
 fn candidate(name: &str, dtype: DType, dims: &[u64]) -> Candidate {
-    Candidate { name: name.to_owned(), dtype, shape: Shape::from(dims.to_vec()) }
+    Candidate { name: name.to_owned(), dtype, shape: Shape::from(dims.to_vec()), role: None }
 }
 
 #[test]

@@ -1,10 +1,8 @@
 //! Whether the key-value pairs of GGUF describe a network that can be built.
 
-use std::collections::HashMap;
-
 use apr::CheckpointReader;
 use apr_core::{Escaped, FormatId};
-use apr_gguf::{Array, Value, key_values};
+use apr_gguf::{Array, KeyValues, Value, key_values};
 
 use super::Level;
 use crate::{counted, grouped};
@@ -24,31 +22,29 @@ pub(super) fn problems(reader: &dyn CheckpointReader, known: bool) -> Vec<Proble
         Ok(None) => return Vec::new(),
         Err(error) => return vec![(Level::Warning, error.message().to_owned())],
     };
-    let by_key: HashMap<&str, &Value> = pairs.iter().map(|pair| (pair.key.as_str(), &pair.value)).collect();
-    let text = |key: &str| by_key.get(key).and_then(|value| value.as_str());
     let mut problems = Vec::new();
-    if let Some(architecture) = text("general.architecture") {
-        let network = Network { architecture, pairs: &by_key };
+    if let Some(architecture) = pairs.text("general.architecture") {
+        let network = Network { architecture, pairs: &pairs };
         let tensors = reader.tensors();
-        let is_model = architecture != "clip" && text("general.type").is_none_or(|kind| kind == "model");
+        let is_model = architecture != "clip" && pairs.text("general.type").is_none_or(|kind| kind == "model");
         let embeds = known || tensors.iter().any(|info| info.name == "token_embd.weight");
         let attends = tensors.iter().any(|info| info.name.contains("attn_q"));
         network.check_sizes(is_model && embeds && !tensors.is_empty(), attends, &mut problems);
         network.check_heads(&mut problems);
         network.check_floats(&mut problems);
     }
-    check_tokens(&by_key, reader.format(), &mut problems);
+    check_tokens(&pairs, reader.format(), &mut problems);
     problems
 }
 
 struct Network<'a> {
     architecture: &'a str,
-    pairs: &'a HashMap<&'a str, &'a Value>,
+    pairs: &'a KeyValues,
 }
 
 impl Network<'_> {
-    fn value(&self, key: &str) -> Option<&Value> {
-        self.pairs.get(format!("{}.{key}", self.architecture).as_str()).copied()
+    fn value(&self, key: &str) -> Option<Value> {
+        self.pairs.get(&format!("{}.{key}", self.architecture))
     }
 
     /// A key as messages name it.
@@ -67,12 +63,12 @@ impl Network<'_> {
             let above = if least == 0 { "" } else { " above zero" };
             match self.value(key) {
                 None if needed => problems.push((Level::Error, format!("{name} is missing"))),
-                Some(Value::Array(layers)) if key == "attention.head_count" && integers(layers) => {}
+                Some(Value::Array(layers)) if key == "attention.head_count" && integers(&layers) => {}
                 Some(Value::Array(_)) if key == "attention.head_count" => {
                     problems.push((Level::Error, format!("{name} is no list of whole numbers")));
                 }
                 Some(value) if value.as_u64().is_none_or(|value| value < least) => {
-                    problems.push((Level::Error, format!("{name} is {}, not a whole number{above}", spelt(value))));
+                    problems.push((Level::Error, format!("{name} is {}, not a whole number{above}", spelt(&value))));
                 }
                 _ => {}
             }
@@ -82,7 +78,7 @@ impl Network<'_> {
     /// Without a length of its own, a head takes its share of the embedding; given by layer, there is one a layer.
     fn check_heads(&self, problems: &mut Vec<Problem>) {
         let name = self.name("attention.head_count");
-        let number = |key: &str| self.value(key).and_then(Value::as_u64);
+        let number = |key: &str| self.value(key).and_then(|value| value.as_u64());
         match self.value("attention.head_count") {
             Some(Value::Array(layers)) => {
                 let blocks = number("block_count").filter(|&blocks| blocks != layers.len() as u64);
@@ -104,14 +100,14 @@ impl Network<'_> {
 
     fn check_floats(&self, problems: &mut Vec<Problem>) {
         let prefix = format!("{}.", self.architecture);
-        let own = self.pairs.iter().filter_map(|(key, value)| Some((key.strip_prefix(&prefix)?, *value)));
+        let own = self.pairs.iter().filter_map(|pair| Some((pair.key.strip_prefix(&prefix)?, pair)));
         let mut own: Vec<_> =
             own.filter(|(key, _)| key.ends_with("epsilon") || key.starts_with("rope.freq_base")).collect();
         own.sort_unstable_by_key(|(key, _)| *key);
-        for (key, value) in own {
-            let number = match value {
-                Value::F32(value) => f64::from(*value),
-                Value::F64(value) => *value,
+        for (key, pair) in own {
+            let number = match pair.value() {
+                Value::F32(value) => f64::from(value),
+                Value::F64(value) => value,
                 _ => continue,
             };
             let level = if number == 0.0 { Level::Warning } else { Level::Error };
@@ -151,15 +147,12 @@ fn spelt(value: &Value) -> String {
 }
 
 /// Ids of special tokens, and arrays with an item a token.
-fn check_tokens(pairs: &HashMap<&str, &Value>, format: FormatId, problems: &mut Vec<Problem>) {
-    let len = |key: &str| match pairs.get(key)? {
-        Value::Array(items) => Some(items.len() as u64),
-        _ => None,
-    };
+fn check_tokens(pairs: &KeyValues, format: FormatId, problems: &mut Vec<Problem>) {
+    let len = |key: &str| pairs.find(key)?.items();
     let Some(tokens) = len("tokenizer.ggml.tokens") else { return };
     for role in ROLES {
         let key = format!("tokenizer.ggml.{role}_token_id");
-        let Some(value) = pairs.get(key.as_str()) else { continue };
+        let Some(value) = pairs.get(&key) else { continue };
         // Some files say so that they have no such token.
         let id = value.as_u64().filter(|&id| id != u64::from(u32::MAX));
         if let Some(id) = id.filter(|&id| id >= tokens) {

@@ -134,7 +134,8 @@ const STATED: [(&str, &str); 2] = [("phi", "phi2.feed_forward_length"), ("phi", 
 fn keys_are_the_converters() {
     for Case { name, json, reader } in cases() {
         let export = exported(&reader, &name);
-        let written = export.view.metadata().object("gguf").expect("keys")["kv"].as_array().expect("a list").clone();
+        let written = apr_gguf::key_values(export.view.metadata()).expect("pairs").expect("keys").to_vec();
+        let written: Vec<Value> = written.iter().map(KeyValue::to_json).collect();
         let written: BTreeMap<String, (String, Value)> = written
             .iter()
             .map(|pair| {
@@ -271,6 +272,29 @@ fn bare_encoder(name: &str) -> Option<&str> {
 }
 
 /// Entries that shapes and computation depend on.
+/// The class of Mistral's models takes a window of 4096 tokens where the configuration has none.
+#[test]
+fn a_window_that_gguf_does_not_hold_is_reported() {
+    let case = named("mistral");
+    let mut export = exported_with_tokens(&case);
+    let mut pairs = apr_gguf::key_values(export.view.metadata()).expect("pairs").expect("there").to_vec();
+    pairs.push(KeyValue::new("general.name", "Mistral 7B v0.1"));
+    let restored = |pairs: &[KeyValue], view: &mut apr_ops::view::View<'_>, architecture: &Architecture| {
+        let json: Vec<Value> = pairs.iter().map(KeyValue::to_json).collect();
+        view.metadata_mut().set("gguf", json!({ "version": 3, "kv": json }));
+        let Restored { config, losses, .. } = restore(view, &Families::builtin(), architecture).expect("a folder");
+        (serde_json::from_slice::<Value>(&config).expect("JSON"), losses)
+    };
+    let (config, losses) = restored(&pairs, &mut export.view, &Architecture::Auto);
+    assert_eq!(losses.iter().map(|loss| loss.name.as_str()).collect::<Vec<_>>(), ["sliding_window"]);
+    assert_eq!(config["model_type"], "llama");
+    let (config, losses) = restored(&pairs, &mut export.view, &Architecture::Named("mistral".to_owned()));
+    assert_eq!((losses.len(), config.get("sliding_window")), (1, Some(&Value::Null)));
+    pairs.push(KeyValue::new("llama.attention.sliding_window", 4096_u32));
+    let (config, losses) = restored(&pairs, &mut export.view, &Architecture::Auto);
+    assert_eq!((losses.len(), &config["sliding_window"], &config["model_type"]), (0, &json!(4096), &json!("mistral")));
+}
+
 fn check_config(name: &str, config: &Value, original: &Value) {
     const KEYS: [&str; 45] = [
         "model_type",
@@ -664,23 +688,23 @@ fn the_file_type_is_that_of_the_scheme_that_is_recorded() {
     view.metadata_mut().set("quantization", json!({"type": "q4_k_s"}));
     let export = export(&view, &Families::builtin(), &Architecture::Auto, Vec::new()).expect("it can be written");
     let pairs = apr_gguf::key_values(export.view.metadata()).expect("pairs").expect("there");
-    let pair = pairs.iter().find(|pair| pair.key == "general.file_type").expect("a file type");
-    assert_eq!(pair.value.as_u64(), Some(14));
+    assert_eq!(pairs.get("general.file_type").expect("a file type").as_u64(), Some(14));
 }
 
 #[test]
 fn one_value_a_layer_is_the_value_where_all_are_equal() {
     let case = named("llama");
     let mut export = exported(&case.reader, "llama");
-    let mut gguf = export.view.metadata().object("gguf").expect("keys").clone();
+    let pairs = apr_gguf::key_values(export.view.metadata()).expect("pairs").expect("keys").to_vec();
+    let mut pairs: Vec<Value> = pairs.iter().map(KeyValue::to_json).collect();
     let config = restore(&export.view, &Families::builtin(), &Architecture::Auto).expect("restored").config;
-    for pair in gguf["kv"].as_array_mut().expect("a list") {
+    for pair in &mut pairs {
         let key = pair["key"].as_str().expect("a key");
         if ["head_count", "head_count_kv", "feed_forward_length"].iter().any(|end| key.ends_with(end)) {
             *pair = json!({"key": key, "type": "array", "items": "u32", "value": [pair["value"], pair["value"]]});
         }
     }
-    export.view.metadata_mut().set("gguf", gguf);
+    export.view.metadata_mut().set("gguf", json!({ "kv": pairs }));
     let again = restore(&export.view, &Families::builtin(), &Architecture::Auto).expect("restored").config;
     assert_eq!(String::from_utf8(again), String::from_utf8(config));
 }

@@ -206,6 +206,10 @@ fn write_foreign(
         // The model itself has no name that could get lost.
         prepared.view.metadata_mut().remove(NAME);
     }
+    if target.format == TargetFormat::Gguf && wanted.scheme.is_some() {
+        // llama-quantize writes what ggml made of the shapes.
+        prepared.view.drop_outer_ones();
+    }
     let options = wanted.apply(&mut prepared.view, dtypes, target.format, context)?;
     let job = |prepared, losses, options| Job { prepared, name, args, target, losses, options, changes: Vec::new() };
     let stays_quantized = options.dequantize.is_none() && wanted.scheme.is_none();

@@ -143,6 +143,9 @@ fn render_quantization(out: &mut dyn Write, report: &ConvertReport) -> io::Resul
         writeln!(out, "  {dtype:<9} {tensors:>7} {weights:>9} {bits_per_weight:>6.3} {cost}")?;
     }
     writeln!(out, "  {:<9} {:>7} {:>9} {:>6} {}", "all", "", "", "", quality(&quantization.total))?;
+    if let Some(degradation) = &quantization.degradation {
+        writeln!(out, "  {ODD}{degradation}{ODD:#}")?;
+    }
     writeln!(out, "  {DIM}the worst:{DIM:#}")?;
     for TensorQuality { name, dtype, quality: cost } in &quantization.worst {
         let (relative, cosine) = (100.0 * cost.relative_error, cost.cosine);

@@ -70,7 +70,7 @@ pub(super) fn read_pieces(context: &mut Context<'_>, model: &SentencePiece<'_>) 
     Ok(tokens)
 }
 
-fn token_type(piece: &Piece<'_>) -> i32 {
+pub(super) fn token_type(piece: &Piece<'_>) -> i32 {
     match piece.piece_type {
         2 => UNKNOWN,
         3 => CONTROL,

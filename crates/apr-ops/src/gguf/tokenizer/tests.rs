@@ -416,3 +416,34 @@ fn broken_files_are_errors_or_tokenizers() {
         }
     }
 }
+
+/// llama.cpp's converter takes T5's types from its SentencePiece model, and calls what `added_tokens.json` adds to it
+/// user-defined, whatever flags the libraries give these tokens.
+#[test]
+fn t5_s_gaps_are_user_defined_and_its_pieces_keep_their_types() {
+    let mut case = Case::read("t5_model");
+    let pieces = texts(&case.key_values).len() - 8;
+    let special = |content: &str| json!({"content": content, "special": true});
+    let gap = |id: usize| (format!("<extra_id_{}>", id - pieces + 1), id);
+    let gaps: Vec<(String, usize)> = (pieces..pieces + 8).map(gap).collect();
+    let mut decoder: serde_json::Map<String, Json> =
+        gaps.iter().map(|(text, id)| (id.to_string(), special(text))).collect();
+    decoder.extend([("0".to_owned(), special("<pad>")), ("2".to_owned(), special("<unk>"))]);
+    let settings = json!({"added_tokens_decoder": decoder}).to_string().into_bytes();
+    case.files.push(("tokenizer_config.json".to_owned(), settings));
+    let written = case.write().key_values;
+    let Value::Array(Array::I32(types)) = of(&written, "token_type") else { panic!("types are numbers") };
+    assert_eq!(types[..3], [3, 3, 2], "<pad>, </s> and <unk> as the pieces are");
+    assert_eq!(types[pieces..], [4; 8]);
+    assert_eq!(texts(&written)[pieces], "<extra_id_1>");
+
+    // On the way back they are special again, and then the same as before.
+    let (mut files, warnings) = tokenizer_files(&written).unwrap();
+    let json: Json = serde_json::from_slice(&files[0].1).unwrap();
+    let added = json["added_tokens"].as_array().unwrap();
+    assert!(added.iter().all(|token| token["special"] == true), "{added:?}");
+    assert!(warnings.iter().any(|warning| warning.contains("legacy: GGUF has no key for it")), "{warnings:?}");
+    files.extend(case.files.iter().filter(|(name, _)| name == "config.json").cloned());
+    let again = tokenizer_key_values("t5", &files, Some(case.rows), &Options::default()).unwrap();
+    assert_eq!(of(&again.key_values, "token_type"), of(&written, "token_type"));
+}

@@ -25,6 +25,9 @@ const UNUSED_SCORE: f32 = -10000.0;
 /// Score of a token beside the trained ones.
 pub(super) const ADDED_SCORE: f32 = -1000.0;
 
+/// Beginning of the tokens that stand for gaps in T5's texts: special to the libraries, found in texts by llama.cpp.
+pub(super) const GAP: &str = "<extra_id_";
+
 /// SentencePiece's letter for a space.
 pub(super) const SPACE: char = '\u{2581}';
 

@@ -7,8 +7,8 @@ use serde_json::Value as Json;
 use super::context::Context;
 use super::hugging_face::{TokenizerJson, Vocab};
 use super::special::{kind, list};
-use super::spm::{fill_unused, read_metaspace, read_pieces};
-use super::tokens::{ADDED_SCORE, CONTROL, NORMAL, Tokens, UNKNOWN};
+use super::spm::{fill_unused, read_metaspace, read_pieces, token_type};
+use super::tokens::{ADDED_SCORE, CONTROL, GAP, NORMAL, Tokens, UNKNOWN, USER_DEFINED};
 use crate::vocabulary::{SentencePiece, decode_base64};
 
 /// Roles that llama.cpp gives to these ids where no key does.
@@ -36,7 +36,27 @@ pub(super) fn from_sentencepiece(context: &mut Context<'_>, model: &SentencePiec
     let mut tokens = read_pieces(context, model)?;
     let json = context.json.take();
     fill_unused(context, &mut tokens, json.as_ref())?;
+    if is_t5(context) {
+        keep_types(model, &mut tokens);
+    }
     write(context, tokens, json.as_ref(), &normalization, &model.roles())
+}
+
+/// T5 and its encoder alone, whose converter reads no flags of tokens.
+fn is_t5(context: &Context<'_>) -> bool {
+    context.architecture.starts_with("t5")
+}
+
+/// Pieces are what the model says, and what stands beside it is found in a text, as llama.cpp's converter has it: the
+/// gaps `<extra_id_0>` that T5 fills come and go in texts.
+fn keep_types(model: &SentencePiece<'_>, tokens: &mut Tokens) {
+    for (id, piece) in model.pieces.iter().enumerate() {
+        if tokens.texts.get(id).is_some_and(|text| text == piece.text) {
+            (tokens.types[id], tokens.scores[id]) = (token_type(piece), piece.score);
+        }
+    }
+    let beside = tokens.types.iter_mut().skip(model.pieces.len()).filter(|token_type| **token_type == CONTROL);
+    beside.for_each(|token_type| *token_type = USER_DEFINED);
 }
 
 pub(super) fn from_tokenizer_json(context: &mut Context<'_>, json: &TokenizerJson) -> Result<()> {
@@ -75,6 +95,9 @@ fn set_added(context: &mut Context<'_>, json: &TokenizerJson, tokens: &mut Token
             tokens.scores.get(id).copied().filter(|_| there)
         });
         dropped += usize::from(!tokens.set_added(token, score.unwrap_or(ADDED_SCORE)));
+        let is_gap = is_t5(context) && token.content.starts_with(GAP);
+        let gap = usize::try_from(token.id).ok().and_then(|id| tokens.types.get_mut(id)).filter(|_| is_gap);
+        gap.into_iter().for_each(|token_type| *token_type = USER_DEFINED);
     }
     context.check_added(&json.added_tokens, dropped);
     let unknown = json.model.unk_id.and_then(|id| tokens.types.get_mut(usize::try_from(id).ok()?));

@@ -2,7 +2,7 @@
 
 use apr_core::Shape;
 
-use super::super::category::{Category, kept};
+use super::super::role::{Role, by_name};
 use super::{QuantType, QuantizedBlock};
 
 /// Decides about each tensor.
@@ -43,10 +43,10 @@ pub struct MixedPrecisionHooks {
 
 impl QuantizationHooks for MixedPrecisionHooks {
     fn select_quantizer(&self, layer_name: &str, shape: &Shape) -> Option<QuantType> {
-        let quant_type = match Category::of(layer_name) {
-            Category::TokenEmbedding => self.embedding_type,
-            Category::Output => self.output_type,
-            _ => self.default_type,
+        let quant_type = match by_name(layer_name, shape) {
+            Role::TokenEmbedding => self.embedding_type,
+            Role::Output => self.output_type,
+            Role::Matrix | Role::Kept(_) => self.default_type,
         };
         suits(quant_type, layer_name, shape).then_some(quant_type)
     }
@@ -54,5 +54,5 @@ impl QuantizationHooks for MixedPrecisionHooks {
 
 fn suits(quant_type: QuantType, name: &str, shape: &Shape) -> bool {
     let fits = quant_type.dtype().is_none_or(|dtype| shape.row_len().is_multiple_of(dtype.block_len()));
-    fits && kept(name, shape, "").is_none()
+    fits && !matches!(by_name(name, shape), Role::Kept(_))
 }

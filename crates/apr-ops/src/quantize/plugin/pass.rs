@@ -3,7 +3,7 @@
 use apr_core::{CheckpointReader, DType, DTypeKind, Error, Result, TensorInfo};
 use apr_tensor::element::{widen_f32, widen_f64};
 
-use super::super::category::{Kept, kept};
+use super::super::role::{Role, by_name};
 use super::{
     QuantType, QuantizationHooks, QuantizationInfo, QuantizedBlock, Quantizer, QuantizerRegistry, unsupported,
 };
@@ -122,8 +122,8 @@ impl QuantizedTensors<'_> {
             Choice::Quantizer(quantizer) => {
                 let dtype = quantizer.quant_type().dtype();
                 let fits = dtype.is_none_or(|dtype| info.shape.row_len().is_multiple_of(dtype.block_len()));
-                let why: Option<Kept> = kept(&info.name, &info.shape, "");
-                Ok((fits && why.is_none()).then_some(*quantizer))
+                let is_weight = !matches!(by_name(&info.name, &info.shape), Role::Kept(_));
+                Ok((fits && is_weight).then_some(*quantizer))
             }
             Choice::Hooks { hooks, registry } => {
                 let Some(quant_type) = hooks.select_quantizer(&info.name, &info.shape) else { return Ok(None) };

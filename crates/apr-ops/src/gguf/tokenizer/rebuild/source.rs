@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use apr_core::{Error, Escaped, Result};
 use apr_gguf::{Array, KeyValue, Value};
 
-use super::super::tokens::{CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, padding};
+use super::super::tokens::{CONTROL, GAP, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, padding};
 use super::Added;
 use crate::counted;
 use crate::vocabulary::MAX_TOKENS;
@@ -156,7 +156,7 @@ impl<'a> Source<'a> {
             lstrip: false,
             rstrip: false,
             normalized: false,
-            special: token_type != USER_DEFINED,
+            special: token_type != USER_DEFINED || content.starts_with(GAP),
         });
         added.filter(|token| !token.content.is_empty()).collect()
     }
@@ -183,6 +183,13 @@ impl<'a> Source<'a> {
             if self.value(key).is_some() && self.id(key).is_none() {
                 warnings.push(format!("tokenizer.ggml.{key} is no id of a token: left out"));
             }
+        }
+        if matches!(self.model, "llama" | "t5") && self.flag("add_space_prefix").unwrap_or(true) {
+            warnings.push(
+                "tokenizer_config.json's legacy: GGUF has no key for it; the files put a space before a text as llama.cpp \
+                 does, not behind special tokens"
+                    .to_owned(),
+            );
         }
         let mut texts = HashSet::with_capacity(self.tokens.len());
         let repeated = self.tokens.iter().filter(|text| !texts.insert(text.as_str())).count();

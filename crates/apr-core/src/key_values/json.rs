@@ -8,36 +8,45 @@
 //!
 //! A float that JSON has no number for is given by its bits.
 
-use apr_core::{Error, Escaped, Metadata, Result, keys};
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Number, Value as Json, json};
 
-use crate::header::{MAX_DEPTH, duplicate};
-use crate::value::{Array, KeyValue, Value};
+use super::{Array, FIELD, KeyValue, KeyValues, KeyValuesBuilder, MAX_DEPTH, Value, wire};
+use crate::{Error, Escaped, Result};
 
-/// The pairs that metadata hold under [`keys::GGUF`], in the order of the file; `None` where the key is absent.
-///
-/// ```
-/// use apr_core::Metadata;
-/// use apr_gguf::{KeyValue, key_values};
-///
-/// let json = br#"{"gguf": {"kv": [{"key": "general.architecture", "type": "string", "value": "llama"}]}}"#;
-/// let pairs = key_values(&Metadata::parse(json)?)?;
-/// assert_eq!(pairs, Some(vec![KeyValue::new("general.architecture", "llama")]));
-/// # Ok::<(), apr_core::Error>(())
-/// ```
+/// Takes the pairs out of their entry, where they are as [`KeyValue::to_json`] gives them.
+pub(crate) fn pack(entry: &mut Map<String, Json>) -> Option<KeyValues> {
+    let list = entry.get(FIELD)?.as_array()?;
+    let pair = |json: &Json| KeyValue::from_json(json).ok().filter(|pair| pair.to_json() == *json);
+    let pairs = packed(list.iter().map(pair)).and_then(Result::ok)?;
+    entry.remove(FIELD);
+    Some(pairs)
+}
+
+/// The pairs of an entry.
 ///
 /// # Errors
-/// E001 for what is not of the form that readers give, an empty key, or a key that is there twice.
-pub fn key_values(metadata: &Metadata) -> Result<Option<Vec<KeyValue>>> {
-    let Some(json) = metadata.get(keys::GGUF) else { return Ok(None) };
-    let pairs = json.get("kv").and_then(Json::as_array);
-    let pairs = pairs.ok_or_else(|| Error::format("the metadata's 'gguf' has no list 'kv' of key-value pairs"))?;
-    let pairs = pairs.iter().map(KeyValue::from_json).collect::<Result<Vec<_>>>()?;
-    if let Some(key) = duplicate(pairs.iter().map(|pair| pair.key.as_str())) {
-        let message = format!("the metadata's 'gguf' has the key '{}' twice", Escaped::short(key));
-        return Err(Error::format(message));
+/// E001 for what is not of the form that [`KeyValue::to_json`] gives, an empty key, or a key that is there twice.
+pub(crate) fn pairs_of(entry: &Json) -> Result<KeyValues> {
+    let list = entry.get(FIELD).and_then(Json::as_array);
+    let list = list.ok_or_else(|| Error::format("the metadata's 'gguf' has no list 'kv' of key-value pairs"))?;
+    let pairs = list.iter().map(KeyValue::from_json).collect::<Result<Vec<_>>>()?;
+    packed(pairs.into_iter().map(Some)).unwrap_or_else(|| Ok(KeyValues::new()))
+}
+
+fn packed(pairs: impl Iterator<Item = Option<KeyValue>>) -> Option<Result<KeyValues>> {
+    let mut builder = KeyValuesBuilder::default();
+    for pair in pairs {
+        let pair = pair?;
+        builder.begin(&pair.key).ok()?;
+        wire::put_value(builder.bytes(), &pair.value);
     }
-    Ok(Some(pairs))
+    Some(builder.finish())
 }
 
 impl KeyValue {
@@ -47,7 +56,7 @@ impl KeyValue {
         self.clone().into_json()
     }
 
-    pub(crate) fn into_json(self) -> Json {
+    fn into_json(self) -> Json {
         let mut pair = Map::new();
         pair.insert("type".into(), self.value.type_name().into());
         if let Value::Array(items) = &self.value {
@@ -179,6 +188,23 @@ fn signed<T: TryFrom<i64>>(json: &Json) -> Option<T> {
     json.as_i64()?.try_into().ok()
 }
 
+/// A single as JSON has it.
+pub(super) struct F32(pub(super) f32);
+/// A double as JSON has it.
+pub(super) struct F64(pub(super) f64);
+
+impl Serialize for F32 {
+    fn serialize<S: Serializer>(&self, serializer: S) -> core::result::Result<S::Ok, S::Error> {
+        f32_to_json(self.0).serialize(serializer)
+    }
+}
+
+impl Serialize for F64 {
+    fn serialize<S: Serializer>(&self, serializer: S) -> core::result::Result<S::Ok, S::Error> {
+        f64_to_json(self.0).serialize(serializer)
+    }
+}
+
 fn f32_to_json(value: f32) -> Json {
     let number = Number::from_f64(value.into());
     number.map_or_else(|| json!({ "bits": format!("{:#010x}", value.to_bits()) }), Json::Number)
@@ -189,7 +215,7 @@ fn f64_to_json(value: f64) -> Json {
     number.map_or_else(|| json!({ "bits": format!("{:#018x}", value.to_bits()) }), Json::Number)
 }
 
-fn f32_from_json(json: &Json) -> Option<f32> {
+pub(super) fn f32_from_json(json: &Json) -> Option<f32> {
     if let Some(bits) = json.get("bits") {
         return u32::from_str_radix(bits.as_str()?.strip_prefix("0x")?, 16).ok().map(f32::from_bits);
     }
@@ -198,105 +224,9 @@ fn f32_from_json(json: &Json) -> Option<f32> {
     (Some(f64::from(value)) == json.as_f64()).then_some(value)
 }
 
-fn f64_from_json(json: &Json) -> Option<f64> {
+pub(super) fn f64_from_json(json: &Json) -> Option<f64> {
     match json.get("bits") {
         Some(bits) => u64::from_str_radix(bits.as_str()?.strip_prefix("0x")?, 16).ok().map(f64::from_bits),
         None => json.as_f64(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    /// Equal to the last bit, NaN and the sign of zero included.
-    fn same(left: &KeyValue, right: &KeyValue) -> bool {
-        format!("{left:?}") == format!("{right:?}") && left.to_json() == right.to_json()
-    }
-
-    fn survives(pair: &KeyValue) -> bool {
-        let text = serde_json::to_string(&pair.to_json()).expect("JSON");
-        let json: Json = serde_json::from_str(&text).expect("JSON");
-        same(&KeyValue::from_json(&json).expect("the form that was given"), pair)
-    }
-
-    #[test]
-    fn special_floats_survive_bit_by_bit() {
-        let bits = [0, 1, 0x8000_0000, 0x7f80_0000, 0xff80_0000, 0x7fc0_0000, 0xffc0_1234, 0x7f80_0001, 0x7f7f_ffff];
-        for bits in bits {
-            let json = f32_to_json(f32::from_bits(bits)).to_string();
-            let back = f32_from_json(&serde_json::from_str(&json).expect("JSON")).expect("a float");
-            assert_eq!(back.to_bits(), bits, "{json}");
-            let bits = u64::from(bits) << 32 | 7;
-            let json = f64_to_json(f64::from_bits(bits)).to_string();
-            let back = f64_from_json(&serde_json::from_str(&json).expect("JSON")).expect("a float");
-            assert_eq!(back.to_bits(), bits, "{json}");
-        }
-        assert_eq!(f32_to_json(f32::from_bits(0x7fc0_0000)), json!({"bits": "0x7fc00000"}));
-    }
-
-    #[test]
-    fn nested_arrays_survive_and_deeper_ones_are_refused() {
-        let mut array = Array::I8(vec![1, -2]);
-        for _ in 1..MAX_DEPTH {
-            array = Array::Array(vec![array, Array::String(Vec::new())]);
-        }
-        assert!(survives(&KeyValue::new("k", Value::Array(array.clone()))));
-        let deeper = KeyValue::new("k", Value::Array(Array::Array(vec![array])));
-        assert!(KeyValue::from_json(&deeper.to_json()).is_err());
-    }
-
-    #[test]
-    fn what_no_reader_gives_is_refused() {
-        for json in [
-            json!(null),
-            json!([]),
-            json!({"type": "u8", "value": 1}),
-            json!({"key": "", "type": "u8", "value": 1}),
-            json!({"key": "k", "type": "u8", "value": 256}),
-            json!({"key": "k", "type": "u8", "value": -1}),
-            json!({"key": "k", "type": "i8", "value": 1.0}),
-            json!({"key": "k", "type": "bool", "value": 1}),
-            json!({"key": "k", "type": "f32", "value": 0.1}),
-            json!({"key": "k", "type": "f32", "value": {"bits": "7fc00000"}}),
-            json!({"key": "k", "type": "f32", "value": 1e300}),
-            json!({"key": "k", "type": "x", "value": 1}),
-            json!({"key": "k", "type": "array", "value": [1]}),
-            json!({"key": "k", "type": "array", "items": "u8", "value": [1, "2"]}),
-            json!({"key": "k", "type": "array", "items": "array", "value": [[1]]}),
-        ] {
-            assert!(KeyValue::from_json(&json).is_err(), "{json}");
-        }
-        for gguf in [json!(null), json!({}), json!({"kv": {}}), json!({"kv": [1]})] {
-            let mut metadata = Metadata::new();
-            metadata.set(keys::GGUF, gguf);
-            assert!(key_values(&metadata).is_err());
-        }
-        let pair = KeyValue::new("k", 1_u8).to_json();
-        let mut metadata = Metadata::new();
-        metadata.set(keys::GGUF, json!({ "kv": [pair, pair] }));
-        assert!(key_values(&metadata).is_err());
-        assert_eq!(key_values(&Metadata::new()), Ok(None));
-    }
-
-    proptest! {
-        #[test]
-        fn every_value_survives(
-            u in any::<u64>(), i in any::<i64>(), f in any::<u32>(), d in any::<u64>(), text in any::<String>(), b in any::<bool>(),
-        ) {
-            let (f, d) = (f32::from_bits(f), f64::from_bits(d));
-            let bytes = u.to_le_bytes();
-            for value in [
-                Value::U64(u), Value::I64(i), Value::F32(f), Value::F64(d), Value::String(text.clone()), Value::Bool(b),
-                Value::U8(bytes[0]), Value::I8(bytes[1].cast_signed()),
-                Value::U16(u16::from_le_bytes([bytes[0], bytes[1]])), Value::I16(i16::from_le_bytes([bytes[2], bytes[3]])),
-                Value::U32(f.to_bits()), Value::I32(f.to_bits().cast_signed()),
-                vec![u, 0].into(), vec![i, 0].into(), vec![f, -0.0].into(), vec![d, -0.0].into(), vec![text].into(),
-                vec![b, true].into(), bytes.to_vec().into(), Value::Array(Array::I8(vec![bytes[1].cast_signed()])),
-            ] {
-                prop_assert!(survives(&KeyValue::new("k", value)));
-            }
-        }
     }
 }

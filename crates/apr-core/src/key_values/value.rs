@@ -1,5 +1,8 @@
 //! Typed values of GGUF's key-value pairs.
 
+use alloc::borrow::ToOwned;
+use alloc::string::String;
+use alloc::vec::Vec;
 use core::fmt;
 
 /// A key with its value.
@@ -77,6 +80,16 @@ macro_rules! values {
             }
         }
 
+        /// Name of the type of a number.
+        pub(super) fn name_of(number: u32) -> &'static str {
+            match number { $($number => $name,)* _ => "array" }
+        }
+
+        /// Number of the type of a name, of a scalar or a text.
+        pub(super) fn number_of(name: &str) -> Option<u32> {
+            match name { $($name => Some($number),)* _ => None }
+        }
+
         $(
             impl From<$rust> for Value {
                 fn from(value: $rust) -> Self {
@@ -147,7 +160,8 @@ impl Value {
     }
 
     /// The number, if it is an integer of a signed type.
-    pub(crate) fn as_i64(&self) -> Option<i64> {
+    #[must_use]
+    pub fn as_i64(&self) -> Option<i64> {
         match *self {
             Self::I8(value) => Some(value.into()),
             Self::I16(value) => Some(value.into()),

@@ -1,0 +1,109 @@
+//! What a tensor is for where llama.cpp has no name for it: by the family, the shape, and only then the name.
+
+use apr::{CheckpointReader, DTypeKind, TensorInfo};
+use apr_arch::{FamilyModel, Kind};
+use apr_core::Shape;
+
+use super::category::{Category, Kept, is_matrix, kept, kept_elsewhere};
+
+/// What a tensor is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Rows that the ids of tokens select.
+    TokenEmbedding,
+    /// Turns vectors into a score for each token.
+    Output,
+    /// Another matrix that multiplies vectors.
+    Matrix,
+    /// Nothing that is quantized.
+    Kept(Kept),
+}
+
+/// Beginnings of tensor names that GGUF files of llama.cpp have.
+const GGUF_BEGINNINGS: [&str; 6] = ["blk.", "enc.blk.", "dec.blk.", "v.blk.", "a.blk.", "token_embd."];
+
+/// Whether llama.cpp's rules know a name like this.
+pub(super) fn is_gguf_name(name: &str) -> bool {
+    GGUF_BEGINNINGS.iter().any(|beginning| name.starts_with(beginning))
+}
+
+impl Role {
+    /// What the family says a tensor is, where `kind` is known, and else what its shape says. `tokens` is the number of
+    /// tokens, 0 where nobody knows.
+    pub(super) fn of(info: &TensorInfo, kind: Option<Kind>, tokens: u64) -> Self {
+        let Some(kind) = kind else { return Self::of_unknown(&info.name, &info.shape) };
+        let is_for_tokens = tokens == 0 || rows(&info.shape) == tokens;
+        match kind {
+            _ if !is_matrix(&info.shape) => Self::Kept(Kept::Vector),
+            Kind::Embedding if is_for_tokens => Self::TokenEmbedding,
+            Kind::Embedding | Kind::Position => Self::Kept(Kept::Position),
+            Kind::Head if is_for_tokens => Self::Output,
+            // Kernels over images are the patch embedding, which llama.cpp leaves alone.
+            Kind::Conv if info.shape.dims().len() > 3 => Self::Kept(Kept::Small),
+            Kind::NormGamma | Kind::NormBeta => Self::Kept(Kept::Norm),
+            Kind::Bias => Self::Kept(Kept::Bias),
+            Kind::Buffer => Self::Kept(Kept::Buffer),
+            Kind::Scale => Self::Kept(Kept::Scale),
+            // Heads that classify are matrices like others.
+            _ => Self::Matrix,
+        }
+    }
+
+    /// A tensor of a family that nobody knows: whatever its name, a matrix is one. The few names that many models share
+    /// tell embeddings, output matrices and what is better left alone.
+    pub(super) fn of_unknown(name: &str, shape: &Shape) -> Self {
+        if !is_matrix(shape) {
+            return Self::Kept(Kept::Vector);
+        }
+        if name.rsplit('.').next() == Some("bias") {
+            return Self::Kept(Kept::Bias);
+        }
+        match (kept_elsewhere(name), Category::elsewhere(name)) {
+            (Some(kept), _) => Self::Kept(kept),
+            (None, Some(Category::TokenEmbedding)) => Self::TokenEmbedding,
+            (None, Some(Category::Output)) => Self::Output,
+            _ => Self::Matrix,
+        }
+    }
+}
+
+/// What a tensor is for where its name and shape are all that is known.
+pub(super) fn by_name(name: &str, shape: &Shape) -> Role {
+    if !is_gguf_name(name) && name != "output.weight" {
+        return Role::of_unknown(name, shape);
+    }
+    match (kept(name, shape, ""), Category::of(name)) {
+        (Some(why), _) => Role::Kept(why),
+        (None, Category::TokenEmbedding) => Role::TokenEmbedding,
+        (None, Category::Output) => Role::Output,
+        (None, _) => Role::Matrix,
+    }
+}
+
+/// Rows of the matrix, or of all matrices of a stack.
+fn rows(shape: &Shape) -> u64 {
+    shape.dims().split_last().map_or(0, |(_, outer)| outer.iter().product())
+}
+
+/// The role of each tensor by position, `None` where llama.cpp's rules know the name: `names` are GGUF's where the
+/// family has such.
+pub(super) fn roles(
+    reader: &dyn CheckpointReader,
+    model: Option<&FamilyModel<'_>>,
+    names: &[Option<String>],
+) -> Vec<Option<Role>> {
+    let infos = reader.tensors();
+    let in_gguf = model.is_none_or(|model| model.family().is_in_gguf());
+    if in_gguf && infos.iter().any(|info| is_gguf_name(&info.name)) {
+        return vec![None; infos.len()];
+    }
+    let kind = |position: usize| model.and_then(|model| model.family().kind(model.canonical(position)?));
+    let kinds: Vec<Option<Kind>> = (0..infos.len()).map(kind).collect();
+    let embeddings = infos.iter().zip(&kinds).filter(|(_, kind)| **kind == Some(Kind::Embedding));
+    let tokens = embeddings.map(|(info, _)| rows(&info.shape)).max().unwrap_or(0);
+    let role = |((info, kind), name): ((&TensorInfo, &Option<Kind>), &Option<String>)| {
+        let is_float = matches!(info.dtype.kind(), DTypeKind::Float | DTypeKind::MiniFloat | DTypeKind::Quantized);
+        (name.is_none() && is_float).then(|| Role::of(info, *kind, tokens))
+    };
+    infos.iter().zip(&kinds).zip(names).map(role).collect()
+}
