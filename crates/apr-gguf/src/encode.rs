@@ -6,9 +6,14 @@ use crate::dtype::ggml_type;
 use crate::header::{MAGIC, MAX_DIMS, VERSION};
 use crate::open_file::MAX_NAME;
 
+/// Room for what follows the header up to the data.
+const LARGEST_PADDING: usize = 1 << 16;
+
 /// Encodes everything that precedes the data, without the padding after it; offsets are from the start of the data.
 pub(crate) fn header(pairs: &KeyValues, entries: &[(&TensorInfo, u64)]) -> Result<Vec<u8>> {
-    let mut out = MAGIC.to_vec();
+    // Names are shorter than this, and the rest of an entry is at most 56 bytes.
+    let mut out = Vec::with_capacity(pairs.encoded().len() + entries.len() * (MAX_NAME + 56) + LARGEST_PADDING);
+    out.extend_from_slice(&MAGIC);
     out.extend(VERSION.to_le_bytes());
     put_len(&mut out, entries.len());
     put_len(&mut out, pairs.len());

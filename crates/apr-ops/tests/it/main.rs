@@ -3,6 +3,7 @@
 mod agreement;
 mod companion_memory;
 mod gguf;
+mod gguf_memory;
 mod second_opinion;
 mod valid_fixtures;
 mod watermark_memory;
