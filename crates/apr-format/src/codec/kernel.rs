@@ -79,7 +79,7 @@ mod tests {
             let element = Element::of(dtype);
             for elements in [0, 1, 2, 15, 16, 31, 33, 1001] {
                 let len = elements * element.width();
-                let block: Vec<u8> = (0..len).map(|i| (i * i >> 3).to_le_bytes()[0]).collect();
+                let block: Vec<u8> = (0..len).map(|i| (i * i / 8).to_le_bytes()[0]).collect();
                 let (mut ours, mut plain) = (vec![0; len], vec![0; len]);
                 split(element, &block, &mut ours);
                 planes::split_anywhere(element, &block, &mut plain);

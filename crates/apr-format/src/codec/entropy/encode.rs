@@ -315,7 +315,8 @@ mod tests {
             state ^= state << 13;
             state ^= state >> 17;
             state ^= state << 5;
-            first + (state.trailing_zeros() as u8 * 3 + (state >> 30) as u8).min(span - 1)
+            let [distance, ..] = (state.trailing_zeros() * 3 + (state >> 30)).to_le_bytes();
+            first + distance.min(span - 1)
         };
         core::iter::repeat_with(next).take(len).collect()
     }
