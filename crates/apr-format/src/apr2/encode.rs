@@ -183,10 +183,12 @@ impl Encoder {
     pub(super) fn show_first(&self, entry: usize, piece: &[u8]) {
         match &self.courses[entry] {
             #[cfg(feature = "compression")]
-            Course::Compressed { coding, samples: shown, .. } if coding.get().is_none() => {
-                shown.get_or_init(|| Box::new(samples(piece).into_iter().map(<[u8]>::to_vec).collect()));
+            Course::Compressed { coding, samples: shown, .. } => {
+                if coding.get().is_none() {
+                    shown.get_or_init(|| Box::new(samples(piece).into_iter().map(<[u8]>::to_vec).collect()));
+                }
             }
-            _ => {}
+            Course::Plain => {}
         }
     }
 
