@@ -328,7 +328,7 @@ fn lineage(at: usize) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(at), |&at| {
         let base = head(BUILTIN[at]).lines().find_map(|line| line.strip_prefix("extends = "))?;
         let is_base = |table: &&str| head(table).lines().any(|line| line.strip_prefix("name = ") == Some(base));
-        BUILTIN[..at].iter().position(|table| is_base(&table))
+        BUILTIN[..at].iter().position(is_base)
     })
 }
 

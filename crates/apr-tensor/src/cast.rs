@@ -109,7 +109,7 @@ fn cast<W: Wire, N: Narrow<Stored = [u8; B]>, const B: usize>(stored: &[W::Store
 }
 
 fn cast_by<W: Wire, const B: usize>(
-    narrow: fn(&[W::Stored], &mut [[u8; B]]) -> CastCounts,
+    narrow: impl Fn(&[W::Stored], &mut [[u8; B]]) -> CastCounts,
     stored: &[W::Stored],
     out: &mut Vec<u8>,
 ) -> CastCounts {

@@ -169,6 +169,7 @@ fn narrow_anywhere<W: Wire, N: Narrow>(stored: &[W::Stored], rounded: &mut [N::S
 }
 
 /// What is kept of each lane while a block is summed up.
+#[derive(Clone, Copy)]
 struct MomentLanes<V> {
     min: [V; LANES],
     max: [V; LANES],

@@ -228,11 +228,7 @@ fn a_source_is_not_touched_by_what_writes_a_copy() {
     let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
     sandbox.apr("convert m.safetensors -o m.apr").clean();
     let before = sandbox.read("m.apr");
-    fs::set_permissions(
-        sandbox.path("m.apr"),
-        fs::Permissions::from(std::os::unix::fs::PermissionsExt::from_mode(0o444)),
-    )
-    .expect("ours");
+    fs::set_permissions(sandbox.path("m.apr"), std::os::unix::fs::PermissionsExt::from_mode(0o444)).expect("ours");
     sandbox.apr("edit m.apr --set a=1 -o n.apr").clean();
     sandbox.apr("edit m.apr --set a=1 -o n.apr").fails(1, &["E007", "n.apr", "exists already"]);
     assert!(sandbox.read("m.apr") == before);

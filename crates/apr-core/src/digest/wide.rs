@@ -20,6 +20,8 @@ use super::Digest;
 const LANES: usize = 16;
 const CHUNK: usize = 1024;
 const BLOCK: usize = 64;
+/// The length of a block as the compression function takes it.
+const BLOCK_WORD: u32 = 64;
 
 const INITIAL: [u32; 8] =
     [0x6a09_e667, 0xbb67_ae85, 0x3c6e_f372, 0xa54f_f53a, 0x510e_527f, 0x9b05_688c, 0x1f83_d9ab, 0x5be0_cd19];
@@ -91,6 +93,7 @@ fn chunks(input: &[[[u8; BLOCK]; CHUNK / BLOCK]; LANES], counter: u64) -> [Diges
     };
     let counter = [half(0), half(32)];
     let mut state = INITIAL.map(|word| all(word));
+    #[expect(clippy::needless_range_loop, reason = "the block of every lane")]
     for block in 0..CHUNK / BLOCK {
         let words = transposed(core::array::from_fn(|lane| load(&input[lane][block])));
         let start = if block == 0 { CHUNK_START } else { 0 };
@@ -115,7 +118,7 @@ fn parents(pairs: &[[u8; BLOCK]; LANES]) -> [Digest; LANES] {
 fn compress(state: &mut [__m512i; 8], words: &[__m512i; 16], counter: [__m512i; 2], flags: u32) {
     let [a, b, c, d, e, f, g, h] = *state;
     let [i, j, k, l, ..] = INITIAL.map(|word| all(word));
-    let mut v = [a, b, c, d, e, f, g, h, i, j, k, l, counter[0], counter[1], all(BLOCK as u32), all(flags)];
+    let mut v = [a, b, c, d, e, f, g, h, i, j, k, l, counter[0], counter[1], all(BLOCK_WORD), all(flags)];
     // Written out, since the words of a round must be known when the registers are chosen.
     round::<0>(&mut v, words);
     round::<1>(&mut v, words);

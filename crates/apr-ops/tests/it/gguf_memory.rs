@@ -10,7 +10,7 @@ use apr_ops::import::Architecture;
 use apr_ops::inspect::inspect;
 use apr_ops::view::View;
 use apr_testkit::gguf::{GgufBuilder, GgufEntry};
-use apr_testkit::{peak_memory};
+use apr_testkit::peak_memory;
 
 /// A sink that only counts, so that what is written is not in memory.
 #[derive(Default)]

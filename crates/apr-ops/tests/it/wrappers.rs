@@ -127,7 +127,7 @@ fn assert_shows(reader: &dyn CheckpointReader, expected: &Bytes, what: &str) {
         PlanOptions::new(TargetFormat::Safetensors, "out.safetensors"),
     ] {
         let folder = written(reader, &target);
-        let again = open_in(&folder, &target.file_name, &OpenOptions::default()).expect("it was just written");
+        let again = open_in(&folder, &target.file_name, OpenOptions::default()).expect("it was just written");
         assert!(read(&*again) == *expected, "{what} -> {}", target.file_name);
     }
 }
@@ -232,7 +232,7 @@ fn quantized_tensors_are_taken_apart_however_they_are_stored() {
     let mut file = Vec::new();
     let conversion = plan(&model, &options, &PlanOptions::new(TargetFormat::Apr2, "q.apr")).expect("a plan");
     conversion.run(&model, &mut file, &Serial, &()).expect("it is quantized");
-    let quantized = apr::open(file, "q.apr", &OpenOptions::default()).expect("it was just written");
+    let quantized = apr::open(file, "q.apr", OpenOptions::default()).expect("it was just written");
     assert!(Unpacked::is_needed(&*quantized));
     assert_same_over_every_storage(&*quantized, &FolderInMemory::default(), |reader, assert| {
         assert(&Unpacked::new(reader).expect("blocks with plain scales"));
