@@ -394,7 +394,7 @@ mod tests {
         names.map(|name| TensorInfo { name, dtype: DType::F32, shape: [4, 4].into() }).collect()
     }
 
-    fn identified(metadata: serde_json::Value) -> Option<(String, bool)> {
+    fn identified(metadata: &serde_json::Value) -> Option<(String, bool)> {
         let metadata = Metadata::from(metadata.as_object().cloned().unwrap_or_default());
         let families = Families::builtin();
         let model = families.identify(&llama_tensors(), &metadata)?;
@@ -404,25 +404,25 @@ mod tests {
     #[test]
     fn a_model_type_of_no_table_is_unknown_whatever_its_tensors_are_called() {
         for stranger in ["granite", "minicpm", "smollm3", "glm4", "exaone4", "helium", "hunyuan_v1_dense", "arcee"] {
-            assert_eq!(identified(json!({ "model_type": stranger })), None, "{stranger}");
+            assert_eq!(identified(&json!({ "model_type": stranger })), None, "{stranger}");
             // The class of a known family makes the model none.
             let architecture = json!({ "architectures": ["LlamaForCausalLM"] });
-            assert_eq!(identified(json!({ "model_type": stranger, "architecture": architecture })), None);
+            assert_eq!(identified(&json!({ "model_type": stranger, "architecture": architecture })), None);
         }
-        assert_eq!(identified(json!({ "architecture": { "architectures": ["GraniteForCausalLM"] } })), None);
+        assert_eq!(identified(&json!({ "architecture": { "architectures": ["GraniteForCausalLM"] } })), None);
     }
 
     #[test]
     fn a_known_model_type_or_class_is_told_and_names_alone_are_a_guess() {
         let told = Some(("llama".to_owned(), false));
-        assert_eq!(identified(json!({ "model_type": "llama" })), told);
+        assert_eq!(identified(&json!({ "model_type": "llama" })), told);
         for none in ["", "unknown", "Auto"] {
             let architecture = json!({ "architectures": ["LlamaForCausalLM"] });
-            assert_eq!(identified(json!({ "model_type": none, "architecture": architecture })), told);
+            assert_eq!(identified(&json!({ "model_type": none, "architecture": architecture })), told);
         }
         let guessed = Some(("llama".to_owned(), true));
-        assert_eq!(identified(json!({})), guessed);
-        assert_eq!(identified(json!({ "architecture": { "hidden_size": 4 } })), guessed);
+        assert_eq!(identified(&json!({})), guessed);
+        assert_eq!(identified(&json!({ "architecture": { "hidden_size": 4 } })), guessed);
     }
 
     /// Classes of `transformers` and the `model_type` of their configurations.
