@@ -301,6 +301,13 @@ impl Conversion {
         Self { validator, ..self }
     }
 
+    /// Reports what was found odd before the conversion too.
+    #[must_use]
+    pub fn after_warning(mut self, warnings: Vec<String>) -> Self {
+        self.report.warnings.extend(warnings);
+        self
+    }
+
     /// Reports what was lost before the conversion too.
     #[must_use]
     pub fn after_losing(mut self, losses: Vec<Loss>) -> Self {

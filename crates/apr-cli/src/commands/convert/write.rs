@@ -46,9 +46,9 @@ pub(crate) fn write(job: Job<'_>, context: &Context) -> Outcome {
         let family = family.map(|family| family.title);
         return Err(Failure::Misfit { file: name.to_owned(), family, misfits });
     }
-    let conversion = plan(&view, &options, target)?.validated_by(validator).after_losing(losses);
-    let found = conversion.report().warnings.iter().chain(&warnings);
-    found.for_each(|warning| context.printer.warn(warning));
+    let conversion = plan(&view, &options, target)?.validated_by(validator);
+    let conversion = conversion.after_losing(losses).after_warning(warnings);
+    conversion.report().warnings.iter().for_each(|warning| context.printer.warn(warning));
     misfits.iter().take(SHOWN).for_each(|misfit| context.printer.warn(&misfit.to_string()));
     if misfits.len() > SHOWN {
         context.printer.warn(&format!("and {} more; --json lists them all", misfits.len() - SHOWN));
