@@ -267,7 +267,8 @@ pub fn prepare<'a>(
     }
     learn_from_companions(reader, &mut prepared, options)?;
     if model.is_none() && options.validation.structure && matches!(options.architecture, Architecture::Auto) {
-        prepared.misfits.extend(false_claims(reader, prepared.view.metadata(), families));
+        prepared.misfits.extend(false_claim(reader, prepared.view.metadata(), families));
+        prepared.misfits.extend(unknown_architecture(reader));
     }
     if let Some(rows) = model.as_ref().and_then(|model| model.dimension("vocab")) {
         let misfit = vocabulary_misfit(rows, |key| prepared.view.metadata().get(key));
@@ -287,15 +288,13 @@ pub fn prepare<'a>(
 }
 
 /// What a checkpoint that no family was found for says of itself, and is not: its configuration names a family that the
-/// tensors are not of, or its file names an architecture that nobody knows. An import refuses it, and so it is not valid.
-pub(crate) fn false_claims(
+/// tensors are not of. A conversion refuses it, and so it is not valid.
+pub(crate) fn false_claim(
     reader: &dyn CheckpointReader,
     metadata: &Metadata,
     families: &Families,
-) -> Vec<ValidationError> {
-    let is_unpacked = is_unpacked(reader, &Architecture::Auto);
-    let contradiction = if is_unpacked { None } else { contradiction(reader, metadata, families) };
-    contradiction.into_iter().chain(unknown_architecture(reader)).collect()
+) -> Option<ValidationError> {
+    if is_unpacked(reader, &Architecture::Auto) { None } else { contradiction(reader, metadata, families) }
 }
 
 /// Where the configuration names a family that the tensors are not of.

@@ -13,7 +13,7 @@ pub use report::{Check, CheckOutcome, Finding, Status, ValidateReport};
 
 use crate::chunks::{Chunk, chunks, pieces, take};
 use crate::companions::Learnt;
-use crate::import::{expected_mels, false_claims, filterbank_misfit, learn_from, misfits, vocabulary_misfit};
+use crate::import::{expected_mels, false_claim, filterbank_misfit, learn_from, misfits, vocabulary_misfit};
 use crate::integrity::{Checks, Mismatch, mismatches};
 pub use crate::physics::Level;
 use crate::physics::{Physics, Violation, expectation};
@@ -434,7 +434,7 @@ impl<'a> Pass<'a> {
         }
         let found = match (self.model, self.options.families) {
             (Some(model), _) => misfits(model.mismatches(self.reader.tensors())),
-            (None, Some(families)) => false_claims(self.reader, self.reader.metadata(), families),
+            (None, Some(families)) => false_claim(self.reader, self.reader.metadata(), families).into_iter().collect(),
             (None, None) => Vec::new(),
         };
         for misfit in found {

@@ -180,9 +180,9 @@ fn qa_90_pickled_shards_are_one_model_and_a_missing_one_is_named() {
         map.extend(tensors.iter().map(|&name| (name.to_owned(), shard(number).into())));
     }
     sandbox.write("m/pytorch_model.bin.index.json", json!({ "metadata": {}, "weight_map": map }).to_string());
-    sandbox.apr("import m -o m.apr").clean();
+    sandbox.apr("import m -o m.apr").ok().says(&["each becomes a copy of its own"]);
     assert_eq!(names(&sandbox, "m.apr"), content.iter().flat_map(|(_, names)| names.clone()).collect::<Vec<_>>());
-    sandbox.apr("diff m m.apr --exit-code").clean();
+    sandbox.apr("diff m m.apr --exit-code").ok();
 
     fs::remove_file(sandbox.path(&format!("m/{}", shard(2)))).expect("it is there");
     fs::remove_file(sandbox.path("m.apr")).expect("it is there");

@@ -174,18 +174,17 @@ fn bytes_that_nobody_signed_are_e006_wherever_a_signature_is_checked() {
     sandbox.apr("convert m.safetensors -o signed.apr --sign signer").clean();
     let file = sandbox.read("signed.apr");
     let slack = word(&file, 28) - 1;
-    let (start, len) = stored(&file, "steps");
+    let (start, len) = stored(&file, "table");
     let longer = [&file[..], b"more"].concat();
-    for (what, bytes) in [("slack", flipped(&file, slack)), ("padding", flipped(&file, start + len)), ("end", longer)] {
+    for bytes in [flipped(&file, slack), flipped(&file, start + len), longer] {
         sandbox.write("dirty.apr", bytes);
-        let run = sandbox.apr("verify dirty.apr --front --trusted signer.pub").fails(5, &["E006", "nothing vouches"]);
-        assert!(!run.text().contains("VERIFIED\n"), "{what}: {run}");
+        sandbox.apr("verify dirty.apr --front --trusted signer.pub").fails(5, &["E006", "nothing vouches"]);
         sandbox.apr("validate dirty.apr --signature --trusted signer.pub").fails(5, &["E006", "INVALID"]);
         sandbox.apr("validate dirty.apr").fails(5, &["E006", "INVALID"]);
     }
     // Who signs it vouches for all of it.
     let plain = sandbox.read("plain.apr");
-    let (start, len) = stored(&plain, "steps");
+    let (start, len) = stored(&plain, "table");
     sandbox.write("dirty.apr", flipped(&plain, start + len));
     sandbox.apr("sign dirty.apr --key signer").fails(5, &["E006", "padding"]);
     sandbox.write("longer.apr", [&plain[..], b"more"].concat());

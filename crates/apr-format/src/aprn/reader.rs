@@ -9,8 +9,8 @@ use core::ops::Range;
 use std::sync::OnceLock;
 
 use apr_core::{
-    ByteSource, CheckpointReader, Companion, ContainerFacts, DType, Error, Extent, ExtentKind, FileChecksum, FileInfo,
-    FormatId, Limits, Metadata, Result, Stored, StoredRange, TensorInfo, keys,
+    ByteSource, CheckpointReader, Companion, ContainerFacts, DType, Error, Extent, ExtentKind, Features, FileChecksum,
+    FileInfo, FormatId, Limits, Metadata, Result, Stored, StoredRange, TensorInfo, keys,
 };
 use serde_json::{Map, Value, json};
 
@@ -233,6 +233,10 @@ impl AprnReader {
 }
 
 impl ContainerFacts for AprnReader {
+    fn features(&self) -> Features {
+        Features { encrypted: self.container.header.flags.contains(Flags::ENCRYPTED), ..Features::default() }
+    }
+
     fn is_locked(&self) -> bool {
         self.container.header.flags.contains(Flags::ENCRYPTED) && !self.options.can_decrypt()
     }
