@@ -253,7 +253,8 @@ impl<'de> Visitor<'de> for Nested<'_> {
         while let Some(name) = map.next_key::<Cow<'_, str>>()? {
             match (&*name, items) {
                 ("items", _) => {
-                    items = Some(type_number(&map.next_value::<Cow<'_, str>>()?).map_err(A::Error::custom)?);
+                    let name = map.next_value::<Cow<'_, str>>()?;
+                    items = Some(type_number(&name).map_err(A::Error::custom)?);
                 }
                 ("value", Some(number)) if !is_read => {
                     map.next_value_seed(Items { number, depth: self.depth, out: &mut *self.out })?;

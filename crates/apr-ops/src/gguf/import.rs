@@ -178,8 +178,8 @@ fn missing_window(described: &Described<'_>, family: &Family, config: &mut Map<S
     let is_mistral = family.name() == MISTRAL;
     let named = |key: &str| described.entry(key).and_then(|name| Some(name.as_str()?.to_lowercase()));
     let names = ["general.name", "general.basename", "general.finetune"].iter().filter_map(|key| named(key));
-    let is_named_mistral = family.name() == "llama" && names.into_iter().any(|name| name.contains(MISTRAL));
-    if !(is_mistral || is_named_mistral) {
+    let is_called_so = family.name() == "llama" && names.into_iter().any(|name| name.contains(MISTRAL));
+    if !is_mistral && !is_called_so {
         return None;
     }
     if is_mistral {
