@@ -85,7 +85,9 @@ fn model() -> Vec<u8> {
     for (seed, (name, dims)) in (2..).zip(layers) {
         model = model.entry(matrix(&format!("blk.0.{name}.weight"), &dims, seed));
     }
+    let router: Vec<f32> = (0..HIDDEN * EXPERTS).map(|i| (scrambled(i) >> 58) as f32 / 1024.0).collect();
     model
+        .entry(GgufEntry::new("blk.0.ffn_gate_inp.weight", F32, &[HIDDEN, EXPERTS], &f32s(&router)))
         .entry(ones("blk.0.attn_norm.weight"))
         .entry(ones("blk.0.ffn_norm.weight"))
         .entry(ones("output_norm.weight"))
