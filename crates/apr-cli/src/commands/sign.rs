@@ -140,7 +140,10 @@ pub(super) fn verify(args: &VerifyArgs, context: &Context) -> Outcome {
     outcome.map_err(|failure| match failure {
         Failure::Model(error) if error.code() == Code::Io => Failure::Reported(error),
         Failure::Model(error) => {
-            let told = Error::new(Code::Signature, error.message()).in_file(args.model.display());
+            let model = args.model.display().to_string();
+            // Of a model in shards, the one in which it is.
+            let shard = error.file().filter(|file| !model.ends_with(file));
+            let told = Error::new(Code::Signature, error.message()).in_file(shard.unwrap_or(&model));
             Failure::Reported(error.tensor().into_iter().fold(told, Error::for_tensor))
         }
         other => other,
