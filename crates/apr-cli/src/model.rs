@@ -89,7 +89,7 @@ fn described(reader: Box<dyn CheckpointReader>, context: &Context) -> Outcome<Bo
     if reader.format() != FormatId::Gguf {
         return Ok(reader);
     }
-    // A name that is none is told where a family is needed.
+    // An unknown name is reported where a family is needed.
     let architecture = context.architecture().unwrap_or_default();
     Ok(describe(reader, context.families()?, &architecture))
 }

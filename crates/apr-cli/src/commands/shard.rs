@@ -56,7 +56,7 @@ pub(super) fn join(args: &JoinArgs, context: &Context) -> Outcome {
     copy(&model, &write_args(&args.output, args.force, false), &target, context)
 }
 
-/// The output may take the manifest's place, but not a shard's, which the manifest would then name in vain.
+/// The output may take the manifest's place, but not a shard's: the manifest would then name a file that is gone.
 fn check_output(model: &Model, manifest: &Path, output: &Path) -> Outcome {
     let Ok(target) = output.canonicalize() else { return Ok(()) };
     let shards = model.reader.files().iter().skip(1).map(|file| manifest.with_file_name(&file.name));

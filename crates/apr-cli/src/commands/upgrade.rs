@@ -10,8 +10,8 @@ use crate::Outcome;
 use crate::args::{ContainerArgs, ModelFormat, QuantizeOptions, UpgradeArgs, WriteArgs};
 use crate::context::Context;
 
-/// Writes an older file as an `.apr` file of today. What is wrong with the model was wrong before: it is told and recorded,
-/// and strands nobody with a format of the past.
+/// Writes an older file as an `.apr` file of today. What is wrong with the model was wrong before: it is reported
+/// and recorded, and does not end the upgrade.
 pub(super) fn run(args: &UpgradeArgs, context: &Context) -> Outcome {
     let write = WriteArgs {
         output: Some(args.new.clone()),

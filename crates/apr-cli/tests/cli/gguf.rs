@@ -590,8 +590,8 @@ fn qa_95_a_foreign_family_is_no_llama() {
         factors.iter().fold(model, |model, (key, value)| model.configured(key, value.clone())).sandbox()
     };
     let sandbox = granite("granite");
-    sandbox.apr("convert m -o m.gguf").fails(4, &["E001", "'granite' is none that apr knows", "--arch NAME"]);
-    sandbox.apr("quantize m -o q.gguf --type q8_0").fails(4, &["'granite' is none that apr knows"]);
+    sandbox.apr("convert m -o m.gguf").fails(4, &["E001", "apr does not know 'granite'", "--arch NAME"]);
+    sandbox.apr("quantize m -o q.gguf --type q8_0").fails(4, &["apr does not know 'granite'"]);
     assert!(!sandbox.path("m.gguf").exists());
     sandbox.apr("inspect m").clean().says(&["granite"]);
     sandbox.apr("import m -o m.apr").clean().says(&["unknown family, names as they are"]);

@@ -171,7 +171,7 @@ impl Scheme {
     /// ```
     ///
     /// # Errors
-    /// With the nearest names, for a name that is none.
+    /// With the nearest names, for an unknown name.
     pub fn parse(name: &str) -> Result<Self, UnknownType> {
         Self::names()
             .find(|(known, _)| known.eq_ignore_ascii_case(name))
@@ -205,7 +205,7 @@ const fn is_target(dtype: DType) -> bool {
 /// Unlike with [`Scheme::parse`], `q4_k` is the bare type here.
 ///
 /// # Errors
-/// With the nearest names, for a name that is none.
+/// With the nearest names, for an unknown name.
 pub fn parse_dtype(name: &str) -> Result<DType, UnknownType> {
     let known = || {
         let types = DType::ALL.iter().copied().filter(|&dtype| is_target(dtype));

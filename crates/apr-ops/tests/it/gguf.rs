@@ -423,7 +423,7 @@ fn an_unknown_family_is_refused() {
         json["config"] = json!({"model_type": "strange"});
         json["tensors"] = json!({"a.weight": [3, 4]});
     });
-    assert_eq!(message, "E001: llama.cpp needs to know the family, and 'strange' is none that apr knows");
+    assert_eq!(message, "E001: llama.cpp needs to know the family, and apr does not know 'strange'");
 }
 
 #[test]

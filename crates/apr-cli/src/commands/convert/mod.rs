@@ -121,7 +121,7 @@ pub(super) fn run(request: &Request<'_>, context: &Context) -> Outcome {
     }
     let target = PlanOptions { streaming: request.streaming, ..layout(target, request.align, request.shard_size)? };
     let target = contain(target, &request.write.container, context)?;
-    // GGUF and APR1 files have the tokenizer inside, be it that the weights alone were named.
+    // GGUF and APR1 files have the tokenizer inside, even if the weights alone were named.
     let model = match format {
         TargetFormat::Gguf | TargetFormat::Apr1 => model::open_with_companions(request.model, context)?,
         _ => model::open(request.model, context)?,

@@ -39,7 +39,8 @@ impl<'a> Files<'a> {
         Ok(Some(text.strip_prefix('\u{feff}').unwrap_or(text)))
     }
 
-    /// The pieces of a SentencePiece model. Some models call a list of ranks `tokenizer.model` too, which is no such one.
+    /// The pieces of a SentencePiece model. Some models call a list of ranks `tokenizer.model` too; that is
+    /// another format.
     pub(super) fn sentencepiece(self) -> Option<&'a [u8]> {
         ["tokenizer.model", "spiece.model", "spm.model"]
             .into_iter()
