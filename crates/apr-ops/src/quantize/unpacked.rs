@@ -14,6 +14,9 @@ pub(crate) const DESCRIPTION: &str = "scales.json";
 /// Elements of a block of all types here that have blocks.
 const BLOCK: u64 = 32;
 
+/// Bytes of blocks that are read at once.
+const WINDOW: u64 = 1 << 20;
+
 /// What of a tensor of the base a tensor shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
@@ -159,8 +162,52 @@ impl Unpacked<'_> {
         }
     }
 
+    /// Fills `buf` from the `offset`-th byte on of what `copy` takes out of the blocks, `len` bytes of each: `copy` gets a
+    /// block, where to begin in its `len` bytes, and where to put them.
+    ///
+    /// Many blocks are read at once. A source that is compressed decodes a mebibyte for whatever is read of it.
+    fn read_blocks(
+        &self,
+        tensor: usize,
+        len: u64,
+        offset: u64,
+        buf: &mut [u8],
+        copy: impl Fn(&[u8], usize, &mut [u8]),
+    ) -> Result<()> {
+        let (block_bytes, _) = self.block_of(tensor);
+        let block_len = usize::try_from(block_bytes).map_err(|_| Error::memory("a block does not fit in memory"))?;
+        let end = (offset + buf.len() as u64).div_ceil(len);
+        let (mut window, mut filled) = (Vec::new(), 0);
+        while filled < buf.len() {
+            let first = (offset + filled as u64) / len;
+            let count = (WINDOW / block_bytes).clamp(1, end - first);
+            window.resize(usize::try_from(count).unwrap_or(1) * block_len, 0);
+            self.base.read_tensor(tensor, first * block_bytes, &mut window)?;
+
+            for block in window.chunks_exact(block_len) {
+                let within = (offset + filled as u64) % len;
+                let part = usize::try_from(len - within).unwrap_or(usize::MAX).min(buf.len() - filled);
+                copy(block, usize::try_from(within).unwrap_or_default(), &mut buf[filled..filled + part]);
+                filled += part;
+            }
+        }
+        Ok(())
+    }
+
     /// Copies `buf.len()` bytes of every block's field from the `offset`-th byte of all these fields on.
     fn read_fields(&self, tensor: usize, (at, len): (u64, u64), offset: u64, buf: &mut [u8]) -> Result<()> {
+        let (block_bytes, _) = self.block_of(tensor);
+        if block_bytes > WINDOW {
+            return self.read_long_fields(tensor, (at, len), offset, buf);
+        }
+        let at = usize::try_from(at).unwrap_or_default();
+        self.read_blocks(tensor, len, offset, buf, |block, within, out| {
+            out.copy_from_slice(&block[at + within..][..out.len()]);
+        })
+    }
+
+    /// The same where a block is a row too long to be read as a whole.
+    fn read_long_fields(&self, tensor: usize, (at, len): (u64, u64), offset: u64, buf: &mut [u8]) -> Result<()> {
         let (block_bytes, _) = self.block_of(tensor);
         let mut filled = 0;
         while filled < buf.len() {
@@ -176,22 +223,14 @@ impl Unpacked<'_> {
     /// Reads pairs of nibbles: ggml has element `i` and element `i + 16` of a block in a byte.
     fn read_nibbles(&self, tensor: usize, at: u64, offset: u64, buf: &mut [u8]) -> Result<()> {
         const BYTES: usize = 16;
-        const LEN: u64 = 16;
-        let (block_bytes, _) = self.block_of(tensor);
-        let mut packed = [0; BYTES];
-        let mut filled = 0;
-        while filled < buf.len() {
-            let position = offset + filled as u64;
-            let (block, within) = (position / LEN, usize::try_from(position % LEN).unwrap_or_default());
-            self.base.read_tensor(tensor, block * block_bytes + at, &mut packed)?;
+        let at = usize::try_from(at).unwrap_or_default();
+        self.read_blocks(tensor, BYTES as u64, offset, buf, |block, within, out| {
+            let packed = &block[at..at + BYTES];
             let element = |index: usize| if index < BYTES { packed[index] & 15 } else { packed[index - BYTES] >> 4 };
-            let count = (BYTES - within).min(buf.len() - filled);
-            for (byte, pair) in buf[filled..filled + count].iter_mut().zip(within..) {
+            for (byte, pair) in out.iter_mut().zip(within..) {
                 *byte = element(2 * pair) | element(2 * pair + 1) << 4;
             }
-            filled += count;
-        }
-        Ok(())
+        })
     }
 }
 
