@@ -53,7 +53,7 @@ impl Default for WriteOptions {
 /// ```
 ///
 /// # Errors
-/// E001 for a dtype, name or shape that a state dict can't hold, or a file name that is none; E008 for tensors over 2^64
+/// E001 for a dtype, name or shape that a state dict can't hold, or an invalid file name; E008 for tensors over 2^64
 /// bytes.
 pub fn plan(tensors: &[TensorInfo], metadata: &Metadata, options: &WriteOptions) -> Result<PytorchWriter> {
     if options.named_files {

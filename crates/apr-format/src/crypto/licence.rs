@@ -189,7 +189,7 @@ impl LicenceBlock {
     /// Licenses the file with this digest ([`sign_digest`]).
     ///
     /// # Errors
-    /// E002 for a UUID or a hash that is none, E008 for more than 1 MiB of terms.
+    /// E002 for an invalid UUID or hash, E008 for more than 1 MiB of terms.
     pub fn issue(licence: &Licence, key: &SigningKey, digest: &Digest) -> Result<Self> {
         let json = licence.to_json()?;
         let signature = key.sign(&message(&json, digest));

@@ -51,7 +51,7 @@ impl Vm<'_> {
                     Some(items) => self.heap.items(items).map(<[Id]>::to_vec),
                     None => Some(Vec::new()),
                 };
-                let items = items.ok_or_else(|| self.bad("makes a container of a value that is none"))?;
+                let items = items.ok_or_else(|| self.bad("makes a container of an invalid value"))?;
                 self.heap.add(match global_meaning(self, function) {
                     Meaning::List => Node::List(items),
                     Meaning::Tuple => Node::Tuple(items.into()),
@@ -88,7 +88,7 @@ impl Vm<'_> {
                 let pairs: Option<Vec<_>> = items.iter().map(pair).collect();
                 pairs.ok_or_else(|| self.bad("makes a dictionary of values that are no pairs"))?
             }
-            Some(_) => return Err(self.bad("makes a dictionary of a value that is none")),
+            Some(_) => return Err(self.bad("makes a dictionary of an invalid value")),
         };
         self.heap.add(Node::Dict(pairs))
     }

@@ -44,7 +44,7 @@ pub(crate) enum Numbered {
 #[derive(Debug)]
 pub(crate) struct Policy<'a> {
     pub(crate) lenient: bool,
-    /// Full names of classes that are read for their state although the list has them not.
+    /// Full names of classes that are read for their state although the list lacks them.
     pub(crate) classes: &'a [String],
     pub(crate) persistent: Persistent,
 }
@@ -301,7 +301,7 @@ impl Vm<'_> {
             op::GET | op::PUT => {
                 let line = self.input.line()?;
                 let key = std::str::from_utf8(&line).ok().and_then(|text| text.trim().parse().ok());
-                key.ok_or_else(|| self.bad("has a number that is none"))
+                key.ok_or_else(|| self.bad("has an invalid number"))
             }
             op::BINGET | op::BINPUT => Ok(self.input.byte()?.into()),
             _ => Ok(u32::from_le_bytes(self.input.array()?)),
