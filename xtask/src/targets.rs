@@ -15,7 +15,7 @@ pub(crate) const PORTABLE: [&str; 9] = [
     "apr-gguf",
     "apr-pytorch",
     "apr-safetensors",
-    "apr",
+    "apr-registry",
     "apr-arch",
     "apr-ops",
 ];

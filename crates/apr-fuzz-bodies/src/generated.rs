@@ -1,8 +1,8 @@
 //! Checkpoints made from the input's bytes.
 
-use apr::gguf::{self, Array, KeyValue, Value};
-use apr::{CheckpointWriter, DType, Limits, MemoryFolder, Metadata, Notes, Shape, TensorInfo, apr2, keys};
 use apr_core::CheckpointReader;
+use apr_registry::gguf::{self, Array, KeyValue, Value};
+use apr_registry::{CheckpointWriter, DType, Limits, MemoryFolder, Metadata, Notes, Shape, TensorInfo, apr2, keys};
 use apr_testkit::FolderInMemory;
 use arbitrary::{Arbitrary, Unstructured};
 

@@ -6,12 +6,12 @@
 mod generated;
 mod packed;
 
-use apr::{CheckpointReader, DType, FormatId, Limits, PlanOptions, Serial, Shape, TargetFormat, apr2};
 use apr_arch::Families;
 use apr_ops::convert::{ConvertOptions, plan};
 use apr_ops::import::{Architecture, ImportOptions, prepare, restore};
 use apr_ops::inline::ValidationConfig;
 use apr_ops::validate::{Level, ValidateOptions, ValidateReport, validate};
+use apr_registry::{CheckpointReader, DType, FormatId, Limits, PlanOptions, Serial, Shape, TargetFormat, apr2};
 use apr_tensor::block::{can_dequantize, can_quantize, dequantize, quantize};
 
 pub use generated::{roundtrip_apr2, roundtrip_gguf};
@@ -38,32 +38,32 @@ pub fn read_apr2(data: &[u8]) {
 
 /// Reads the input as a safetensors file.
 pub fn read_safetensors(data: &[u8]) {
-    if let Ok(reader) = apr::safetensors::open(data.to_vec(), NAME, &limits()) {
+    if let Ok(reader) = apr_registry::safetensors::open(data.to_vec(), NAME, &limits()) {
         use_reader(&reader);
     }
 }
 
 /// Reads the input as a PyTorch checkpoint, and lists what its pickles would do.
 pub fn read_pytorch(data: &[u8]) {
-    if let Ok(reader) = apr::pytorch::open(data.to_vec(), NAME, &limits()) {
+    if let Ok(reader) = apr_registry::pytorch::open(data.to_vec(), NAME, &limits()) {
         use_reader(&reader);
     }
-    std::hint::black_box(apr::pytorch::scan(data.to_vec(), NAME, &limits())).expect("memory can be read");
+    std::hint::black_box(apr_registry::pytorch::scan(data.to_vec(), NAME, &limits())).expect("memory can be read");
 }
 
 /// Reads the input as a GGUF file.
 pub fn read_gguf(data: &[u8]) {
-    if let Ok(reader) = apr::gguf::open(data.to_vec(), NAME, &limits()) {
+    if let Ok(reader) = apr_registry::gguf::open(data.to_vec(), NAME, &limits()) {
         use_reader(&reader);
     }
 }
 
 /// Reads the input as an APR1 file, and as one of the v2 dialects.
 pub fn read_apr1(data: &[u8]) {
-    if let Ok(reader) = apr::apr1::open(data.to_vec(), NAME, &limits()) {
+    if let Ok(reader) = apr_registry::apr1::open(data.to_vec(), NAME, &limits()) {
         use_reader(&reader);
     }
-    if let Ok(reader) = apr::dialect::open(data.to_vec(), NAME, &limits()) {
+    if let Ok(reader) = apr_registry::dialect::open(data.to_vec(), NAME, &limits()) {
         use_reader(&reader);
     }
 }
@@ -90,9 +90,9 @@ pub fn dequantize_any(data: &[u8]) {
 
 /// Reads the input as a legacy GGML file: of the family that it fits, or else of any that can be named.
 pub fn read_ggml(data: &[u8]) {
-    let open = |arch| apr::gguf::ggml::open(data.to_vec(), NAME, &limits(), arch);
+    let open = |arch| apr_registry::gguf::ggml::open(data.to_vec(), NAME, &limits(), arch);
     let found = open(None)
-        .or_else(|error| apr::gguf::ggml::architectures().find_map(|name| open(Some(name)).ok()).ok_or(error));
+        .or_else(|error| apr_registry::gguf::ggml::architectures().find_map(|name| open(Some(name)).ok()).ok_or(error));
     if let Ok(reader) = found {
         use_reader(&reader);
     }
@@ -100,7 +100,7 @@ pub fn read_ggml(data: &[u8]) {
 
 /// Reads the input as whatever it is.
 pub fn probe_any(data: &[u8]) {
-    if let Ok(reader) = apr::open(data.to_vec(), NAME, &limits()) {
+    if let Ok(reader) = apr_registry::open(data.to_vec(), NAME, &limits()) {
         use_reader(&*reader);
     }
 }
@@ -127,7 +127,7 @@ fn use_reader(reader: &dyn CheckpointReader) {
         // A digest of the input may be wrong; then nothing is converted.
         if conversion.run(reader, &mut file, &Serial, &()).is_ok() {
             // Metadata is written anew and may exceed what the input was allowed.
-            let reopened = apr::open(file, NAME, &Limits::default());
+            let reopened = apr_registry::open(file, NAME, &Limits::default());
             assert_same(reader, &*reopened.expect("what was written can be read"));
         }
     }
@@ -141,7 +141,7 @@ fn import(reader: &dyn CheckpointReader, families: &Families) {
     let Ok(conversion) = plan(&prepared.view, &ConvertOptions::default(), &target) else { return };
     let mut file = Vec::new();
     if conversion.validated_by(prepared.validator).run(&prepared.view, &mut file, &Serial, &()).is_ok() {
-        let imported = apr::open(file, NAME, &Limits::default()).expect("what was written can be read");
+        let imported = apr_registry::open(file, NAME, &Limits::default()).expect("what was written can be read");
         let off = ValidationConfig::off();
         let target = if reader.format() == FormatId::Gguf { TargetFormat::Gguf } else { TargetFormat::Safetensors };
         let restored = restore(&*imported, families, &Architecture::Auto, target, off);

@@ -1,10 +1,10 @@
 //! What is compressed, encrypted, sharded or of any type.
 
-use apr::apr2::{self, Apr2Reader, Keys, Manifest};
-use apr::aprn::{self, LoadOptions, ModelType};
-use apr::codec::{BlockDecoder, BlockHead, Coding, Element};
-use apr::crypto::{DecryptionKey, EncrBlock, SignBlock, Stanza, Unlock};
-use apr::{CheckpointReader, DType, Limits};
+use apr_registry::apr2::{self, Apr2Reader, Keys, Manifest};
+use apr_registry::aprn::{self, LoadOptions, ModelType};
+use apr_registry::codec::{BlockDecoder, BlockHead, Coding, Element};
+use apr_registry::crypto::{DecryptionKey, EncrBlock, SignBlock, Stanza, Unlock};
+use apr_registry::{CheckpointReader, DType, Limits};
 
 use crate::{NAME, limits, use_reader};
 

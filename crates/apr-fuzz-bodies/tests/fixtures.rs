@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use apr::DType;
 use apr_fuzz_bodies::{
     decode_block, dequantize_any, open_encrypted, probe_any, read_apr1, read_apr2, read_aprn, read_ggml, read_gguf,
     read_manifest, read_pytorch, read_safetensors, roundtrip_apr2, roundtrip_gguf,
 };
+use apr_registry::DType;
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
 use apr_testkit::ggml::{GgmlBuilder, GgmlTensor};
 use apr_testkit::gguf::{GgufBuilder, GgufEntry};

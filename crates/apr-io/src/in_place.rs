@@ -7,8 +7,8 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use apr::apr2::Revision;
 use apr_core::{Error, IoCause, Result};
+use apr_registry::apr2::Revision;
 
 use crate::atomic::{parent, sync_folder};
 use crate::lock::{LockedFile, changed};

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use apr::apr2::{self, ShardedApr2};
-use apr::{ByteSource, CheckpointReader, HEAD_LEN, OpenOptions, SourceSet, read_vec};
 use apr_core::Result;
+use apr_registry::apr2::{self, ShardedApr2};
+use apr_registry::{ByteSource, CheckpointReader, HEAD_LEN, OpenOptions, SourceSet, read_vec};
 
 use crate::{FileSource, ModelFolder, Sources, io_error};
 
@@ -51,17 +51,17 @@ impl Sources {
         let name = path.display();
         if path.is_dir() {
             let folder = ModelFolder::watched(path, self)?;
-            return Ok(Box::new(apr::open_folder(&folder, options).map_err(|error| error.in_file(name))?));
+            return Ok(Box::new(apr_registry::open_folder(&folder, options).map_err(|error| error.in_file(name))?));
         }
         if is_index(path) || is_part(path) {
             let (folder, file) = self.neighbourhood(path)?;
-            return apr::open_in(&folder, &file, options);
+            return apr_registry::open_in(&folder, &file, options);
         }
         let source = self.open_file(path)?;
         if is_manifest_head(path, &source)? {
             return Ok(Box::new(self.open_manifest(path, options)?));
         }
-        apr::open(source, &name.to_string(), options)
+        apr_registry::open(source, &name.to_string(), options)
     }
 
     /// Opens the shards beside a manifest as one model.
@@ -100,7 +100,7 @@ impl Sources {
         if folder.open(CONFIG).is_err() {
             return Ok(reader);
         }
-        Ok(Box::new(apr::with_companions(reader, &folder, &options.limits)?))
+        Ok(Box::new(apr_registry::with_companions(reader, &folder, &options.limits)?))
     }
 
     fn neighbourhood(&self, path: &Path) -> Result<(ModelFolder, String)> {
@@ -114,7 +114,7 @@ impl Sources {
 
 fn is_manifest_head(path: &Path, source: &FileSource) -> Result<bool> {
     let head = read_vec(source, 0, source.len().min(HEAD_LEN))?;
-    Ok(apr::is_manifest(&path.to_string_lossy(), &head))
+    Ok(apr_registry::is_manifest(&path.to_string_lossy(), &head))
 }
 
 /// Whether the path names an index, whose bytes alone are no model.
@@ -125,5 +125,5 @@ pub fn is_index(path: &Path) -> bool {
 
 /// Whether the path names a part of a split GGUF model, which its neighbours complete.
 fn is_part(path: &Path) -> bool {
-    path.file_name().and_then(|name| name.to_str()).is_some_and(apr::gguf::is_part_name)
+    path.file_name().and_then(|name| name.to_str()).is_some_and(apr_registry::gguf::is_part_name)
 }

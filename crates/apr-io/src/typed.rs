@@ -1,7 +1,7 @@
-//! Typed models in files (seed 004): what [`apr::aprn`] does in memory, with the system's clock and randomness.
+//! Typed models in files (seed 004): what [`apr_registry::aprn`] does in memory, with the system's clock and randomness.
 //!
 //! ```
-//! use apr::aprn::{ModelType, SaveOptions};
+//! use apr_registry::aprn::{ModelType, SaveOptions};
 //! use apr_io::typed;
 //!
 //! let folder = tempfile::tempdir()?;
@@ -18,8 +18,8 @@
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use apr::aprn::{self, Andon, LoadOptions, ModelInfo, ModelType, SaveOptions};
 use apr_core::{Error, IoCause, Result, read_vec};
+use apr_registry::aprn::{self, Andon, LoadOptions, ModelInfo, ModelType, SaveOptions};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

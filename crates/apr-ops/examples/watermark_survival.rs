@@ -11,10 +11,10 @@ use std::error::Error;
 use std::num::NonZeroUsize;
 use std::thread;
 
-use apr::{CheckpointReader, DType, FileInfo, FormatId, Limits, Metadata, Serial, TensorInfo};
 use apr_arch::{Families, FamilyModel};
 use apr_core::{Companion, Container, Stored, StoredRange};
 use apr_ops::watermark::{Carriers, Chips, Correlation, DetectReport, Frame, MAX_CHANCE, MarkKey, Marked, detect};
+use apr_registry::{CheckpointReader, DType, FileInfo, FormatId, Limits, Metadata, Serial, TensorInfo};
 use apr_tensor::block;
 use apr_tensor::cast::cast_values;
 use apr_tensor::element::widen_f32;
@@ -91,10 +91,10 @@ impl CheckpointReader for Copied<'_> {
     fn stored(&self, tensor: usize) -> Stored<'_> {
         Stored::plain(StoredRange { file: 0, offset: 0, len: self.tensors[tensor].len() as u64 })
     }
-    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> apr::Result<()> {
+    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> apr_registry::Result<()> {
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
         let wanted = self.tensors[tensor].get(start..).and_then(|rest| rest.get(..buf.len()));
-        buf.copy_from_slice(wanted.ok_or_else(|| apr::Error::corrupt("past the end"))?);
+        buf.copy_from_slice(wanted.ok_or_else(|| apr_registry::Error::corrupt("past the end"))?);
         Ok(())
     }
     fn files(&self) -> &[FileInfo] {
@@ -109,7 +109,7 @@ impl CheckpointReader for Copied<'_> {
     fn companions(&self) -> &[Companion] {
         &[]
     }
-    fn read_companion(&self, companion: usize) -> apr::Result<Vec<u8>> {
+    fn read_companion(&self, companion: usize) -> apr_registry::Result<Vec<u8>> {
         Err(Companion::absent(companion))
     }
     fn left_out(&self) -> &[String] {
@@ -311,7 +311,7 @@ fn main() -> Outcome {
     let mut args = std::env::args().skip(1);
     let path = args.next().ok_or("usage: watermark_survival MODEL.safetensors [KEYS]")?;
     let keys: usize = args.next().map_or(Ok(10_000), |text| text.parse())?;
-    let file = apr::open(std::fs::read(&path)?, "model.safetensors", &Limits::default())?;
+    let file = apr_registry::open(std::fs::read(&path)?, "model.safetensors", &Limits::default())?;
     let families = Families::builtin();
     let model = families.identify(file.tensors(), file.metadata());
     let model = model.as_ref();

@@ -1,7 +1,7 @@
 //! What a source is like before it is converted (seed 001 §4.8.6): the verdict on each tensor, and nothing written.
 
-use apr::{CheckpointReader, Pipeline, Result};
 use apr_arch::{FamilyModel, TensorExpectation};
+use apr_registry::{CheckpointReader, Pipeline, Result};
 use apr_tensor::stats::Stats;
 use serde::Serialize;
 

@@ -1,7 +1,7 @@
 //! Cutting tensors into the pieces that a pass works on.
 
-use apr::TensorInfo;
-use apr::digest::CHUNK;
+use apr_registry::TensorInfo;
+use apr_registry::digest::CHUNK;
 use apr_tensor::element::chunk_len;
 
 /// A piece of a tensor, in bytes.
@@ -12,7 +12,7 @@ pub(crate) struct Chunk {
     pub(crate) len: usize,
     /// Whether this is the tensor's last piece.
     pub(crate) last: bool,
-    /// Whether the pieces suit [`ChunkSums`](apr::digest::ChunkSums), which need a power of two.
+    /// Whether the pieces suit [`ChunkSums`](apr_registry::digest::ChunkSums), which need a power of two.
     pub(crate) summable: bool,
 }
 

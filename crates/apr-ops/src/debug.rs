@@ -1,6 +1,6 @@
 //! The bytes themselves: for files that may not open at all.
 
-use apr::{ByteSource, Result};
+use apr_registry::{ByteSource, Result};
 use serde::Serialize;
 
 /// Bytes a row of a hex dump shows.
@@ -35,7 +35,7 @@ pub struct HexRow {
 /// let rows = apr_ops::debug::hex(b"APR2\x02\0".as_slice(), 0, 256)?;
 /// assert_eq!(rows[0].hex.join(" "), "41 50 52 32 02 00");
 /// assert_eq!(rows[0].ascii, "APR2..");
-/// # Ok::<(), apr::Error>(())
+/// # Ok::<(), apr_registry::Error>(())
 /// ```
 pub fn hex(source: &(impl ByteSource + ?Sized), offset: u64, limit: usize) -> Result<Vec<HexRow>> {
     let left = source.len().saturating_sub(offset);

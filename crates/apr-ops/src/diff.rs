@@ -9,8 +9,8 @@ mod pairing;
 
 use std::collections::BTreeSet;
 
-use apr::{CheckpointReader, DType, Pipeline, Result, Shape};
 use apr_arch::FamilyModel;
+use apr_registry::{CheckpointReader, DType, Pipeline, Result, Shape};
 use globset::GlobMatcher;
 use serde::Serialize;
 

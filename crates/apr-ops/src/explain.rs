@@ -2,7 +2,7 @@
 
 mod model;
 
-use apr::Code;
+use apr_registry::Code;
 use serde::Serialize;
 
 pub use model::{KnownTensor, ModelExplanation, TensorExplanation, explain_model, explain_tensor, known_tensor};

@@ -42,7 +42,7 @@ const INPUTS: [&str; 8] = ["embd", "embed", "wte", "wpe", "patch", "position", "
 /// families, and others that follow the habits of Hugging Face or GGUF.
 ///
 /// ```
-/// use apr::{CheckpointReader, Limits};
+/// use apr_registry::{CheckpointReader, Limits};
 /// use apr_ops::first_use::sort_by_first_use;
 /// use apr_ops::view::View;
 ///
@@ -53,13 +53,13 @@ const INPUTS: [&str; 8] = ["embd", "embed", "wte", "wpe", "patch", "position", "
 /// let mut file = (header.len() as u64).to_le_bytes().to_vec();
 /// file.extend_from_slice(header);
 /// file.extend_from_slice(&[0; 4]);
-/// let model = apr::open(file, "model.safetensors", &Limits::default())?;
+/// let model = apr_registry::open(file, "model.safetensors", &Limits::default())?;
 ///
 /// let mut view = View::new(&*model);
 /// sort_by_first_use(&mut view);
 /// let names: Vec<&str> = view.tensors().iter().map(|info| info.name.as_str()).collect();
 /// assert_eq!(names, ["token_embedding", "layers.9.w", "layers.10.w", "head"]);
-/// # Ok::<(), apr::Error>(())
+/// # Ok::<(), apr_registry::Error>(())
 /// ```
 pub fn sort_by_first_use(view: &mut View<'_>) {
     view.sort_by_key(place);

@@ -2,7 +2,7 @@
 //! that its tensors must pass (seed 001 §13).
 //!
 //! ```
-//! use apr::{Limits, PlanOptions, Serial, TargetFormat};
+//! use apr_registry::{Limits, PlanOptions, Serial, TargetFormat};
 //! use apr_arch::Families;
 //! use apr_ops::convert::{ConvertOptions, plan};
 //! use apr_ops::import::{ImportOptions, prepare};
@@ -11,7 +11,7 @@
 //! let mut file = (header.len() as u64).to_le_bytes().to_vec();
 //! file.extend_from_slice(header);
 //! file.extend([1.0_f32; 8].iter().flat_map(|gamma| gamma.to_le_bytes()));
-//! let model = apr::open(file, "model.safetensors", &Limits::default())?;
+//! let model = apr_registry::open(file, "model.safetensors", &Limits::default())?;
 //!
 //! let families = Families::builtin();
 //! let prepared = prepare(&*model, &families, &ImportOptions::default())?;
@@ -25,8 +25,8 @@
 
 use std::sync::Arc;
 
-use apr::{CheckpointReader, DType, FormatId, Loss, Metadata, Result, TargetFormat, TensorInfo, keys};
 use apr_arch::{Contradiction, Families, FamilyModel, Mismatch, TensorNameMapper};
+use apr_registry::{CheckpointReader, DType, FormatId, Loss, Metadata, Result, TargetFormat, TensorInfo, keys};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -149,7 +149,7 @@ pub enum ImportError {
         failures: Vec<String>,
     },
     /// The source can't be read or the target not be written.
-    Model(apr::Error),
+    Model(apr_registry::Error),
 }
 
 impl std::fmt::Display for ImportError {
@@ -171,8 +171,8 @@ impl std::fmt::Display for ImportError {
 
 impl std::error::Error for ImportError {}
 
-impl From<apr::Error> for ImportError {
-    fn from(error: apr::Error) -> Self {
+impl From<apr_registry::Error> for ImportError {
+    fn from(error: apr_registry::Error) -> Self {
         Self::Model(error)
     }
 }

@@ -1,7 +1,7 @@
 //! Validation on the way: each tensor is judged while a pass streams it (seed 001 §13.6).
 
-use apr::{DType, TensorInfo};
 use apr_arch::{Contradiction, FamilyModel, Mismatch, TensorExpectation};
+use apr_registry::{DType, TensorInfo};
 use apr_tensor::stats::{Moments, Scratch, Stats};
 use serde::Serialize;
 
@@ -113,7 +113,7 @@ pub struct ValidationError {
 
 impl std::fmt::Display for ValidationError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "tensor '{}': {}", apr::Escaped::short(&self.tensor), apr::Escaped(&self.message))
+        write!(f, "tensor '{}': {}", apr_registry::Escaped::short(&self.tensor), apr_registry::Escaped(&self.message))
     }
 }
 

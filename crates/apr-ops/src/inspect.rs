@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use apr::{CheckpointReader, DType, FormatId, Metadata, keys};
 use apr_arch::{Description, FamilyModel};
 use apr_core::{Companion, FileInfo, StoredForm};
+use apr_registry::{CheckpointReader, DType, FormatId, Metadata, keys};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
@@ -126,8 +126,8 @@ pub fn inspect(reader: &dyn CheckpointReader, file: &str, model: Option<&FamilyM
 }
 
 #[cfg(feature = "signing")]
-fn signers(reader: &dyn CheckpointReader) -> apr::Result<Vec<String>> {
-    use apr::crypto::{PublicKey, SignBlock};
+fn signers(reader: &dyn CheckpointReader) -> apr_registry::Result<Vec<String>> {
+    use apr_registry::crypto::{PublicKey, SignBlock};
     let block = reader.container().signed()?.and_then(|signed| signed.signatures);
     let block = block.map(|block| SignBlock::decode(&block)).transpose()?.unwrap_or_default();
     Ok(block.signatures().iter().map(|signature| PublicKey::Verifying(signature.public).fingerprint()).collect())
@@ -135,7 +135,7 @@ fn signers(reader: &dyn CheckpointReader) -> apr::Result<Vec<String>> {
 
 #[cfg(not(feature = "signing"))]
 #[allow(clippy::unnecessary_wraps, reason = "as with the feature")]
-fn signers(_reader: &dyn CheckpointReader) -> apr::Result<Vec<String>> {
+fn signers(_reader: &dyn CheckpointReader) -> apr_registry::Result<Vec<String>> {
     Ok(Vec::new())
 }
 

@@ -6,9 +6,9 @@
 
 use std::collections::BTreeSet;
 
-use apr::digest::{CHUNK, ChunkSums, Crc32, TensorDigest};
-use apr::{CheckpointReader, Error, Pipeline, Result};
 use apr_core::{Part, StoredRange, Sum};
+use apr_registry::digest::{CHUNK, ChunkSums, Crc32, TensorDigest};
+use apr_registry::{CheckpointReader, Error, Pipeline, Result};
 
 use crate::chunks::{Chunk, pieces, take};
 use crate::physics::Violation;

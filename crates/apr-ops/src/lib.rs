@@ -1,6 +1,6 @@
 //! What the commands do, without files, threads or a terminal.
 //!
-//! A pass takes readers, writers and a [`Pipeline`](apr::Pipeline) as values and returns a report that serializes; front
+//! A pass takes readers, writers and a [`Pipeline`](apr_registry::Pipeline) as values and returns a report that serializes; front
 //! ends parse, call and render.
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,8 @@
 //! Best practices and conventions (seed 001 §4.11): what is not wrong, but could be better.
 
-use apr::{CheckpointReader, Escaped, FormatId, Metadata, Result, TensorInfo, keys};
 use apr_arch::FamilyModel;
 use apr_core::ExtentKind;
+use apr_registry::{CheckpointReader, Escaped, FormatId, Metadata, Result, TensorInfo, keys};
 use serde::Serialize;
 
 use crate::import::{COMPARED, expected_mels, filterbank_misfit, learn_from};

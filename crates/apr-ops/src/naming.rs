@@ -5,8 +5,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use apr::{CheckpointReader, FormatId, Result, TargetFormat, keys};
 use apr_arch::{CANONICAL, Families, Family, FamilyModel, GGUF, HUGGING_FACE, Naming, ONNX};
+use apr_registry::{CheckpointReader, FormatId, Result, TargetFormat, keys};
 use serde_json::{Map, Value, json};
 
 use crate::import::learn_from;

@@ -1,7 +1,7 @@
 //! Whether a tensor's values are those of a healthy model (seed 001 §10.9, §10.10).
 
-use apr::{DType, TensorInfo};
 use apr_arch::{FamilyModel, Kind, Range, TensorExpectation};
+use apr_registry::{DType, TensorInfo};
 use apr_tensor::stats::Stats;
 use serde::Serialize;
 
@@ -238,7 +238,7 @@ pub fn expectation(model: Option<&FamilyModel<'_>>, position: usize, info: &Tens
 
 #[cfg(test)]
 mod tests {
-    use apr::DType;
+    use apr_registry::DType;
     use apr_tensor::stats::{Moments, Scratch};
 
     use super::*;

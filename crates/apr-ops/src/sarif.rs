@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use apr::Error;
-use apr::pytorch::{Action, ScanReport, Verdict};
+use apr_registry::Error;
+use apr_registry::pytorch::{Action, ScanReport, Verdict};
 use serde_json::{Value, json};
 
 use crate::validate::{Level, ValidateReport};

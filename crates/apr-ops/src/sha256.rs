@@ -1,6 +1,6 @@
 //! SHA-256 of a file, which hubs publish beside their downloads (QA point 93).
 
-use apr::{ByteSource, Pipeline, Result};
+use apr_registry::{ByteSource, Pipeline, Result};
 use sha2::{Digest, Sha256};
 
 use crate::Progress;
@@ -9,11 +9,11 @@ use crate::chunks::{pieces, take};
 /// The digest of all bytes of a source.
 ///
 /// ```
-/// use apr::Serial;
+/// use apr_registry::Serial;
 ///
 /// let digest = apr_ops::sha256(b"abc".as_slice(), &Serial, &())?;
 /// assert_eq!(digest[..4], [0xba, 0x78, 0x16, 0xbf]);
-/// # Ok::<(), apr::Error>(())
+/// # Ok::<(), apr_registry::Error>(())
 /// ```
 ///
 /// # Errors

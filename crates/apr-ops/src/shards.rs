@@ -1,7 +1,7 @@
 //! Validating a model of several files, each with a checksum of its own: one read of every file, one report.
 
-use apr::{CheckpointReader, Error, Pipeline, Result};
 use apr_arch::{Families, FamilyModel};
+use apr_registry::{CheckpointReader, Error, Pipeline, Result};
 
 use crate::validate::{Check, CheckOutcome, Finding, Level, Status, ValidateOptions, ValidateReport, validate};
 use crate::{Progress, counted};

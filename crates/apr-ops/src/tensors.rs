@@ -1,8 +1,8 @@
 //! Lists of tensors, with statistics where asked for.
 
-use apr::digest::ChunkSums;
-use apr::{CheckpointReader, DType, Error, Pipeline, Result, Shape};
 use apr_core::Sum;
+use apr_registry::digest::ChunkSums;
+use apr_registry::{CheckpointReader, DType, Error, Pipeline, Result, Shape};
 use apr_tensor::stats::{Histogram, Moments, Stats};
 use globset::{GlobBuilder, GlobMatcher};
 use serde::Serialize;

@@ -3,10 +3,10 @@
 mod hyperparameters;
 mod report;
 
-use apr::digest::{CHUNK, ChunkSums, Crc32, TensorDigest};
-use apr::{CheckpointReader, Code, Error, Metadata, Pipeline, Result, keys};
 use apr_arch::{Families, FamilyModel};
 use apr_core::{Extent, ExtentKind, FileChecksum, Signed, StoredRange};
+use apr_registry::digest::{CHUNK, ChunkSums, Crc32, TensorDigest};
+use apr_registry::{CheckpointReader, Code, Error, Metadata, Pipeline, Result, keys};
 use apr_tensor::stats::Moments;
 
 pub use report::{Check, CheckOutcome, Finding, Status, ValidateReport};
@@ -122,7 +122,7 @@ pub fn validate<P: Pipeline>(
 /// Whether a trusted key signed the file.
 #[cfg(feature = "signing")]
 fn verify(signed: Option<&Signed>, trusted: &[[u8; 32]]) -> Result<()> {
-    use apr::crypto::{PublicKey, SignBlock};
+    use apr_registry::crypto::{PublicKey, SignBlock};
     let block = signed.and_then(|signed| signed.signatures.as_deref());
     let block = block.ok_or_else(|| Error::new(Code::Signature, "a signature is required, and the file has none"))?;
     if trusted.is_empty() {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use apr::{CheckpointReader, DType, Error, Result, TensorInfo};
+use apr_registry::{CheckpointReader, DType, Error, Result, TensorInfo};
 use apr_tensor::block;
 use apr_tensor::cast::cast_float;
 use apr_tensor::element::{is_decodable, widen_f32};

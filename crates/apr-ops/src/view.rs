@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use apr::{CheckpointReader, Error, FileInfo, FormatId, Metadata, Result, TensorInfo, keys};
 use apr_core::{Companion, Container, Shape, Stored, StoredRange};
+use apr_registry::{CheckpointReader, Error, FileInfo, FormatId, Metadata, Result, TensorInfo, keys};
 use serde_json::Value;
 
 use crate::gguf::transform::Change;
@@ -25,19 +25,19 @@ pub(crate) enum Origin {
 /// A changed look at a checkpoint.
 ///
 /// ```
-/// use apr::{CheckpointReader, Limits};
+/// use apr_registry::{CheckpointReader, Limits};
 /// use apr_ops::view::View;
 ///
 /// let header = br#"{"gamma":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
 /// let mut file = (header.len() as u64).to_le_bytes().to_vec();
 /// file.extend_from_slice(header);
 /// file.extend_from_slice(&[0; 8]);
-/// let model = apr::open(file, "model.safetensors", &Limits::default())?;
+/// let model = apr_registry::open(file, "model.safetensors", &Limits::default())?;
 ///
 /// let mut view = View::new(&*model);
 /// view.rename(|_, name| (name == "gamma").then(|| "weight".to_owned()));
 /// assert_eq!(view.tensors()[0].name, "weight");
-/// # Ok::<(), apr::Error>(())
+/// # Ok::<(), apr_registry::Error>(())
 /// ```
 pub struct View<'a> {
     base: &'a dyn CheckpointReader,

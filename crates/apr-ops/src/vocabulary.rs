@@ -8,7 +8,7 @@ mod tokenizer;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use apr::{CheckpointReader, Result};
+use apr_registry::{CheckpointReader, Result};
 use serde::Serialize;
 
 pub(crate) use sentencepiece::{Piece, SentencePiece};
@@ -67,7 +67,7 @@ fn first(source: &str, tokens: &BTreeMap<u64, String>, at_most: usize) -> Vocabu
 
 #[cfg(test)]
 mod tests {
-    use apr::Limits;
+    use apr_registry::Limits;
     use apr_testkit::{FolderInMemory, locate};
 
     use super::*;
@@ -76,7 +76,7 @@ mod tests {
         let mut folder = FolderInMemory::from(files);
         let weights = std::fs::read(locate::fixture("tiny-llama/model.safetensors")).unwrap();
         folder.0.insert("model.safetensors".to_owned(), weights);
-        vocabulary(&apr::open_folder(&folder, &Limits::default()).unwrap(), 2).unwrap()
+        vocabulary(&apr_registry::open_folder(&folder, &Limits::default()).unwrap(), 2).unwrap()
     }
 
     #[test]

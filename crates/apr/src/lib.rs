@@ -1,8 +1,4 @@
-//! One way in and one way out for every model file.
-//!
-//! [`open`] looks at the bytes and picks the reader, [`open_folder`] does so for a Hugging Face folder with all that
-//! travels with the weights, and [`plan`] makes the writer for a target format. Everything in between is a
-//! [`CheckpointReader`] and a [`CheckpointWriter`]. [`StreamingLoader`] loads tensor by tensor with as few reads as can be.
+//! One dependency for model files: open, check, convert, quantize, seal.
 //!
 //! ```
 //! use apr::{CheckpointReader, Limits};
@@ -18,28 +14,8 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod few_reads;
-mod folder;
-mod open;
-mod plan;
-mod streaming;
-
-pub use apr_core::{
-    ByteSource, CheckpointReader, CheckpointWriter, Code, DType, DTypeKind, Error, Escaped, FileInfo, FormatId,
-    HEAD_LEN, IoCause, Layout, Limits, Loss, MemoryFolder, Metadata, Notes, Pipeline, Result, Serial, Shape, Sink,
-    SourceSet, TensorInfo, digest, keys, read_vec, recognise,
-};
-#[cfg(feature = "typed")]
-pub use apr_format::aprn;
-#[cfg(feature = "compression")]
-pub use apr_format::codec;
-#[cfg(any(feature = "encryption", feature = "signing"))]
-pub use apr_format::crypto;
-pub use apr_format::{apr1, apr2, dialect};
-pub use apr_gguf as gguf;
-pub use apr_pytorch as pytorch;
-pub use apr_safetensors as safetensors;
-pub use folder::{FolderCheckpoint, open_folder, with_companions};
-pub use open::{OpenOptions, is_manifest, open, open_in};
-pub use plan::{PlanOptions, TargetFormat, plan};
-pub use streaming::{StreamingLoader, Tensor, TensorLoader};
+pub use apr_arch as arch;
+#[cfg(feature = "native")]
+pub use apr_io as io;
+pub use apr_ops as ops;
+pub use apr_registry::*;

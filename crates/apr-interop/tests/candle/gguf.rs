@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::fs;
 use std::io::Cursor;
 
-use apr::OpenOptions;
 use apr_ops::quantize::Scheme;
+use apr_registry::OpenOptions;
 use apr_testkit::locate::fixture;
 use candle_core::Device;
 use candle_core::quantized::GgmlDType;
@@ -111,8 +111,8 @@ fn the_tokenizer_is_the_models_own() -> Outcome {
 fn no_pair_is_lost_or_of_another_type() -> Outcome {
     let file = gguf(Scheme::Q8_0)?;
     let content = Content::read(&mut Cursor::new(&file))?;
-    let reader = apr::open(file, "tiny-llama.gguf", OpenOptions::default())?;
-    let ours = apr::gguf::key_values(reader.metadata())?.ok_or("pairs")?;
+    let reader = apr_registry::open(file, "tiny-llama.gguf", OpenOptions::default())?;
+    let ours = apr_registry::gguf::key_values(reader.metadata())?.ok_or("pairs")?;
     assert_eq!(content.metadata.len(), ours.len());
     for pair in ours.to_vec() {
         let theirs = content.metadata.get(&pair.key).ok_or_else(|| format!("lacks {}", pair.key))?;

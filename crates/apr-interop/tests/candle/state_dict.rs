@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::fs;
 
-use apr::TargetFormat;
 use apr_ops::quantize::Scheme;
+use apr_registry::TargetFormat;
 use apr_testkit::locate::fixture;
 use candle_core::{DType, Device, Tensor, pickle, safetensors};
 

@@ -1,12 +1,12 @@
 //! What the pipeline of `apr convert` and `apr quantize` writes.
 
-use apr::{CheckpointReader, DType, OpenOptions, PlanOptions, Serial, TargetFormat};
 use apr_arch::Families;
 use apr_io::open_model_with_companions;
 use apr_ops::convert::{ConvertOptions, TensorTarget, plan};
 use apr_ops::import::{Architecture, Foreign, Prepared, family_of, restore};
 use apr_ops::inline::ValidationConfig;
 use apr_ops::quantize::{self, Casts, Choices, Quantization, Scheme};
+use apr_registry::{CheckpointReader, DType, OpenOptions, PlanOptions, Serial, TargetFormat};
 use apr_testkit::locate::fixture;
 
 use crate::Outcome;
@@ -33,13 +33,13 @@ fn gguf_of(choices: Choices) -> Outcome<Vec<u8>> {
     let changed = planned.map(|(target, info)| target.filter(|target| target.dtype != info.dtype));
     let due = std::mem::take(&mut foreign.dtypes).into_iter().map(|dtype| dtype.map(TensorTarget::from));
     let targets = changed.zip(due).map(|(changed, due)| changed.or(due)).collect();
-    quantize::record(view, &quantization, TargetFormat::Gguf)?;
+    quantize::record(view, &quantization, None, TargetFormat::Gguf)?;
     run(foreign.prepared, targets, &PlanOptions::new(TargetFormat::Gguf, "tiny-llama.gguf"))
 }
 
 /// A GGUF file under the names and in the layout of Hugging Face.
 pub(crate) fn restored(gguf: Vec<u8>, format: TargetFormat, file_name: &str) -> Outcome<Vec<u8>> {
-    let model = apr::open(gguf, "tiny-llama.gguf", OpenOptions::default())?;
+    let model = apr_registry::open(gguf, "tiny-llama.gguf", OpenOptions::default())?;
     let families = Families::builtin();
     let Foreign { prepared, .. } = foreign(&*model, &families, format)?;
     run(prepared, Vec::new(), &PlanOptions::new(format, file_name))
@@ -69,7 +69,7 @@ pub(crate) struct Decoded {
 
 /// Reads a file that was written.
 pub(crate) fn decoded(file: &[u8]) -> Outcome<Vec<Decoded>> {
-    let reader = apr::open(file.to_vec(), "written", OpenOptions::default())?;
+    let reader = apr_registry::open(file.to_vec(), "written", OpenOptions::default())?;
     let infos = reader.tensors().iter().enumerate();
     infos
         .map(|(position, info)| {

@@ -2,11 +2,11 @@
 
 use std::fs;
 
-use apr::Limits;
 use apr_core::{
     ByteSource, CheckpointReader, CheckpointWriter, Code, DType, IoCause, Metadata, Notes, SourceSet, TensorInfo,
 };
 use apr_io::{FileSource, MappedFile, ModelFolder};
+use apr_registry::Limits;
 
 #[test]
 fn a_mapped_tensor_is_lent_where_it_lies_and_aligned() {
@@ -14,7 +14,8 @@ fn a_mapped_tensor_is_lent_where_it_lies_and_aligned() {
     let path = folder.path().join("model.apr");
     let tensors = [TensorInfo { name: "weight".into(), dtype: DType::U8, shape: [200].into() }];
     let mut writer =
-        apr::apr2::plan(&tensors, &Metadata::new(), Vec::new(), &apr::apr2::WriteOptions::default()).expect("it fits");
+        apr_registry::apr2::plan(&tensors, &Metadata::new(), Vec::new(), &apr_registry::apr2::WriteOptions::default())
+            .expect("it fits");
     let mut file = Vec::new();
     writer.begin(&mut file).expect("memory takes it");
     writer.write_chunk(&mut file, &[7; 200], None).expect("as planned");
@@ -22,13 +23,13 @@ fn a_mapped_tensor_is_lent_where_it_lies_and_aligned() {
     fs::write(&path, file).expect("writable");
 
     let mapped = MappedFile::open(&path).expect("it can be mapped");
-    let reader = apr::apr2::open(mapped, "model.apr", &Limits::default()).expect("it is valid");
+    let reader = apr_registry::apr2::open(mapped, "model.apr", &Limits::default()).expect("it is valid");
     let slice = reader.tensor_slice(0).expect("mapped bytes are lent");
     assert_eq!(slice, [7; 200]);
     assert!(slice.as_ptr().addr().is_multiple_of(64));
 
     let positioned = FileSource::open(&path).expect("it can be opened");
-    let reader = apr::apr2::open(positioned, "model.apr", &Limits::default()).expect("it is valid");
+    let reader = apr_registry::apr2::open(positioned, "model.apr", &Limits::default()).expect("it is valid");
     assert!(reader.tensor_slice(0).is_none(), "a positioned file lends nothing");
     assert_eq!(reader.tensor_bytes("weight").expect("read").as_ref(), [7; 200]);
 }

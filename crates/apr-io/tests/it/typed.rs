@@ -3,8 +3,8 @@
 
 use std::fs;
 
-use apr::aprn::{LoadOptions, ModelType, SaveOptions, Signal};
 use apr_io::typed;
+use apr_registry::aprn::{LoadOptions, ModelType, SaveOptions, Signal};
 
 #[test]
 fn two_saves_with_a_password_share_no_salt_and_both_load() {

@@ -1,7 +1,7 @@
 //! Judging tensors while their chunks pass by.
 
-use apr::CheckpointReader;
-use apr::digest::Crc32;
+use apr_registry::CheckpointReader;
+use apr_registry::digest::Crc32;
 use apr_tensor::stats::Moments;
 
 use super::work::{Job, Slot};

@@ -1,14 +1,14 @@
 //! Conversion: one pass from a reader to a writer, in chunks.
 //!
 //! ```
-//! use apr::{CheckpointReader, Limits, PlanOptions, Serial, TargetFormat};
+//! use apr_registry::{CheckpointReader, Limits, PlanOptions, Serial, TargetFormat};
 //! use apr_ops::convert::{ConvertOptions, plan};
 //!
 //! let header = br#"{"bias":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
 //! let mut file = (header.len() as u64).to_le_bytes().to_vec();
 //! file.extend_from_slice(header);
 //! file.extend_from_slice(&[0; 8]);
-//! let model = apr::open(file, "model.safetensors", &Limits::default())?;
+//! let model = apr_registry::open(file, "model.safetensors", &Limits::default())?;
 //!
 //! let mut converted = Vec::new();
 //! let target = PlanOptions::new(TargetFormat::Apr2, "model.apr");
@@ -24,13 +24,13 @@ mod recode;
 mod report;
 mod work;
 
-use apr::apr2::CompanionFile;
-use apr::digest::{ChunkSums, TensorDigest};
-use apr::{
+use apr_core::StoredForm;
+use apr_registry::apr2::CompanionFile;
+use apr_registry::digest::{ChunkSums, TensorDigest};
+use apr_registry::{
     CheckpointReader, CheckpointWriter, DType, DTypeKind, Error, Loss, Metadata, Notes, Pipeline, PlanOptions, Result,
     Sink, TargetFormat, TensorInfo, keys,
 };
-use apr_core::StoredForm;
 use apr_tensor::cast::{CastCounts, can_cast};
 use serde_json::json;
 
@@ -178,7 +178,7 @@ pub fn plan(reader: &dyn CheckpointReader, options: &ConvertOptions, target: &Pl
     let foreign = reader.metadata().get(keys::SAFETENSORS).is_none();
     let target = PlanOptions { canonical: target.canonical || changed || foreign, ..target };
     let metadata = target_metadata(reader, &target);
-    let writer = apr::plan(&target_infos, &metadata, read_companions(reader)?, &target)?;
+    let writer = apr_registry::plan(&target_infos, &metadata, read_companions(reader)?, &target)?;
 
     let tensors = describe(reader, &target_infos, &targets, &*writer);
     let elements = writer.layout().tensors.iter().map(|planned| target_infos[planned.source].shape.elements());

@@ -1,6 +1,6 @@
 //! What quantization cost: errors per tensor, per dtype and in total, and the gate that they can be held against.
 
-use apr::DType;
+use apr_registry::DType;
 use apr_tensor::drift::Drift;
 use serde::Serialize;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use apr::{CheckpointReader, DType, DTypeKind, Error, Result, TensorInfo};
+use apr_registry::{CheckpointReader, DType, DTypeKind, Error, Result, TensorInfo};
 use apr_tensor::block;
 use apr_tensor::cast::{CastCounts, can_cast, cast_values};
 use apr_tensor::drift::Drift;
@@ -13,7 +13,7 @@ use crate::physics::Violation;
 use crate::values::decode;
 
 /// Bytes of input that a piece is to have: the digests' chunk, so that its sums serve them.
-const PIECE: u64 = apr::digest::CHUNK as u64;
+const PIECE: u64 = apr_registry::digest::CHUNK as u64;
 
 /// Elements that are decoded, encoded and compared at a time: as f32 before and after, they fit the first-level cache.
 const STEP: usize = 4096;

@@ -1,7 +1,7 @@
 //! What a conversion did, or would do.
 
-use apr::{DType, FormatId, Loss};
 use apr_core::{FileInfo, Layout};
+use apr_registry::{DType, FormatId, Loss};
 use apr_tensor::cast::CastCounts;
 use serde::Serialize;
 

@@ -1,8 +1,8 @@
 //! What is done with a chunk before it is written, on whichever thread.
 
-use apr::digest::{CHUNK, ChunkSums};
-use apr::{CheckpointReader, CheckpointWriter, DType, Pipeline, Result};
 use apr_core::{ChunkEncoder, StoredForm};
+use apr_registry::digest::{CHUNK, ChunkSums};
+use apr_registry::{CheckpointReader, CheckpointWriter, DType, Pipeline, Result};
 use apr_tensor::cast::cast_float;
 use apr_tensor::element::chunk_len;
 use apr_tensor::stats::Moments;

@@ -1,6 +1,6 @@
 //! The values of pairs, side by side in chunks.
 
-use apr::{CheckpointReader, Error, Pipeline, Result, TensorInfo};
+use apr_registry::{CheckpointReader, Error, Pipeline, Result, TensorInfo};
 use apr_tensor::element::widen_f64;
 
 use super::pairing::Pair;

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use apr::{CheckpointReader, FormatId, Metadata, Result, keys};
 use apr_gguf::{KeyValues, Pair};
+use apr_registry::{CheckpointReader, FormatId, Metadata, Result, keys};
 use serde_json::{Map, Value};
 
 use super::MetadataChange;

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
-use apr::digest::{ChunkSums, Digest, TensorDigest};
-use apr::{CheckpointReader, Error, Pipeline, Result, TensorInfo};
+use apr_registry::digest::{ChunkSums, Digest, TensorDigest};
+use apr_registry::{CheckpointReader, Error, Pipeline, Result, TensorInfo};
 
 use globset::GlobMatcher;
 
@@ -133,7 +133,7 @@ impl Pairing {
             candidates.entry(form(&right.0.tensors()[position])).or_default().push(position);
         }
         // Thousands of tensors may have the same bytes: zeros.
-        let mut by_digest: HashMap<(apr::DType, Digest), VecDeque<usize>> = HashMap::new();
+        let mut by_digest: HashMap<(apr_registry::DType, Digest), VecDeque<usize>> = HashMap::new();
         let mut digested = BTreeSet::new();
         for &position in left.1 {
             let info = &left.0.tensors()[position];

@@ -1,7 +1,7 @@
 //! What a model is, and what one of its tensors is for (seed 001 §4.12).
 
-use apr::{CheckpointReader, DType, FormatId, Pipeline, Result, Shape, keys};
 use apr_arch::{Description, Families, FamilyModel, Kind, TensorNameMapper};
+use apr_registry::{CheckpointReader, DType, FormatId, Pipeline, Result, Shape, keys};
 use apr_tensor::stats::Stats;
 use serde::Serialize;
 

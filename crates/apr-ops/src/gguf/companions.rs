@@ -1,8 +1,8 @@
 //! What one format keeps in files beside the weights and the other in key-value pairs, put in its place.
 
-use apr::{CheckpointReader, Result, TargetFormat, keys};
 use apr_arch::{Families, GGUF};
 use apr_gguf::{derived, key_values};
+use apr_registry::{CheckpointReader, Result, TargetFormat, keys};
 
 use super::tokenizer::{self, tokenizer_files, tokenizer_key_values};
 use super::{GgufExport, Restored, export, restore};

@@ -1,8 +1,8 @@
 //! A GGUF file with its keys in the words of Hugging Face's configurations, by which families are told and measured.
 
-use apr::{CheckpointReader, FileInfo, FormatId, Metadata, Result, TensorInfo};
 use apr_arch::Families;
 use apr_core::{Companion, Container, Stored};
+use apr_registry::{CheckpointReader, FileInfo, FormatId, Metadata, Result, TensorInfo};
 
 use super::described;
 use crate::import::Architecture;

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use apr::{CheckpointReader, DType, Error, Loss, Metadata, Result, TensorInfo, keys};
 use apr_arch::{CANONICAL, Families, FamilyModel, GGUF, GgufLayout, Kind, Naming};
 use apr_gguf::{Array, KeyValue, Value as Typed};
+use apr_registry::{CheckpointReader, DType, Error, Loss, Metadata, Result, TensorInfo, keys};
 use serde_json::{Map, Value, json};
 
 use super::hyperparameters::{Facts, Written, size_label};

@@ -2,9 +2,9 @@
 
 use std::cell::RefCell;
 
-use apr::{CheckpointReader, Error, Result, keys};
 use apr_arch::{FamilyModel, GgufValue};
 use apr_gguf::{KeyValue, Pair, Value as Typed};
+use apr_registry::{CheckpointReader, Error, Result, keys};
 use serde_json::{Map, Value, json};
 
 use super::rope;
@@ -49,7 +49,7 @@ impl Facts {
         let learnt = learn_from(reader)?;
         let learnt = |key: &str| learnt.metadata.iter().find(|(known, _)| known == key).map(|(_, value)| value.clone());
         let found = |key: &str| reader.metadata().get(key).cloned().or_else(|| learnt(key));
-        let object = |name: &str| Ok::<_, apr::Error>(object(companion(reader, name)?));
+        let object = |name: &str| Ok::<_, apr_registry::Error>(object(companion(reader, name)?));
         let mut config = reader.metadata().object(keys::ARCHITECTURE).cloned().unwrap_or_default();
         config.extend(object("config.json")?.unwrap_or_default());
         Ok(Self {

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use apr::{CheckpointReader, DType, Error, FormatId, Loss, Metadata, Result, TensorInfo, keys};
 use apr_arch::{Families, Family, FamilyModel, GGUF, GgufLayout, HUGGING_FACE, Kind, Naming};
 use apr_gguf::KeyValues;
+use apr_registry::{CheckpointReader, DType, Error, FormatId, Loss, Metadata, Result, TensorInfo, keys};
 use serde_json::{Map, Value};
 
 use super::hyperparameters::config_value;

@@ -1,7 +1,7 @@
 //! Rotary positions that are stretched to longer texts: what llama.cpp keeps in tensors and Hugging Face in the
 //! configuration.
 
-use apr::{Error, Result};
+use apr_registry::{Error, Result};
 use serde_json::{Map, Value, json};
 
 /// The kind of stretching that the configuration asks for, in lower case; none where positions stay as they are.

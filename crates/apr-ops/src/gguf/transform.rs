@@ -2,7 +2,7 @@
 //!
 //! A read costs what the range costs, up to a constant: nothing here ever holds a whole tensor.
 
-use apr::{CheckpointReader, DType, Error, Result, Shape, TensorInfo};
+use apr_registry::{CheckpointReader, DType, Error, Result, Shape, TensorInfo};
 use apr_tensor::cast::{can_cast, cast_float};
 
 /// Bytes of scratch that a read may use: a head's rows of the largest models are 2 MiB.
@@ -424,7 +424,7 @@ fn scatter<const E: usize>(input: &[u8], out: &mut [u8], first: usize, step: usi
 
 #[cfg(test)]
 mod tests {
-    use apr::Limits;
+    use apr_registry::Limits;
 
     use super::*;
     use crate::view::View;
@@ -435,7 +435,7 @@ mod tests {
         let mut file = (header.len() as u64).to_le_bytes().to_vec();
         file.extend(header.into_bytes());
         file.extend(bytes);
-        apr::open(file, "model.safetensors", &Limits::default()).expect("a model")
+        apr_registry::open(file, "model.safetensors", &Limits::default()).expect("a model")
     }
 
     fn bytes(change: &Change, base: &dyn CheckpointReader, len: usize) -> Vec<u8> {

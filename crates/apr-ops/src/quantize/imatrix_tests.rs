@@ -118,7 +118,7 @@ impl CheckpointReader for InMemory {
 #[test]
 fn the_gguf_form_gives_the_values_of_llama_quantize() {
     let bytes = std::fs::read(locate::fixture("quantize/imatrix.gguf")).expect("the fixture");
-    let reader = apr::open(bytes, "imatrix.gguf", &Limits::default()).expect("a GGUF file");
+    let reader = apr_registry::open(bytes, "imatrix.gguf", &Limits::default()).expect("a GGUF file");
     let matrix = Imatrix::from_checkpoint(&*reader).expect("a matrix");
     check(&matrix, &expected()["gguf"]);
     assert_eq!(matrix.chunk_size, 512);

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use apr::{CheckpointReader, DType, Error, FormatId, Result, keys};
 use apr_arch::{FamilyModel, GGUF};
+use apr_registry::{CheckpointReader, DType, Error, FormatId, Result, keys};
 use globset::GlobMatcher;
 
 use super::idle::{changes_something, idle_choices, idle_patterns};

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use apr::{CheckpointReader, DType, Metadata, Result, TargetFormat};
 use apr_gguf::{KeyValue, KeyValues, Value, key_values};
+use apr_registry::{CheckpointReader, DType, Metadata, Result, TargetFormat};
 use serde_json::{Map, json};
 
 use super::{Quantization, Weighting, category};
 use crate::view::View;
 
 /// The metadata key of containers other than GGUF.
-pub use apr::keys::QUANTIZATION;
+pub use apr_registry::keys::QUANTIZATION;
 
 /// Name of the scheme in upper case, as seed 001 has it.
 const METHOD: &str = "method";

@@ -1,8 +1,8 @@
 //! What a tensor is for where llama.cpp has no name for it: by the family, the shape, and only then the name.
 
-use apr::{CheckpointReader, DTypeKind, TensorInfo};
 use apr_arch::{FamilyModel, Kind};
 use apr_core::Shape;
+use apr_registry::{CheckpointReader, DTypeKind, TensorInfo};
 
 use super::category::{Category, Kept, is_matrix, kept, kept_elsewhere};
 

@@ -4,8 +4,8 @@
 //! columns, the even element in the low four bits. `NAME.scales` holds one scale per block (per row for `i8_row`), and
 //! `NAME.mins` what is added, where the type has that. `scales.json` tells for each tensor how its values come back.
 
-use apr::{CheckpointReader, DType, Error, FileInfo, FormatId, Metadata, Result, Shape, TensorInfo};
 use apr_core::{Companion, Container, Stored};
+use apr_registry::{CheckpointReader, DType, Error, FileInfo, FormatId, Metadata, Result, Shape, TensorInfo};
 use serde_json::{Map, Value, json};
 
 /// Name of the file that describes the quantized tensors.
@@ -299,7 +299,7 @@ impl CheckpointReader for Unpacked<'_> {
 mod tests {
     use std::collections::HashMap;
 
-    use apr::{Limits, PlanOptions, Serial, TargetFormat};
+    use apr_registry::{Limits, PlanOptions, Serial, TargetFormat};
     use apr_tensor::block;
 
     use super::*;
@@ -312,12 +312,12 @@ mod tests {
         let mut file = (header.len() as u64).to_le_bytes().to_vec();
         file.extend_from_slice(header.as_bytes());
         file.extend(values.iter().flat_map(|value| value.to_le_bytes()));
-        let plain = apr::open(file, "model.safetensors", &Limits::default()).unwrap();
+        let plain = apr_registry::open(file, "model.safetensors", &Limits::default()).unwrap();
         let options = ConvertOptions { targets: vec![Some(TensorTarget::from(dtype))], ..ConvertOptions::default() };
         let conversion = plan(&*plain, &options, &PlanOptions::new(TargetFormat::Apr2, "model.apr")).unwrap();
         let mut file = Vec::new();
         conversion.run(&*plain, &mut file, &Serial, &()).unwrap();
-        apr::open(file, "model.apr", &Limits::default()).unwrap()
+        apr_registry::open(file, "model.apr", &Limits::default()).unwrap()
     }
 
     fn read(reader: &dyn CheckpointReader) -> HashMap<String, Vec<u8>> {
@@ -379,6 +379,6 @@ mod tests {
     fn types_with_quantized_scales_must_be_dequantized() {
         let model = quantized(DType::Q4_K, &[0.5; 256], 256);
         let error = Unpacked::new(&*model).map(drop).unwrap_err();
-        assert_eq!((error.code(), error.tensor()), (apr::Code::Format, Some("w")));
+        assert_eq!((error.code(), error.tensor()), (apr_registry::Code::Format, Some("w")));
     }
 }

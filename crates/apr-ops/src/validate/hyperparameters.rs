@@ -1,8 +1,8 @@
 //! Whether the key-value pairs of GGUF describe a network that can be built.
 
-use apr::CheckpointReader;
 use apr_core::{Escaped, FormatId};
 use apr_gguf::{Array, KeyValues, Value, key_values};
+use apr_registry::CheckpointReader;
 
 use super::Level;
 use crate::{counted, grouped};

@@ -1,6 +1,6 @@
 //! What `apr validate` reports.
 
-use apr::FormatId;
+use apr_registry::FormatId;
 use serde::Serialize;
 
 use crate::physics::Level;

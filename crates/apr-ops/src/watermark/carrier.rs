@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use apr::{CheckpointReader, DType, Error, Pipeline, Result, TensorInfo, keys};
 use apr_arch::FamilyModel;
+use apr_registry::{CheckpointReader, DType, Error, Pipeline, Result, TensorInfo, keys};
 use apr_tensor::stats::{Moments, Scratch};
 
 use super::chips::GROUP;

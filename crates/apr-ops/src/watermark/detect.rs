@@ -1,6 +1,6 @@
 //! Finding a mark.
 
-use apr::{CheckpointReader, Pipeline, Result};
+use apr_registry::{CheckpointReader, Pipeline, Result};
 use serde::Serialize;
 
 use super::carrier::{Carrier, Carriers, Values, bytes_of, jobs};

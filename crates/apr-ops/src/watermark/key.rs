@@ -1,6 +1,6 @@
 //! The secret that makes a mark findable.
 
-use apr::{Error, Result};
+use apr_registry::{Error, Result};
 use zeroize::Zeroize;
 
 /// Bytes that a secret has at least.

@@ -22,13 +22,13 @@
 //! bound is multiplied by the number of frames that there are.
 //!
 //! ```
-//! use apr::{Limits, Serial};
+//! use apr_registry::{Limits, Serial};
 //! use apr_ops::watermark::{Carriers, MarkKey, Marked, detect};
 //!
 //! let weights: Vec<u8> = (0..1_u32 << 16).flat_map(|at| ((at.wrapping_mul(2_654_435_761) >> 8) as f32).to_le_bytes()).collect();
 //! let header = r#"{"weight":{"dtype":"F32","shape":[256,256],"data_offsets":[0,262144]}}"#;
 //! let file = [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &weights].concat();
-//! let model = apr::open(file, "model.safetensors", &Limits::default())?;
+//! let model = apr_registry::open(file, "model.safetensors", &Limits::default())?;
 //!
 //! let key = MarkKey::from_secret(b"at least sixteen bytes")?;
 //! let carriers = Carriers::survey(&*model, None, &Serial, &())?;
@@ -36,7 +36,7 @@
 //!
 //! let found = detect(&marked, &Carriers::survey(&marked, None, &Serial, &())?, &key, None, &Serial, &())?;
 //! assert_eq!(found.id.as_deref(), Some("buyer-17"));
-//! # Ok::<(), apr::Error>(())
+//! # Ok::<(), apr_registry::Error>(())
 //! ```
 
 mod carrier;

@@ -1,4 +1,4 @@
-use apr::{CheckpointReader, DType, Limits, Pipeline, Result, Serial};
+use apr_registry::{CheckpointReader, DType, Limits, Pipeline, Result, Serial};
 use apr_tensor::block;
 use apr_tensor::cast::cast_values;
 use apr_tensor::element::widen_f32;
@@ -46,7 +46,7 @@ fn file(tensors: &[(&str, DType, Vec<u64>, Vec<u8>)]) -> Model {
     }
     let header = serde_json::Value::from(header).to_string();
     let bytes = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat();
-    apr::open(bytes, "model.safetensors", &Limits::default()).expect("a well-made file")
+    apr_registry::open(bytes, "model.safetensors", &Limits::default()).expect("a well-made file")
 }
 
 fn normals(count: usize, seed: u64) -> Vec<f32> {

@@ -1,16 +1,16 @@
 //! What validation calls valid, an import takes.
 
-use apr::{Limits, Serial};
 use apr_arch::Families;
 use apr_ops::import::{Architecture, ImportOptions, family_of, prepare};
 use apr_ops::validate::{ValidateOptions, validate};
+use apr_registry::{Limits, Serial};
 use apr_testkit::ggml::GgmlBuilder;
 use apr_testkit::gguf::GgufBuilder;
 
 /// Whether an import would take the checkpoint by its names and shapes, and whether it is called valid.
 fn verdicts(file: Vec<u8>) -> (bool, bool) {
     let families = Families::builtin();
-    let reader = apr::open(file, "model", &Limits::default()).expect("a file that opens");
+    let reader = apr_registry::open(file, "model", &Limits::default()).expect("a file that opens");
     let taken = prepare(&*reader, &families, &ImportOptions::default()).expect("it is looked at").check().is_ok();
     let model = family_of(&*reader, &families, &Architecture::Auto).expect("no family is asked for");
     let options = ValidateOptions { families: Some(&families), ..ValidateOptions::default() };

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use apr::{CheckpointReader, DType, FolderCheckpoint, Metadata, Serial, open_folder};
 use apr_arch::Families;
 use apr_gguf::KeyValue;
 use apr_ops::gguf::{GgufExport, Restored, export, restore};
 use apr_ops::import::{Architecture, ImportOptions, Prepared};
 use apr_ops::sha256;
+use apr_registry::{CheckpointReader, DType, FolderCheckpoint, Metadata, Serial, open_folder};
 use apr_tensor::cast::cast_float;
 use apr_testkit::FolderInMemory;
 use apr_testkit::locate::fixture;
@@ -49,7 +49,7 @@ fn open(json: &Value) -> FolderCheckpoint {
     for (name, content) in json["beside"].as_object().expect("files") {
         folder.0.insert(name.clone(), content.to_string().into_bytes());
     }
-    open_folder(&folder, &apr::Limits::default()).expect("a model")
+    open_folder(&folder, &apr_registry::Limits::default()).expect("a model")
 }
 
 /// The numbers of `fixtures/gguf/make.py`.
@@ -548,7 +548,7 @@ impl<'a> Gguf<'a> {
 }
 
 impl CheckpointReader for Gguf<'_> {
-    fn format(&self) -> apr::FormatId {
+    fn format(&self) -> apr_registry::FormatId {
         self.base.format()
     }
 
@@ -556,7 +556,7 @@ impl CheckpointReader for Gguf<'_> {
         &self.metadata
     }
 
-    fn tensors(&self) -> &[apr::TensorInfo] {
+    fn tensors(&self) -> &[apr_registry::TensorInfo] {
         self.base.tensors()
     }
 
@@ -564,11 +564,11 @@ impl CheckpointReader for Gguf<'_> {
         self.base.stored(tensor)
     }
 
-    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> apr::Result<()> {
+    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> apr_registry::Result<()> {
         self.base.read_tensor(tensor, offset, buf)
     }
 
-    fn files(&self) -> &[apr::FileInfo] {
+    fn files(&self) -> &[apr_registry::FileInfo] {
         self.base.files()
     }
 
@@ -584,7 +584,7 @@ impl CheckpointReader for Gguf<'_> {
         &[]
     }
 
-    fn read_companion(&self, companion: usize) -> apr::Result<Vec<u8>> {
+    fn read_companion(&self, companion: usize) -> apr_registry::Result<Vec<u8>> {
         Err(apr_core::Companion::absent(companion))
     }
 

@@ -1,7 +1,6 @@
 //! What the key-value pairs of a GGUF file take in memory: a small multiple of the file, however many there are and however
 //! large the vocabulary.
 
-use apr::{CheckpointReader, Limits, PlanOptions, Result, Serial, TargetFormat};
 use apr_arch::Families;
 use apr_core::Sink;
 use apr_ops::convert::{ConvertOptions, plan};
@@ -9,6 +8,7 @@ use apr_ops::gguf::describe;
 use apr_ops::import::Architecture;
 use apr_ops::inspect::inspect;
 use apr_ops::view::View;
+use apr_registry::{CheckpointReader, Limits, PlanOptions, Result, Serial, TargetFormat};
 use apr_testkit::gguf::{GgufBuilder, GgufEntry};
 use apr_testkit::peak_memory;
 
@@ -40,7 +40,7 @@ impl Sink for Nowhere {
 }
 
 fn open(file: Vec<u8>) -> Box<dyn CheckpointReader> {
-    let reader = apr::open(file, "model", &Limits::default()).expect("a model");
+    let reader = apr_registry::open(file, "model", &Limits::default()).expect("a model");
     describe(reader, &Families::builtin(), &Architecture::Auto)
 }
 

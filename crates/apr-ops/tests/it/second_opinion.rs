@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use apr::{CheckpointReader, DType, Limits, PlanOptions, Serial, TargetFormat};
 use apr_ops::convert::{ConvertOptions, plan};
+use apr_registry::{CheckpointReader, DType, Limits, PlanOptions, Serial, TargetFormat};
 use apr_testkit::{FolderInMemory, locate};
 
 /// Runs the Python reader over an APR2 file, with the safetensors file it came from to compare with.
@@ -34,7 +34,7 @@ fn a_trained_model_is_the_same_to_both() {
     let Some(python) = locate::reference_python() else { return };
     let path = locate::fixture("tiny-llama/model.safetensors");
     let bytes = std::fs::read(&path).expect("the fixture is there");
-    let model = apr::open(bytes, "model.safetensors", &Limits::default()).expect("the fixture opens");
+    let model = apr_registry::open(bytes, "model.safetensors", &Limits::default()).expect("the fixture opens");
     for align_32 in [false, true] {
         let file = convert(&*model, &ConvertOptions::default(), align_32);
         assert_eq!(read_in_python(&python, &file, Some(&path)), "21 tensors, 0 files, as specified\n");
@@ -53,7 +53,7 @@ fn companions_large_and_small_keep_the_file_as_specified() {
         ("tokenizer.json", vec![b' '; 3 << 20]),
         ("tokenizer.model", vec![0xff; 77]),
     ]);
-    let model = apr::open_folder(&folder, &Limits::default()).expect("the folder opens");
+    let model = apr_registry::open_folder(&folder, &Limits::default()).expect("the folder opens");
     let file = convert(&model, &ConvertOptions::default(), false);
     assert_eq!(read_in_python(&python, &file, None), "21 tensors, 3 files, as specified\n");
 }

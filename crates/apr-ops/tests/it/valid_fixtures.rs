@@ -1,12 +1,12 @@
 //! Small files that other programs wrote (`fixtures/valid/make.py`).
 
-use apr::{CheckpointReader, Limits, Serial};
 use apr_ops::validate::{ValidateOptions, validate};
+use apr_registry::{CheckpointReader, Limits, Serial};
 use apr_testkit::locate;
 
 fn open(path: &str) -> Box<dyn CheckpointReader> {
     let bytes = std::fs::read(locate::fixture("valid").join(path)).expect("the fixture is there");
-    apr::open(bytes, path, &Limits::default()).expect("the fixture opens")
+    apr_registry::open(bytes, path, &Limits::default()).expect("the fixture opens")
 }
 
 fn bytes(reader: &dyn CheckpointReader, tensor: usize) -> Vec<u8> {

@@ -1,8 +1,8 @@
 //! What marking holds at once, whatever the model's size.
 
-use apr::{CheckpointReader, DType, FileInfo, FormatId, Metadata, Result, Serial, TensorInfo};
 use apr_core::{Companion, Container, Stored, StoredRange};
 use apr_ops::watermark::{Carriers, MarkKey, Marked, detect};
+use apr_registry::{CheckpointReader, DType, FileInfo, FormatId, Metadata, Result, Serial, TensorInfo};
 use apr_testkit::peak_memory;
 
 const MIB: usize = 1 << 20;

@@ -5,19 +5,19 @@
 
 use std::collections::BTreeMap;
 
-use apr::apr2::{Encrypt, Keys, WriteOptions};
-use apr::codec::Choice;
-use apr::crypto::{Argon2Costs, EncrBlock, Lock, Unlock};
-use apr::digest::TensorDigest;
-use apr::{
-    CheckpointReader, DType, MemoryFolder, OpenOptions, PlanOptions, Serial, TargetFormat, open_folder, open_in,
-};
 use apr_arch::Families;
 use apr_ops::convert::{ConvertOptions, TensorTarget, plan};
 use apr_ops::import::Architecture;
 use apr_ops::quantize::Unpacked;
 use apr_ops::view::View;
 use apr_ops::watermark::{Carriers, MarkKey, Marked};
+use apr_registry::apr2::{Encrypt, Keys, WriteOptions};
+use apr_registry::codec::Choice;
+use apr_registry::crypto::{Argon2Costs, EncrBlock, Lock, Unlock};
+use apr_registry::digest::TensorDigest;
+use apr_registry::{
+    CheckpointReader, DType, MemoryFolder, OpenOptions, PlanOptions, Serial, TargetFormat, open_folder, open_in,
+};
 use apr_testkit::FolderInMemory;
 use apr_testkit::locate::fixture;
 
@@ -190,7 +190,7 @@ fn a_view_shows_renamed_and_selected_tensors_however_they_are_stored() {
         view.select("model.layers.").expect("there are layers");
         view.rename(|_, name| Some(format!("x.{name}")));
         view.sort_by_key(|name| std::cmp::Reverse(name.to_owned()));
-        let info = apr::TensorInfo { name: "added".to_owned(), dtype: DType::U8, shape: vec![3].into() };
+        let info = apr_registry::TensorInfo { name: "added".to_owned(), dtype: DType::U8, shape: vec![3].into() };
         view.add(info, vec![1, 2, 3]);
         assert_shows(&view, &expected, what);
     });
@@ -224,7 +224,7 @@ fn llama_cpps_layout_is_made_of_weights_however_they_are_stored() {
 fn quantized_tensors_are_taken_apart_however_they_are_stored() {
     let folder = tiny_llama();
     let model = open_folder(&folder, options()).expect("a model");
-    let target = |info: &apr::TensorInfo| {
+    let target = |info: &apr_registry::TensorInfo| {
         let rows_are_blocks = info.shape.dims().len() == 2 && info.shape.row_len().is_multiple_of(32);
         rows_are_blocks.then(|| TensorTarget::from(DType::Q8_0))
     };
@@ -232,7 +232,7 @@ fn quantized_tensors_are_taken_apart_however_they_are_stored() {
     let mut file = Vec::new();
     let conversion = plan(&model, &options, &PlanOptions::new(TargetFormat::Apr2, "q.apr")).expect("a plan");
     conversion.run(&model, &mut file, &Serial, &()).expect("it is quantized");
-    let quantized = apr::open(file, "q.apr", OpenOptions::default()).expect("it was just written");
+    let quantized = apr_registry::open(file, "q.apr", OpenOptions::default()).expect("it was just written");
     assert!(Unpacked::is_needed(&*quantized));
     assert_same_over_every_storage(&*quantized, &FolderInMemory::default(), |reader, assert| {
         assert(&Unpacked::new(reader).expect("blocks with plain scales"));

@@ -21,9 +21,9 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn tiny_llama() -> Box<dyn apr::CheckpointReader> {
+fn tiny_llama() -> Box<dyn apr_registry::CheckpointReader> {
     let bytes = std::fs::read(locate::fixture("tiny-llama/model.safetensors")).expect("the fixture");
-    apr::open(bytes, "model.safetensors", &Limits::default()).expect("a model")
+    apr_registry::open(bytes, "model.safetensors", &Limits::default()).expect("a model")
 }
 
 #[test]

@@ -55,7 +55,7 @@ pub trait StreamingLoader {
 /// that a tensor is wanted of.
 ///
 /// ```
-/// use apr::{CheckpointWriter, DType, Limits, Metadata, Notes, Shape, StreamingLoader, TensorInfo, TensorLoader, apr2};
+/// use apr_registry::{CheckpointWriter, DType, Limits, Metadata, Notes, Shape, StreamingLoader, TensorInfo, TensorLoader, apr2};
 ///
 /// let tensors = [TensorInfo { name: "bias".into(), dtype: DType::U8, shape: Shape::from([2]) }];
 /// let mut writer = apr2::plan(&tensors, &Metadata::new(), Vec::new(), &apr2::WriteOptions::default())?;
@@ -67,7 +67,7 @@ pub trait StreamingLoader {
 /// let mut loader = TensorLoader::open(file, "model.apr", &Limits::default(), 1 << 20)?;
 /// loader.prefetch(&["bias"]);
 /// assert_eq!(loader.load_tensor("bias")?.bytes.as_ref(), [7, 8]);
-/// # Ok::<(), apr::Error>(())
+/// # Ok::<(), apr_registry::Error>(())
 /// ```
 pub struct TensorLoader {
     reader: Box<dyn CheckpointReader>,

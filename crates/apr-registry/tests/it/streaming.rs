@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use apr::{
+use apr_registry::{
     ByteSource, CheckpointReader, Code, DType, Error, IoCause, Limits, MemoryFolder, Metadata, Notes, Result,
     SourceSet, StreamingLoader, TensorInfo, TensorLoader, apr2,
 };
@@ -256,7 +256,7 @@ fn a_missing_shard_is_e007_for_its_tensors_only() {
 fn any_checkpoint_can_be_loaded_from() {
     let header = br#"{"bias":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
     let file = [&(header.len() as u64).to_le_bytes()[..], header, &[9; 8]].concat();
-    let reader = apr::open(file, "m.safetensors", &Limits::default()).expect("a sound file");
+    let reader = apr_registry::open(file, "m.safetensors", &Limits::default()).expect("a sound file");
     let mut loader = TensorLoader::new(reader, BUDGET);
     let bytes: Arc<[u8]> = loader.load_tensor("bias").expect("it is there").bytes;
     assert_eq!(bytes.as_ref(), [9; 8]);
@@ -277,19 +277,19 @@ fn a_broken_file_is_the_same_error_behind_few_reads() {
 #[test]
 fn a_folder_is_opened_by_its_manifest_and_a_shard_alone_says_so() {
     let folder = write(&three(), &Metadata::new(), Some(1000));
-    let reader = apr::open_folder(&folder, &Limits::default()).expect("one model");
+    let reader = apr_registry::open_folder(&folder, &Limits::default()).expect("one model");
     assert_eq!((reader.tensors().len(), reader.container().shard_count()), (3, 2));
     assert_eq!((reader.warnings(), reader.left_out()), (&[][..], &[][..]));
 
     let shard = folder.0["model-00002-of-00002.apr"].clone();
-    let alone = apr::open(shard, "model-00002-of-00002.apr", &Limits::default()).expect("a file of its own");
+    let alone = apr_registry::open(shard, "model-00002-of-00002.apr", &Limits::default()).expect("a file of its own");
     assert_eq!(alone.tensors().len(), 2);
     assert!(alone.warnings()[0].contains("shard 2 of 2 alone"), "{:?}", alone.warnings());
 
     let mut without = folder.clone();
     let manifest = without.0.remove("model.apr").expect("it was written");
-    let error = apr::open_folder(&without, &Limits::default()).map(drop).expect_err("no manifest");
+    let error = apr_registry::open_folder(&without, &Limits::default()).map(drop).expect_err("no manifest");
     assert!(error.to_string().contains("shard 1 of 2, and the folder has no manifest"), "{error}");
-    let error = apr::open(manifest, "model.apr", &Limits::default()).map(drop).expect_err("no folder");
+    let error = apr_registry::open(manifest, "model.apr", &Limits::default()).map(drop).expect_err("no folder");
     assert!(error.message().contains("the manifest of a sharded model"), "{error}");
 }

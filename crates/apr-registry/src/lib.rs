@@ -1,0 +1,45 @@
+//! The registry of formats: one way in and one way out for every model file.
+//!
+//! [`open`] looks at the bytes and picks the reader, [`open_folder`] does so for a Hugging Face folder with all that
+//! travels with the weights, and [`plan`] makes the writer for a target format. Everything in between is a
+//! [`CheckpointReader`] and a [`CheckpointWriter`]. [`StreamingLoader`] loads tensor by tensor with as few reads as can be.
+//!
+//! ```
+//! use apr_registry::{CheckpointReader, Limits};
+//!
+//! let header = br#"{"bias":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
+//! let mut file = (header.len() as u64).to_le_bytes().to_vec();
+//! file.extend_from_slice(header);
+//! file.extend_from_slice(&[0; 8]);
+//!
+//! let model = apr_registry::open(file, "model.safetensors", &Limits::default())?;
+//! assert_eq!(model.tensors()[0].name, "bias");
+//! # Ok::<(), apr_registry::Error>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod few_reads;
+mod folder;
+mod open;
+mod plan;
+mod streaming;
+
+pub use apr_core::{
+    ByteSource, CheckpointReader, CheckpointWriter, Code, DType, DTypeKind, Error, Escaped, FileInfo, FormatId,
+    HEAD_LEN, IoCause, Layout, Limits, Loss, MemoryFolder, Metadata, Notes, Pipeline, Result, Serial, Shape, Sink,
+    SourceSet, TensorInfo, digest, keys, read_vec, recognise,
+};
+#[cfg(feature = "typed")]
+pub use apr_format::aprn;
+#[cfg(feature = "compression")]
+pub use apr_format::codec;
+#[cfg(any(feature = "encryption", feature = "signing"))]
+pub use apr_format::crypto;
+pub use apr_format::{apr1, apr2, dialect};
+pub use apr_gguf as gguf;
+pub use apr_pytorch as pytorch;
+pub use apr_safetensors as safetensors;
+pub use folder::{FolderCheckpoint, open_folder, with_companions};
+pub use open::{OpenOptions, is_manifest, open, open_in};
+pub use plan::{PlanOptions, TargetFormat, plan};
+pub use streaming::{StreamingLoader, Tensor, TensorLoader};
