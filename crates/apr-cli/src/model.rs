@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use apr::{CheckpointReader, Error, FormatId, IoCause};
+use apr::{CheckpointReader, Convention, Error, IoCause};
 use apr_io::{FileSource, Spool, io_error, is_index, is_manifest};
 use apr_ops::gguf::describe;
 
@@ -86,7 +86,7 @@ pub(crate) fn look_with_companions(path: &Path, context: &Context) -> Outcome<Mo
 
 /// With the keys of a GGUF file understood.
 fn described(reader: Box<dyn CheckpointReader>, context: &Context) -> Outcome<Box<dyn CheckpointReader>> {
-    if reader.format() != FormatId::Gguf {
+    if reader.format().convention != Convention::LlamaCpp {
         return Ok(reader);
     }
     // An unknown name is reported where a family is needed.

@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::path::Path;
 
-use apr::{FileInfo, PlanOptions, Sink, TargetFormat};
+use apr::{FileInfo, Format, PlanOptions, Sink};
 use apr_io::{AtomicOutput, StreamSink, Target};
 
 use crate::Outcome;
@@ -23,17 +23,14 @@ impl Output {
     }
 
     /// Layout options for a path: a safetensors path without the extension is a folder.
-    pub(crate) fn plan_options(format: TargetFormat, path: Option<&Path>) -> PlanOptions {
-        let default = match format {
-            TargetFormat::Safetensors => "model.safetensors",
-            TargetFormat::Pytorch => "model.pt",
-            TargetFormat::Gguf => "model.gguf",
-            _ => "model.apr",
-        };
+    pub(crate) fn plan_options(format: &'static Format, path: Option<&Path>) -> PlanOptions {
+        let target = format.target.as_ref();
+        let default = target.map_or("model", |target| target.file_name);
         let Some(path) = path.filter(|path| !Self::is_stdout(path)) else { return PlanOptions::new(format, default) };
-        let named_so = path.extension().is_some_and(|extension| extension == "safetensors");
+        let extension = path.extension().and_then(|extension| extension.to_str());
+        let named_so = target.is_some_and(|target| extension.is_some_and(|known| target.extensions.contains(&known)));
         let is_file = (named_so && !path.is_dir()) || StreamSink::is_for(path);
-        if format == TargetFormat::Safetensors && !is_file {
+        if target.is_some_and(|target| target.folder) && !is_file {
             return PlanOptions { folder: true, ..PlanOptions::new(format, default) };
         }
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();

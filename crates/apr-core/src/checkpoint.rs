@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::digest::ChunkSums;
-use crate::{Container, DType, Error, FormatId, Metadata, Result, Shape, Sink, Stored};
+use crate::{Container, DType, Error, Format, Metadata, Result, Shape, Sink, Stored};
 
 /// A tensor as its format describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -79,7 +79,7 @@ pub struct Loss {
 /// pass on, and so does not compile.
 pub trait CheckpointReader: Send + Sync {
     /// The format of the bytes.
-    fn format(&self) -> FormatId;
+    fn format(&self) -> &'static Format;
 
     /// Metadata under the keys of [`keys`](crate::keys).
     fn metadata(&self) -> &Metadata;

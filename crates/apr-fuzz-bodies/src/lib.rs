@@ -11,7 +11,7 @@ use apr_ops::convert::{ConvertOptions, plan};
 use apr_ops::import::{Architecture, ImportOptions, prepare, restore};
 use apr_ops::inline::ValidationConfig;
 use apr_ops::validate::{Level, ValidateOptions, ValidateReport, validate};
-use apr_registry::{CheckpointReader, DType, FormatId, Limits, PlanOptions, Serial, Shape, TargetFormat, apr2};
+use apr_registry::{CheckpointReader, DType, Limits, PlanOptions, Serial, Shape, apr2};
 use apr_tensor::block::{can_dequantize, can_quantize, dequantize, quantize};
 
 pub use generated::{roundtrip_apr2, roundtrip_gguf};
@@ -120,7 +120,12 @@ fn use_reader(reader: &dyn CheckpointReader) {
     }
     assert!(validated.is_ok(), "what can be read can be validated");
     import(reader, &families);
-    for format in [TargetFormat::Apr2, TargetFormat::Safetensors, TargetFormat::Pytorch, TargetFormat::Gguf] {
+    for format in [
+        &apr_registry::apr2::FORMAT,
+        &apr_registry::safetensors::FORMAT,
+        &apr_registry::pytorch::FORMAT,
+        &apr_registry::gguf::FORMAT,
+    ] {
         let target = PlanOptions::new(format, NAME);
         let Ok(conversion) = plan(reader, &ConvertOptions::default(), &target) else { continue };
         let mut file = Vec::new();
@@ -137,20 +142,24 @@ fn use_reader(reader: &dyn CheckpointReader) {
 fn import(reader: &dyn CheckpointReader, families: &Families) {
     let options = ImportOptions { validation: ValidationConfig::relaxed(), ..ImportOptions::default() };
     let prepared = prepare(reader, families, &options).expect("companions can be read");
-    let target = PlanOptions::new(TargetFormat::Apr2, NAME);
+    let target = PlanOptions::new(&apr_registry::apr2::FORMAT, NAME);
     let Ok(conversion) = plan(&prepared.view, &ConvertOptions::default(), &target) else { return };
     let mut file = Vec::new();
     if conversion.validated_by(prepared.validator).run(&prepared.view, &mut file, &Serial, &()).is_ok() {
         let imported = apr_registry::open(file, NAME, &Limits::default()).expect("what was written can be read");
         let off = ValidationConfig::off();
-        let target = if reader.format() == FormatId::Gguf { TargetFormat::Gguf } else { TargetFormat::Safetensors };
+        let target = if reader.format() == &apr_registry::gguf::FORMAT {
+            &apr_registry::gguf::FORMAT
+        } else {
+            &apr_registry::safetensors::FORMAT
+        };
         let restored = restore(&*imported, families, &Architecture::Auto, target, off);
         // An export leaves out what an import could have added, though it was in the file.
-        if reader.format() != FormatId::Apr2 && reader.metadata().auxiliary_tensor().is_none() {
+        if reader.format() != &apr_registry::apr2::FORMAT && reader.metadata().auxiliary_tensor().is_none() {
             assert_same(reader, &restored.expect("what was imported can be exported").prepared.view);
         }
         // Other layouts than its own may not exist for what is not a model, but asking does no harm.
-        for target in [TargetFormat::Gguf, TargetFormat::Safetensors] {
+        for target in [&apr_registry::gguf::FORMAT, &apr_registry::safetensors::FORMAT] {
             if let Ok(foreign) = restore(&*imported, families, &Architecture::Auto, target, off) {
                 let view = &foreign.prepared.view;
                 (0..view.tensors().len()).for_each(|at| drop(bytes(view, at)));

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use apr_core::{
-    ByteSource, CheckpointReader, Companion, Container, ContainerFacts, Error, FileInfo, FormatId, KeyValues, Limits,
+    ByteSource, CheckpointReader, Companion, Container, ContainerFacts, Error, FileInfo, Format, KeyValues, Limits,
     Metadata, Result, Stored, StoredRange, TensorInfo, keys,
 };
 use serde_json::{Map, Value as Json, json};
@@ -198,8 +198,8 @@ impl ContainerFacts for GgufReader {
 }
 
 impl CheckpointReader for GgufReader {
-    fn format(&self) -> FormatId {
-        FormatId::Gguf
+    fn format(&self) -> &'static Format {
+        &crate::FORMAT
     }
 
     fn metadata(&self) -> &Metadata {

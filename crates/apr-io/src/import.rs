@@ -7,7 +7,7 @@ use apr_arch::Families;
 use apr_ops::convert::{ConvertOptions, ConvertReport, plan};
 use apr_ops::import::{Architecture, ImportError, ImportOptions, prepare};
 use apr_ops::inline::ValidationConfig;
-use apr_registry::{CheckpointReader, Code, DType, OpenOptions, PlanOptions, Sink, TargetFormat};
+use apr_registry::{CheckpointReader, Code, DType, OpenOptions, PlanOptions, Sink};
 
 use crate::{AtomicOutput, Interrupt, Sources, Target, Threads};
 
@@ -146,7 +146,7 @@ impl Job<'_> {
         let families = Families::builtin();
         let prepared = prepare(reader, &families, self.options)?;
         prepared.check()?;
-        let target = PlanOptions::new(TargetFormat::Apr2, self.file_name);
+        let target = PlanOptions::new(&apr_registry::apr2::FORMAT, self.file_name);
         let conversion = plan(&prepared.view, self.convert, &target)?.validated_by(prepared.validator);
         let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         let threads = Threads::new(threads, MEMORY, Interrupt::default())?;

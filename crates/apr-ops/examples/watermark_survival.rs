@@ -14,7 +14,7 @@ use std::thread;
 use apr_arch::{Families, FamilyModel};
 use apr_core::{Companion, Container, Stored, StoredRange};
 use apr_ops::watermark::{Carriers, Chips, Correlation, DetectReport, Frame, MAX_CHANCE, MarkKey, Marked, detect};
-use apr_registry::{CheckpointReader, DType, FileInfo, FormatId, Limits, Metadata, Serial, TensorInfo};
+use apr_registry::{CheckpointReader, DType, FileInfo, Format, Limits, Metadata, Serial, TensorInfo};
 use apr_tensor::block;
 use apr_tensor::cast::cast_values;
 use apr_tensor::element::widen_f32;
@@ -79,7 +79,7 @@ impl<'a> Copied<'a> {
 }
 
 impl CheckpointReader for Copied<'_> {
-    fn format(&self) -> FormatId {
+    fn format(&self) -> &'static Format {
         self.base.format()
     }
     fn metadata(&self) -> &Metadata {

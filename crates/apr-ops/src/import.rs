@@ -2,7 +2,7 @@
 //! that its tensors must pass (seed 001 §13).
 //!
 //! ```
-//! use apr_registry::{Limits, PlanOptions, Serial, TargetFormat};
+//! use apr_registry::{Limits, PlanOptions, Serial};
 //! use apr_arch::Families;
 //! use apr_ops::convert::{ConvertOptions, plan};
 //! use apr_ops::import::{ImportOptions, prepare};
@@ -15,7 +15,7 @@
 //!
 //! let families = Families::builtin();
 //! let prepared = prepare(&*model, &families, &ImportOptions::default())?;
-//! let target = PlanOptions::new(TargetFormat::Apr2, "model.apr");
+//! let target = PlanOptions::new(&apr_registry::apr2::FORMAT, "model.apr");
 //! let conversion = plan(&prepared.view, &ConvertOptions::default(), &target)?.validated_by(prepared.validator);
 //! let mut imported = Vec::new();
 //! let report = conversion.run(&prepared.view, &mut imported, &Serial, &())?;
@@ -26,7 +26,7 @@
 use std::sync::Arc;
 
 use apr_arch::{Contradiction, Families, FamilyModel, Mismatch, TensorNameMapper};
-use apr_registry::{CheckpointReader, DType, FormatId, Loss, Metadata, Result, TargetFormat, TensorInfo, keys};
+use apr_registry::{CheckpointReader, Convention, DType, Format, Loss, Metadata, Result, TensorInfo, keys};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -309,7 +309,7 @@ fn contradiction(reader: &dyn CheckpointReader, metadata: &Metadata, families: &
 
 /// GGUF files say what they are; one of a kind that is not known would be taken without any check.
 fn unknown_architecture(reader: &dyn CheckpointReader) -> Option<ValidationError> {
-    if reader.format() != FormatId::Gguf || reader.tensors().is_empty() {
+    if reader.format().convention != Convention::LlamaCpp || reader.tensors().is_empty() {
         return None;
     }
     let name = reader.metadata().text(keys::MODEL_TYPE).unwrap_or_default().to_owned();
@@ -471,7 +471,7 @@ pub fn restore<'a>(
     reader: &'a dyn CheckpointReader,
     families: &Families,
     architecture: &Architecture,
-    format: TargetFormat,
+    format: &'static Format,
     validation: ValidationConfig,
 ) -> Result<Foreign<'a>> {
     let Layout { view, dtypes, losses, warnings } = layout(reader, families, architecture, format)?;
@@ -512,18 +512,18 @@ fn layout<'a>(
     reader: &'a dyn CheckpointReader,
     families: &Families,
     architecture: &Architecture,
-    format: TargetFormat,
+    format: &'static Format,
 ) -> Result<Layout<'a>> {
-    match format {
-        TargetFormat::Gguf => {
+    match format.convention {
+        Convention::LlamaCpp => {
             let GgufExport { view, dtypes, losses, warnings } = gguf::to_gguf(reader, families, architecture)?;
             Ok(Layout { view, dtypes, losses, warnings })
         }
-        TargetFormat::Safetensors | TargetFormat::Pytorch if gguf::is_in_gguf_layout(reader) => {
+        Convention::Framework if gguf::is_in_gguf_layout(reader) => {
             let (Restored { view, losses, .. }, warnings) = gguf::from_gguf(reader, families, architecture)?;
             Ok(Layout { view, dtypes: Vec::new(), losses, warnings })
         }
-        TargetFormat::Apr1 => {
+        Convention::Whisper => {
             let view = for_apr1(reader, families, architecture)?;
             Ok(Layout { view, dtypes: Vec::new(), losses: Vec::new(), warnings: Vec::new() })
         }

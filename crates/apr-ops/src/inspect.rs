@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use apr_arch::{Description, FamilyModel};
 use apr_core::{Companion, FileInfo, StoredForm};
-use apr_registry::{CheckpointReader, DType, FormatId, Metadata, keys};
+use apr_registry::{CheckpointReader, DType, Format, Metadata, keys};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
@@ -16,7 +16,7 @@ pub struct InspectReport {
     /// What was opened.
     pub file: String,
     /// Its format.
-    pub format: FormatId,
+    pub format: &'static Format,
     /// Model family, where the file or its configuration names one.
     pub model_type: Option<String>,
     /// Container version, where the format has one.

@@ -2,7 +2,7 @@
 
 use apr_arch::FamilyModel;
 use apr_core::ExtentKind;
-use apr_registry::{CheckpointReader, Escaped, FormatId, Metadata, Result, TensorInfo, keys};
+use apr_registry::{CheckpointReader, Convention, Escaped, Format, Metadata, Result, TensorInfo, keys};
 use serde::Serialize;
 
 use crate::import::{COMPARED, expected_mels, filterbank_misfit, learn_from};
@@ -75,7 +75,7 @@ pub struct LintReport {
     /// What was opened.
     pub file: String,
     /// Its format.
-    pub format: FormatId,
+    pub format: &'static Format,
     /// The remarks, warnings first.
     pub remarks: Vec<Remark>,
 }
@@ -94,7 +94,7 @@ impl LintReport {
 /// E002 and E007 when padding can't be read.
 pub fn lint(reader: &dyn CheckpointReader, file: &str, model: Option<&FamilyModel<'_>>) -> Result<LintReport> {
     let mut remarks = Remarks::default();
-    let is_gguf = reader.format() == FormatId::Gguf;
+    let is_gguf = reader.format().convention == Convention::LlamaCpp;
     if is_gguf {
         gguf(reader, &mut remarks);
     } else {
@@ -139,7 +139,7 @@ fn metadata(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
 
 /// Whether the format's readers look for names and an alignment of their own, which are right there.
 fn has_conventions(reader: &dyn CheckpointReader) -> bool {
-    matches!(reader.format(), FormatId::Gguf | FormatId::Ggml)
+    matches!(reader.format().convention, Convention::LlamaCpp | Convention::Ggml)
 }
 
 /// What makes a GGUF file tell all about itself.
@@ -253,7 +253,7 @@ fn alignment(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
 }
 
 fn compression(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
-    if reader.format() != FormatId::Apr2 {
+    if !reader.format().target.is_some_and(|target| target.seals) {
         return;
     }
     let large = |(position, info): (usize, &TensorInfo)| {

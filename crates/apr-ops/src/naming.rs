@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 
 use apr_arch::{CANONICAL, Families, Family, FamilyModel, GGUF, HUGGING_FACE, Naming, ONNX};
-use apr_registry::{CheckpointReader, FormatId, Result, TargetFormat, keys};
+use apr_registry::{CheckpointReader, Convention, Format, Result, keys};
 use serde_json::{Map, Value, json};
 
 use crate::import::learn_from;
@@ -71,9 +71,13 @@ fn canonical_names(reader: &dyn CheckpointReader, model: &FamilyModel<'_>) -> Ve
 ///
 /// # Errors
 /// E007 and E008 when a companion can't be read.
-pub fn original<'a>(reader: &'a dyn CheckpointReader, families: &Families, target: TargetFormat) -> Result<View<'a>> {
+pub fn original<'a>(
+    reader: &'a dyn CheckpointReader,
+    families: &Families,
+    target: &'static Format,
+) -> Result<View<'a>> {
     let mut view = View::new(reader);
-    if target == TargetFormat::Apr2 {
+    if target.convention == Convention::Canonical {
         return Ok(view);
     }
     if let Some(names) = source_names(reader, families) {
@@ -101,7 +105,7 @@ pub fn derived_keys(reader: &dyn CheckpointReader) -> Result<Vec<String>> {
 /// Canonical name to source name; none where the checkpoint has the names of its source already.
 fn source_names(reader: &dyn CheckpointReader, families: &Families) -> Option<HashMap<String, String>> {
     let record = reader.metadata().object(NAMES);
-    if record.is_none() && reader.format() != FormatId::Apr2 {
+    if record.is_none() && reader.format().convention != Convention::Canonical {
         return None;
     }
     let exceptions = record.and_then(|record| record.get("exceptions")?.as_object());

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use apr_core::{Companion, Container, Shape, Stored, StoredRange};
-use apr_registry::{CheckpointReader, Error, FileInfo, FormatId, Metadata, Result, TensorInfo, keys};
+use apr_registry::{CheckpointReader, Error, FileInfo, Format, Metadata, Result, TensorInfo, keys};
 use serde_json::Value;
 
 use crate::gguf::transform::Change;
@@ -174,7 +174,7 @@ fn past_end(info: &TensorInfo, offset: u64) -> Error {
 }
 
 impl CheckpointReader for View<'_> {
-    fn format(&self) -> FormatId {
+    fn format(&self) -> &'static Format {
         self.base.format()
     }
 

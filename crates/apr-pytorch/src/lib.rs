@@ -91,6 +91,7 @@ mod archive;
 mod content;
 mod contents;
 mod flatten;
+mod format;
 mod input;
 mod legacy;
 mod options;
@@ -108,6 +109,7 @@ mod view;
 mod writer;
 mod zip;
 
+pub use format::{FORMAT, PICKLE, TAR, ZIP};
 pub use options::OpenOptions;
 pub use pickle::uses::{Action, Finding, Verdict};
 pub use plan::{WriteOptions, plan};

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
 use apr_core::{
-    ByteSource, CheckpointReader, Companion, Container, ContainerFacts, Error, Escaped, FileInfo, FormatId, Limits,
+    ByteSource, CheckpointReader, Companion, Container, ContainerFacts, Error, Escaped, FileInfo, Format, Limits,
     Metadata, Part, Result, Shape, Stored, StoredRange, Sum, TensorInfo, keys, read_vec,
 };
 use serde_json::{Map, Value};
@@ -279,8 +279,8 @@ impl ContainerFacts for PytorchReader {
 }
 
 impl CheckpointReader for PytorchReader {
-    fn format(&self) -> FormatId {
-        FormatId::Pytorch
+    fn format(&self) -> &'static Format {
+        &crate::FORMAT
     }
 
     fn metadata(&self) -> &Metadata {

@@ -1,11 +1,12 @@
 //! Hugging Face folders: weights, and the files that travel with them.
 
 use apr_core::{
-    ByteSource, CheckpointReader, Companion, Container, Error, FileInfo, FormatId, IoCause, Limits, Metadata, Result,
+    ByteSource, CheckpointReader, Companion, Container, Error, FileInfo, Format, IoCause, Limits, Metadata, Result,
     SourceSet, Stored, TensorInfo, keys, read_vec,
 };
 use serde_json::{Map, Value};
 
+use crate::formats::has_index;
 use crate::{OpenOptions, open_in};
 
 /// The file whose content becomes `model_type` and `architecture`.
@@ -67,7 +68,7 @@ pub fn with_companions(
     };
     let shard = checkpoint.inner.files().first().filter(|_| checkpoint.inner.files().len() == 1);
     // Parts of a split GGUF model need no index, and their reader tells what is missing, as that of .apr shards does.
-    let shard = shard.filter(|_| ![FormatId::Gguf, FormatId::Apr2].contains(&checkpoint.inner.format()));
+    let shard = shard.filter(|_| has_index(checkpoint.inner.format()));
     if let Some((number, count)) = shard.and_then(|file| shard_number(&file.name)) {
         checkpoint.warnings.push(format!("this is shard {number} of {count} alone; the index names the whole model"));
     }
@@ -227,7 +228,7 @@ fn hyperparameter(value: &Value, top: bool) -> Option<Value> {
 }
 
 impl CheckpointReader for FolderCheckpoint {
-    fn format(&self) -> FormatId {
+    fn format(&self) -> &'static Format {
         self.inner.format()
     }
 

@@ -18,16 +18,19 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod companions;
 mod few_reads;
 mod folder;
+mod formats;
 mod open;
 mod plan;
 mod streaming;
+mod unread;
 
 pub use apr_core::{
-    ByteSource, CheckpointReader, CheckpointWriter, Code, DType, DTypeKind, Error, Escaped, FileInfo, FormatId,
-    HEAD_LEN, IoCause, Layout, Limits, Loss, MemoryFolder, Metadata, Notes, Pipeline, Result, Serial, Shape, Sink,
-    SourceSet, TensorInfo, digest, keys, read_vec, recognise,
+    Alignments, ByteSource, CheckpointReader, CheckpointWriter, Code, Convention, DType, DTypeKind, Error, Escaped,
+    FileInfo, Format, HEAD_LEN, IoCause, Layout, Limits, Loss, MemoryFolder, Metadata, Notes, Pipeline, QuantizedTypes,
+    Result, Serial, Shape, Sink, SourceSet, Target, TensorInfo, digest, keys, read_vec,
 };
 #[cfg(feature = "typed")]
 pub use apr_format::aprn;
@@ -40,6 +43,6 @@ pub use apr_gguf as gguf;
 pub use apr_pytorch as pytorch;
 pub use apr_safetensors as safetensors;
 pub use folder::{FolderCheckpoint, open_folder, with_companions};
-pub use open::{OpenOptions, is_manifest, open, open_in};
-pub use plan::{PlanOptions, TargetFormat, plan};
+pub use open::{OpenOptions, is_manifest, open, open_in, recognise};
+pub use plan::{PlanOptions, formats, plan, target_by_extension, targets};
 pub use streaming::{StreamingLoader, Tensor, TensorLoader};

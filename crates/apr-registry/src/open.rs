@@ -1,14 +1,9 @@
 //! Bytes decide which reader opens a file; the extension only chooses whose error is shown.
 
-use apr_core::{
-    ByteSource, CheckpointReader, Error, FormatId, HEAD_LEN, Limits, Metadata, Result, SourceSet, read_vec, recognise,
-};
+use apr_core::{ByteSource, CheckpointReader, Error, Format, HEAD_LEN, Limits, Metadata, Result, SourceSet, read_vec};
 use apr_format::apr2::{self, Keys};
 
-use crate::folder::shard_number;
-
-/// Extensions that PyTorch checkpoints have.
-const PICKLED: [&str; 6] = ["pt", "pth", "bin", "ckpt", "pkl", "tar"];
+use crate::formats::{FORMATS, Registration};
 
 /// How to open: within which limits, and what to take on trust.
 #[derive(Debug, Clone, Default)]
@@ -39,7 +34,7 @@ impl From<&Self> for OpenOptions {
 impl OpenOptions {
     /// The keys as typed models take them: one password, one private key.
     #[cfg(all(feature = "typed", feature = "encryption"))]
-    fn aprn(&self) -> apr_format::aprn::LoadOptions {
+    pub(crate) fn aprn(&self) -> apr_format::aprn::LoadOptions {
         use apr_format::crypto::Unlock;
         let mut options = apr_format::aprn::LoadOptions::default();
         for key in &self.keys.unlock {
@@ -53,13 +48,36 @@ impl OpenOptions {
 
     #[cfg(all(feature = "typed", not(feature = "encryption")))]
     #[allow(clippy::unused_self, reason = "as with the feature")]
-    fn aprn(&self) -> apr_format::aprn::LoadOptions {
+    pub(crate) fn aprn(&self) -> apr_format::aprn::LoadOptions {
         apr_format::aprn::LoadOptions::default()
     }
 
-    fn pytorch(&self) -> apr_pytorch::OpenOptions {
+    pub(crate) fn pytorch(&self) -> apr_pytorch::OpenOptions {
         apr_pytorch::OpenOptions { classes: self.pickle_classes.clone(), ..apr_pytorch::OpenOptions::default() }
     }
+}
+
+/// The format that the first bytes of a file speak for: [`HEAD_LEN`] are enough, fewer may be too few.
+///
+/// ```
+/// let format = |head: &[u8]| apr_registry::recognise(head).map(|format| format.id);
+///
+/// assert_eq!(format(b"\x08\0\0\0\0\0\0\0{}      "), Some("safetensors"));
+/// assert_eq!(format(b"GGUF\x03\0\0\0"), Some("gguf"));
+/// assert_eq!(format(b"just some text"), None);
+/// ```
+#[must_use]
+pub fn recognise(head: &[u8]) -> Option<&'static Format> {
+    entry_of(head).map(|entry| entry.format)
+}
+
+fn entry_of(head: &[u8]) -> Option<&'static Registration> {
+    FORMATS.iter().find(|entry| (entry.format.recognises)(head))
+}
+
+/// The format whose files have this extension.
+fn entry_by_extension(extension: &str) -> Option<&'static Registration> {
+    FORMATS.iter().find(|entry| entry.format.extensions.contains(&extension))
 }
 
 /// Opens one file of any readable format.
@@ -71,54 +89,22 @@ pub fn open<S: ByteSource + 'static>(
     name: &str,
     options: impl Into<OpenOptions>,
 ) -> Result<Box<dyn CheckpointReader>> {
-    let options = options.into();
-    let limits = &options.limits;
     let head = read_vec(&source, 0, source.len().min(HEAD_LEN)).map_err(|error| error.in_file(name))?;
-    let hint = || match extension(name) {
-        "apr" => Some(FormatId::Apr2),
-        "safetensors" => Some(FormatId::Safetensors),
-        "gguf" => Some(FormatId::Gguf),
-        // The oldest pickles start with no mark of their own.
-        extension if PICKLED.contains(&extension) => Some(FormatId::Pytorch),
-        _ => None,
-    };
     if let Some(mistake) = mistaken_for_a_model(&head) {
         return Err(Error::format(mistake).in_file(name).at(0));
     }
-    match recognise(&head).or_else(hint) {
-        Some(FormatId::Apr2) if is_manifest(name, &head) => {
-            let message = "this is the manifest of a sharded model, which is opened where its shards are: in a folder";
-            Err(Error::format(message).in_file(name))
-        }
-        Some(FormatId::Apr2) => Ok(Box::new(open_apr2(source, name, limits, &options.keys)?)),
-        Some(FormatId::Apr1) => Ok(Box::new(apr_format::apr1::open(source, name, limits)?)),
-        Some(FormatId::AprDialect) => Ok(Box::new(apr_format::dialect::open(source, name, limits)?)),
-        Some(FormatId::Safetensors) => Ok(Box::new(apr_safetensors::open(source, name, limits)?)),
-        Some(FormatId::Gguf) => Ok(Box::new(apr_gguf::open(source, name, limits)?)),
-        Some(FormatId::Ggml) => Ok(Box::new(apr_gguf::ggml::open(source, name, limits, options.family.as_deref())?)),
-        Some(FormatId::Pytorch | FormatId::Zip | FormatId::Pickle | FormatId::Tar) => {
-            Ok(Box::new(apr_pytorch::open_with(source, name, limits, &options.pytorch())?))
-        }
-        #[cfg(feature = "typed")]
-        Some(FormatId::Aprn) => Ok(Box::new(apr_format::aprn::open(source, name, limits, &options.aprn())?)),
-        Some(other) => {
-            let message = format!("this is {}, which this version of apr does not read", other.name());
-            Err(Error::format(message).in_file(name))
-        }
-        None => Err(Error::format("this is no model format that apr knows").in_file(name).at(0)),
+    if is_manifest(name, &head) {
+        let message = "this is the manifest of a sharded model, which is opened where its shards are: in a folder";
+        return Err(Error::format(message).in_file(name));
     }
-}
-
-fn open_apr2<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits, keys: &Keys) -> Result<apr2::Apr2Reader> {
-    let mut reader = apr2::open_with_keys(source, name, limits, keys)?;
-    if reader.header().flags.contains(apr2::Flags::SHARDED) {
-        let which = match shard_number(name) {
-            Some((number, count)) => format!("shard {number} of {count}"),
-            None => "one of several shards".to_owned(),
-        };
-        reader.warn(format!("this is {which} alone; the manifest names the whole model"));
-    }
-    Ok(reader)
+    let Some(entry) = entry_of(&head).or_else(|| entry_by_extension(extension(name))) else {
+        return Err(Error::format("this is no model format that apr knows").in_file(name).at(0));
+    };
+    let Some(open) = entry.open else {
+        let message = format!("this is {}, which this version of apr does not read", entry.format.name);
+        return Err(Error::format(message).in_file(name));
+    };
+    open(Box::new(source), name, &options.into())
 }
 
 /// Whether a file is the manifest of a sharded APR2 model, by its name and its first bytes.
@@ -138,8 +124,8 @@ pub fn open_in(set: &dyn SourceSet, name: &str, options: impl Into<OpenOptions>)
     let source = set.open(name).map_err(|error| error.in_file(name))?;
     if extension(name) != "json" {
         let head = read_vec(&source, 0, source.len().min(HEAD_LEN)).map_err(|error| error.in_file(name))?;
-        if recognise(&head) == Some(FormatId::Gguf) {
-            return Ok(Box::new(apr_gguf::open_split(set, name, limits)?));
+        if let Some(open_set) = entry_of(&head).and_then(|entry| entry.open_set) {
+            return open_set(set, name, &options);
         }
         if is_manifest(name, &head) {
             let json = read_json(&source, limits).map_err(|error| error.in_file(name))?;
@@ -148,10 +134,12 @@ pub fn open_in(set: &dyn SourceSet, name: &str, options: impl Into<OpenOptions>)
         return open(source, name, options);
     }
     let json = read_json(&source, limits).map_err(|error| error.in_file(name))?;
-    if names_pickles(&json) {
-        return Ok(Box::new(apr_pytorch::open_index_with(&json, name, set, limits, &options.pytorch())?));
+    let open_index = shard_extension(&json).and_then(|extension| entry_by_extension(&extension)?.open_index);
+    match open_index {
+        Some(open_index) => open_index(&json, name, set, &options),
+        // The reader of the format that most of them are of tells what is wrong.
+        None => Ok(Box::new(apr_safetensors::open_index(&json, name, set, limits)?)),
     }
-    Ok(Box::new(apr_safetensors::open_index(&json, name, set, limits)?))
 }
 
 fn read_json(source: &dyn ByteSource, limits: &Limits) -> Result<Vec<u8>> {
@@ -159,11 +147,11 @@ fn read_json(source: &dyn ByteSource, limits: &Limits) -> Result<Vec<u8>> {
     read_vec(source, 0, source.len())
 }
 
-/// Whether the shards of an index are pickles; of anything else, the reader of safetensors tells what is wrong with it.
-fn names_pickles(index_json: &[u8]) -> bool {
-    let Ok(index) = Metadata::parse(index_json) else { return false };
-    let first = index.object("weight_map").and_then(|map| map.values().next()).and_then(|shard| shard.as_str());
-    first.is_some_and(|shard| PICKLED.contains(&extension(shard)))
+/// The extension of the shards that an index names.
+fn shard_extension(index_json: &[u8]) -> Option<String> {
+    let index = Metadata::parse(index_json).ok()?;
+    let shard = index.object("weight_map")?.values().next()?.as_str()?;
+    Some(extension(shard).to_owned())
 }
 
 /// What downloads leave behind in place of a model.

@@ -1,49 +1,27 @@
-//! Planning the output: the writer of the target format, and what happens to companions there.
+//! Planning the output.
 
-use apr_core::digest::ChunkSums;
-use apr_core::{CheckpointWriter, FileInfo, Layout, Loss, Metadata, Notes, Result, Sink, TensorInfo};
-use apr_format::apr1;
+use apr_core::{Alignments, CheckpointWriter, Error, Format, Metadata, Result, Target, TensorInfo};
 use apr_format::apr2::{self, CompanionFile};
-use apr_safetensors::Order;
 
-/// Formats that can be written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum TargetFormat {
-    /// The native container.
-    Apr2,
-    /// A safetensors file, shards with an index, or a folder.
-    Safetensors,
-    /// A PyTorch state dict.
-    Pytorch,
-    /// A GGUF file, or the parts of a split model.
-    Gguf,
-    /// The Whisper container of seed 002.
-    Apr1,
-    /// The typed container that the model came from.
-    #[cfg(feature = "typed")]
-    Aprn,
-}
+use crate::formats::FORMATS;
 
 /// How the output is laid out.
 #[derive(Debug, Clone)]
 pub struct PlanOptions {
-    /// The format.
-    pub format: TargetFormat,
+    /// The format, which must be one that is written.
+    pub format: &'static Format,
     /// Name of the file, which shards and index are named after.
     pub file_name: String,
     /// Write a folder: named files, companions beside the weights.
     pub folder: bool,
     /// Most bytes of tensors in a shard.
     pub shard_size: Option<u64>,
-    /// Align APR2 tensors to 32 bytes instead of 64.
-    pub align_32: bool,
-    /// How APR2 tensors are stored; `align_32` and `file_name` are the ones here.
-    pub apr2: apr2::WriteOptions,
-    /// The tensors come in the order of their first use; APR2 says so in its header.
-    pub streaming: bool,
-    /// Alignment of GGUF tensors in bytes; `None` for the source's, or 32.
+    /// What tensors are aligned to, in bytes; `None` for the format's own choice: 64 in APR2, the source's or 32 in GGUF.
     pub alignment: Option<u32>,
+    /// How APR2 tensors are stored; alignment, order and `file_name` are the ones here.
+    pub apr2: apr2::WriteOptions,
+    /// The tensors come in the order of their first use, and the file says so.
+    pub streaming: bool,
     /// Sort safetensors entries as its library does instead of keeping the source's order.
     pub canonical: bool,
 }
@@ -51,130 +29,127 @@ pub struct PlanOptions {
 impl PlanOptions {
     /// A single file with the format's defaults.
     #[must_use]
-    pub fn new(format: TargetFormat, file_name: impl Into<String>) -> Self {
+    pub fn new(format: &'static Format, file_name: impl Into<String>) -> Self {
         let file_name = file_name.into();
         Self {
             format,
             file_name,
             folder: false,
             shard_size: None,
-            align_32: false,
+            alignment: None,
             apr2: apr2::WriteOptions::default(),
             streaming: false,
-            alignment: None,
             canonical: false,
         }
     }
+
+    /// What the format can be written with.
+    ///
+    /// # Errors
+    /// E001 for a format that is only read.
+    pub fn target(&self) -> Result<&'static Target> {
+        let Format { name, target, .. } = self.format;
+        target.as_ref().ok_or_else(|| Error::format(format!("this version of apr reads {name}, and does not write it")))
+    }
+
+    /// Refuses options that the format does not have; the error calls them as the command line does.
+    ///
+    /// # Errors
+    /// E001 with the option and the formats that have it.
+    pub fn check(&self) -> Result<()> {
+        let target = self.target()?;
+        type Wish<'a> = (&'a str, bool, fn(&Target) -> bool);
+        let wanted: [Wish<'_>; 4] = [
+            ("--shard-size works", self.shard_size.is_some(), |target| target.shards),
+            ("--streaming works", self.streaming, |target| target.streaming),
+            ("--compress, --encrypt, --recipient and --sign work", self.apr2.seals(), |target| target.seals),
+            ("--align works", self.alignment.is_some(), |target| target.alignments != Alignments::Fixed),
+        ];
+        if let Some((what, _, has)) = wanted.into_iter().find(|(_, wanted, has)| *wanted && !has(target)) {
+            let others = targets().filter(|format| format.target.as_ref().is_some_and(has));
+            let others = others.map(|format| format.name).collect::<Vec<_>>().join(", ");
+            let message = format!("{what} for {others} output only, not for {}", self.format.name);
+            return Err(Error::format(message));
+        }
+        match (target.alignments, self.alignment) {
+            (Alignments::OneOf(known), Some(wanted)) if !known.contains(&wanted) => {
+                let known: Vec<String> = known.iter().map(u32::to_string).collect();
+                let message = format!("tensors of {} are aligned to {} bytes", self.format.name, known.join(" or "));
+                Err(Error::format(message))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The formats that are written.
+///
+/// ```
+/// assert!(apr_registry::targets().any(|format| format.id == "gguf"));
+/// ```
+pub fn targets() -> impl Iterator<Item = &'static Format> {
+    formats().filter(|format| format.target.is_some())
+}
+
+/// The format of outputs with this extension, which comes without the dot.
+#[must_use]
+pub fn target_by_extension(extension: &str) -> Option<&'static Format> {
+    targets().find(|format| format.target.is_some_and(|target| target.extensions.contains(&extension)))
+}
+
+/// All formats that have a name here, read or not.
+pub fn formats() -> impl Iterator<Item = &'static Format> {
+    FORMATS.iter().map(|entry| entry.format)
 }
 
 /// Plans the output for these tensors.
 ///
 /// # Errors
-/// E001 when the target can't hold a tensor, E008 when metadata exceed what it can address.
+/// E001 when the target can't hold a tensor or has no such option, E008 when metadata exceed what it can address.
 pub fn plan(
     tensors: &[TensorInfo],
     metadata: &Metadata,
     companions: Vec<CompanionFile>,
     options: &PlanOptions,
 ) -> Result<Box<dyn CheckpointWriter>> {
-    match options.format {
-        TargetFormat::Apr2 => {
-            let write_options = apr2::WriteOptions {
-                align_32: options.align_32,
-                streaming: options.streaming,
-                file_name: options.file_name.clone(),
-                ..options.apr2.clone()
-            };
-            match options.shard_size {
-                Some(size) => apr2::plan_shards(tensors, metadata, companions, &write_options, size),
-                None => Ok(Box::new(apr2::plan(tensors, metadata, companions, &write_options)?)),
-            }
-        }
-        TargetFormat::Safetensors => {
-            let write_options = apr_safetensors::WriteOptions {
-                file_name: options.file_name.clone(),
-                shard_size: options.shard_size,
-                order: if options.canonical { Order::Canonical } else { Order::AsGiven },
-                named_files: options.folder,
-            };
-            let weights = apr_safetensors::plan(tensors, metadata, &write_options)?;
-            Ok(Box::new(WithCompanions::new(weights, companions, options.folder)))
-        }
-        TargetFormat::Pytorch => {
-            let write_options =
-                apr_pytorch::WriteOptions { file_name: options.file_name.clone(), named_files: options.folder };
-            let weights = apr_pytorch::plan(tensors, metadata, &write_options)?;
-            Ok(Box::new(WithCompanions::new(weights, companions, options.folder)))
-        }
-        TargetFormat::Gguf => {
-            let write_options = apr_gguf::WriteOptions {
-                file_name: options.file_name.clone(),
-                alignment: options.alignment,
-                shard_size: options.shard_size,
-                named_files: options.folder,
-            };
-            let weights = apr_gguf::plan(tensors, metadata, &write_options)?;
-            Ok(Box::new(WithCompanions::new(weights, companions, options.folder)))
-        }
-        TargetFormat::Apr1 => {
-            let write_options = apr1::WriteOptions { file_name: options.file_name.clone() };
-            let weights = apr1::plan(tensors, metadata, &companions, &write_options)?;
-            Ok(Box::new(WithCompanions::new(weights, companions, options.folder)))
-        }
-        #[cfg(feature = "typed")]
-        TargetFormat::Aprn => {
-            let weights = apr_format::aprn::plan(tensors, metadata, &options.file_name)?;
-            Ok(Box::new(WithCompanions::new(weights, companions, false)))
-        }
-    }
+    options.check()?;
+    let entry = FORMATS.iter().find(|entry| entry.format == options.format);
+    let Some(plan) = entry.and_then(|entry| entry.plan) else {
+        return Err(Error::format(format!("this build of apr does not write {}", options.format.name)));
+    };
+    plan(tensors, metadata, companions, options)
 }
 
-/// Writes companions as files of their own after the weights, or reports them lost where there is no folder.
-struct WithCompanions<W> {
-    weights: W,
-    companions: Vec<CompanionFile>,
-    layout: Layout,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl<W: CheckpointWriter> WithCompanions<W> {
-    fn new(weights: W, companions: Vec<CompanionFile>, folder: bool) -> Self {
-        let mut layout = weights.layout().clone();
-        if folder {
-            let files = companions.iter();
-            layout.files.extend(files.map(|file| FileInfo { name: file.name.clone(), len: file.bytes.len() as u64 }));
-            return Self { weights, companions, layout };
+    #[test]
+    fn every_format_that_is_a_target_has_a_writer() {
+        for entry in FORMATS {
+            assert_eq!(entry.format.target.is_some(), entry.plan.is_some(), "{}", entry.format.id);
         }
-        layout.losses.extend(companions.into_iter().map(|file| Loss {
-            name: file.name,
-            what: "companion file".into(),
-            why: "a single file of weights holds no other files; write to a folder to keep it".into(),
-        }));
-        Self { weights, companions: Vec::new(), layout }
-    }
-}
-
-impl<W: CheckpointWriter> CheckpointWriter for WithCompanions<W> {
-    fn layout(&self) -> &Layout {
-        &self.layout
     }
 
-    fn wants_sums(&self) -> bool {
-        self.weights.wants_sums()
+    #[test]
+    fn every_format_has_a_name_of_its_own() {
+        let ids: std::collections::BTreeSet<&str> = formats().map(|format| format.id).collect();
+        assert_eq!(ids.len(), FORMATS.len());
     }
 
-    fn begin(&mut self, sink: &mut dyn Sink) -> Result<()> {
-        self.weights.begin(sink)
-    }
-
-    fn write_chunk(&mut self, sink: &mut dyn Sink, bytes: &[u8], sums: Option<ChunkSums>) -> Result<()> {
-        self.weights.write_chunk(sink, bytes, sums)
-    }
-
-    fn finish(&mut self, sink: &mut dyn Sink, notes: &Notes) -> Result<()> {
-        self.weights.finish(sink, notes)?;
-        self.companions.iter().try_for_each(|file| {
-            sink.next_file(&file.name)?;
-            sink.write_all(&file.bytes)
-        })
+    #[test]
+    fn options_that_a_format_lacks_are_refused() {
+        let sharded = PlanOptions { shard_size: Some(1), ..PlanOptions::new(&apr_pytorch::FORMAT, "model.pt") };
+        let odd = PlanOptions { alignment: Some(16), ..PlanOptions::new(&apr2::FORMAT, "model.apr") };
+        let read_only = PlanOptions::new(&apr_pytorch::ZIP, "model.zip");
+        let cases = [
+            (sharded, "--shard-size works for APR2, safetensors, GGUF output"),
+            (odd, "aligned to 32 or 64 bytes"),
+            (read_only, "does not write"),
+        ];
+        for (options, expected) in cases {
+            let error = plan(&[], &Metadata::new(), Vec::new(), &options).map(drop).unwrap_err();
+            assert!(error.message().contains(expected), "{error}");
+        }
     }
 }

@@ -58,6 +58,7 @@
 #![forbid(unsafe_code)]
 
 mod dtype;
+mod format;
 mod header;
 mod index;
 mod names;
@@ -69,6 +70,7 @@ mod text;
 mod writer;
 
 pub use dtype::{dtype_from_name, dtype_name};
+pub use format::FORMAT;
 pub use plan::{Order, WriteOptions, plan};
 pub use reader::{SafetensorsReader, open};
 pub use shards::open_index;

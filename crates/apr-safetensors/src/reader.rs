@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::fmt;
 
 use apr_core::{
-    ByteSource, CheckpointReader, Companion, Container, ContainerFacts, Error, Escaped, FileInfo, FormatId, Limits,
+    ByteSource, CheckpointReader, Companion, Container, ContainerFacts, Error, Escaped, FileInfo, Format, Limits,
     Metadata, Result, Stored, StoredRange, TensorInfo, keys, read_vec,
 };
 
@@ -216,8 +216,8 @@ impl ContainerFacts for SafetensorsReader {
 }
 
 impl CheckpointReader for SafetensorsReader {
-    fn format(&self) -> FormatId {
-        FormatId::Safetensors
+    fn format(&self) -> &'static Format {
+        &crate::FORMAT
     }
 
     fn metadata(&self) -> &Metadata {

@@ -8,7 +8,7 @@ mod options;
 use std::cell::RefCell;
 
 use apr_core::digest::{Crc32, Digest, TensorDigest};
-use apr_core::{CheckpointReader, CheckpointWriter, Code, Error, FormatId, Limits, Notes, Result, recognise};
+use apr_core::{CheckpointReader, CheckpointWriter, Code, Error, Limits, Notes, Result};
 use apr_format::apr2;
 use apr_format::aprn::{self, ModelType};
 use apr_format::crypto::SignBlock;
@@ -94,11 +94,13 @@ mod exports {
 
 fn open(bytes: Vec<u8>, options: &Options) -> Result<Box<dyn CheckpointReader>> {
     let limits = Limits::default();
-    match recognise(&bytes) {
-        Some(FormatId::Apr2) => Ok(Box::new(apr2::open_with_keys(bytes, "input", &limits, &options.keys())?)),
-        Some(FormatId::Safetensors) => Ok(Box::new(apr_safetensors::open(bytes, "input", &limits)?)),
-        _ => Err(Error::format("neither APR2 nor safetensors")),
+    if (apr2::FORMAT.recognises)(&bytes) {
+        return Ok(Box::new(apr2::open_with_keys(bytes, "input", &limits, &options.keys())?));
     }
+    if (apr_safetensors::FORMAT.recognises)(&bytes) {
+        return Ok(Box::new(apr_safetensors::open(bytes, "input", &limits)?));
+    }
+    Err(Error::format("neither APR2 nor safetensors"))
 }
 
 /// The facts that JavaScript compares with its own reading of the file.
@@ -130,7 +132,7 @@ fn inspect_file(bytes: Vec<u8>, options: &Options) -> Result<Value> {
         }));
     }
     check_file(&*reader)?;
-    Ok(json!({ "format": reader.format().name(), "tensors": tensors }))
+    Ok(json!({ "format": reader.format().name, "tensors": tensors }))
 }
 
 fn digest_of(bytes: &[u8]) -> Digest {

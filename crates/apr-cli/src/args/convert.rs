@@ -1,6 +1,7 @@
 use std::path::PathBuf;
 
-use apr::{DType, FormatId, TargetFormat};
+use apr::{DType, Format};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 
 use super::{ContainerArgs, RequantizeArgs};
@@ -15,6 +16,23 @@ fn parse_alignment(text: &str) -> Result<u32, String> {
     let alignment =
         text.parse().ok().filter(|alignment: &u32| alignment.is_power_of_two() && (8..=65536).contains(alignment));
     alignment.ok_or_else(|| "expected a power of two from 8 to 65536".to_owned())
+}
+
+/// The formats that options name, of those that are given.
+fn parse_format(formats: impl Iterator<Item = &'static Format>) -> impl TypedValueParser<Value = &'static Format> {
+    let mut formats: Vec<_> = formats.filter_map(|format| Some((format.option?, format))).collect();
+    formats.sort_by_key(|(option, _)| *option);
+    let values = formats.iter().map(|(option, format)| PossibleValue::new(option).help(format.about));
+    PossibleValuesParser::new(values.collect::<Vec<_>>()).map(move |name| {
+        let known = formats.iter().find(|(option, _)| *option == name);
+        // The parser lets nothing else through.
+        known.map_or(&apr::apr2::FORMAT, |(_, format)| format)
+    })
+}
+
+/// A format to write.
+pub(super) fn parse_target() -> impl TypedValueParser<Value = &'static Format> {
+    parse_format(apr::targets())
 }
 
 /// A SHA-256 digest.
@@ -62,8 +80,8 @@ pub(crate) struct ImportArgs {
     #[command(flatten)]
     pub(crate) requantize: RequantizeArgs,
     /// Refuse a source of another format
-    #[arg(long, value_enum, value_name = "FORMAT")]
-    pub(crate) from: Option<SourceFormat>,
+    #[arg(long, value_name = "FORMAT", value_parser = parse_format(apr::formats()))]
+    pub(crate) from: Option<&'static Format>,
     /// Licence of the model, where its files don't tell or tell a wrong one
     #[arg(long, value_name = "ID")]
     pub(crate) license: Option<String>,
@@ -94,8 +112,8 @@ pub(crate) struct ConvertArgs {
     #[arg(long, group = "look")]
     pub(crate) analyze_source: bool,
     /// Target format [default: by the output's extension]
-    #[arg(long, value_enum, value_name = "FORMAT")]
-    pub(crate) format: Option<ModelFormat>,
+    #[arg(long, value_name = "FORMAT", value_parser = parse_target())]
+    pub(crate) format: Option<&'static Format>,
     /// Cut .apr, safetensors or GGUF output into files of at most this many bytes of tensors, such as 5GB
     #[arg(long, value_name = "SIZE", value_parser = parse_shard_size)]
     pub(crate) shard_size: Option<u64>,
@@ -117,8 +135,8 @@ pub(crate) struct ExportArgs {
     #[command(flatten)]
     pub(crate) requantize: RequantizeArgs,
     /// Target format [default: by the output's extension; without one, a safetensors folder]
-    #[arg(long, value_enum, value_name = "FORMAT")]
-    pub(crate) format: Option<ModelFormat>,
+    #[arg(long, value_name = "FORMAT", value_parser = parse_target())]
+    pub(crate) format: Option<&'static Format>,
     /// Cut the output into files of at most this many bytes of tensors, such as 5GB
     #[arg(long, value_name = "SIZE", value_parser = parse_shard_size)]
     pub(crate) shard_size: Option<u64>,
@@ -151,63 +169,6 @@ impl Precision {
             Self::Bf16 => DType::BF16,
             Self::F8E4m3 => DType::F8_E4M3,
             Self::F8E5m2 => DType::F8_E5M2,
-        }
-    }
-}
-
-/// Formats that can be read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum SourceFormat {
-    /// The native container
-    Apr,
-    /// llama.cpp's formats before GGUF
-    Ggml,
-    /// llama.cpp's format
-    Gguf,
-    /// PyTorch checkpoints
-    Pytorch,
-    /// Hugging Face safetensors
-    Safetensors,
-}
-
-impl SourceFormat {
-    pub(crate) fn id(self) -> FormatId {
-        match self {
-            Self::Apr => FormatId::Apr2,
-            Self::Ggml => FormatId::Ggml,
-            Self::Gguf => FormatId::Gguf,
-            Self::Pytorch => FormatId::Pytorch,
-            Self::Safetensors => FormatId::Safetensors,
-        }
-    }
-}
-
-/// Formats that can be written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ModelFormat {
-    /// The native container
-    Apr,
-    /// The Whisper container of whisper-apr 0.1
-    Apr1,
-    /// The typed container of aprender, for models that came from one
-    Aprn,
-    /// llama.cpp's format
-    Gguf,
-    /// A PyTorch state dict
-    Pytorch,
-    /// Hugging Face safetensors
-    Safetensors,
-}
-
-impl ModelFormat {
-    pub(crate) fn target(self) -> TargetFormat {
-        match self {
-            Self::Apr => TargetFormat::Apr2,
-            Self::Apr1 => TargetFormat::Apr1,
-            Self::Aprn => TargetFormat::Aprn,
-            Self::Gguf => TargetFormat::Gguf,
-            Self::Pytorch => TargetFormat::Pytorch,
-            Self::Safetensors => TargetFormat::Safetensors,
         }
     }
 }

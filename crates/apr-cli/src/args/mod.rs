@@ -18,7 +18,7 @@ pub(crate) use container::{
     Compress, ContainerArgs, DecryptArgs, EditArgs, EncryptArgs, KeyPurpose, KeygenArgs, LicenseAction, SignArgs,
     VerifyArgs,
 };
-pub(crate) use convert::{ConvertArgs, ExportArgs, ImportArgs, ModelFormat, Precision, Sha256, WriteArgs};
+pub(crate) use convert::{ConvertArgs, ExportArgs, ImportArgs, Precision, Sha256, WriteArgs};
 pub(crate) use look::{DebugArgs, DiffArgs, ExplainArgs, InspectArgs, LintArgs, Sort, TensorsArgs, ValidateArgs};
 pub(crate) use quantize::{Dequantized, QuantizeArgs, QuantizeOptions, RequantizeArgs};
 pub(crate) use shard::{JoinArgs, ShardArgs};

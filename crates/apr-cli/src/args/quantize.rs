@@ -1,10 +1,10 @@
 use std::path::PathBuf;
 
-use apr::DType;
+use apr::{DType, Format};
 use apr_ops::quantize::{self, Scheme};
 use clap::{Args, ValueEnum};
 
-use super::{ModelFormat, WriteArgs};
+use super::WriteArgs;
 
 fn parse_scheme(name: &str) -> Result<Scheme, String> {
     Scheme::parse(name).map_err(|error| error.to_string())
@@ -94,8 +94,8 @@ pub(crate) struct QuantizeArgs {
     #[arg(long, value_name = "P")]
     pub(crate) prefix: Option<String>,
     /// Target format [default: by the output's extension]
-    #[arg(long, value_enum, value_name = "FORMAT")]
-    pub(crate) format: Option<ModelFormat>,
+    #[arg(long, value_name = "FORMAT", value_parser = super::convert::parse_target())]
+    pub(crate) format: Option<&'static Format>,
     /// Cut the output into files of at most this many bytes of tensors, such as 5GB
     #[arg(long, value_name = "SIZE", value_parser = super::convert::parse_shard_size)]
     pub(crate) shard_size: Option<u64>,

@@ -1,8 +1,7 @@
 use std::path::PathBuf;
 
+use apr::Format;
 use clap::{Args, Subcommand};
-
-use super::ModelFormat;
 
 /// What to do with a watermark.
 #[derive(Debug, Subcommand)]
@@ -29,8 +28,8 @@ pub(crate) struct EmbedArgs {
     #[arg(long, value_name = "X")]
     pub(crate) strength: Option<f64>,
     /// Target format [default: by the output's extension]
-    #[arg(long, value_enum, value_name = "FORMAT")]
-    pub(crate) format: Option<ModelFormat>,
+    #[arg(long, value_name = "FORMAT", value_parser = super::convert::parse_target())]
+    pub(crate) format: Option<&'static Format>,
     /// Replace what is there
     #[arg(short, long)]
     pub(crate) force: bool,

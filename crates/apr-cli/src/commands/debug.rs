@@ -115,7 +115,7 @@ impl Play {
         source.read_at(0, &mut head)?;
         play.size = source.len();
         play.magic = magic(&head);
-        play.format = recognise(&head).map(apr::FormatId::name);
+        play.format = recognise(&head).map(|format| format.name);
         match apr::open(source, &play.file, &context.options) {
             Ok(reader) => play.tell(&*reader, context)?,
             Err(error) => play.failure = Some(error),
@@ -124,7 +124,7 @@ impl Play {
     }
 
     fn tell(&mut self, reader: &dyn CheckpointReader, context: &Context) -> Outcome {
-        self.format = Some(reader.format().name());
+        self.format = Some(reader.format().name);
         self.header = reader.container().header_fields();
         self.tensors = Some(reader.tensors().len());
         let elements = reader.tensors().iter().map(|info| info.shape.elements().unwrap_or_default());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use apr::apr2::{Apr2Reader, Changes};
 use apr::gguf::KeyValue;
-use apr::{CheckpointReader, Error, Escaped, Metadata, PlanOptions, TargetFormat, keys};
+use apr::{CheckpointReader, Error, Escaped, Metadata, PlanOptions, keys};
 use apr_io::io_error;
 use apr_ops::convert::{ConvertError, ConvertOptions, plan};
 use apr_ops::tensors::parse_filter;
@@ -247,8 +247,8 @@ fn rewrite(
     view.rename(|_, name| changes.renames.get(name).cloned());
     let output = args.output.as_ref().unwrap_or(&args.model);
     let name = output.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let mut target = PlanOptions::new(TargetFormat::Apr2, name);
-    target.align_32 = reader.header().flags.alignment() == 32;
+    let mut target = PlanOptions::new(&apr::apr2::FORMAT, name);
+    target.alignment = u32::try_from(reader.header().flags.alignment()).ok();
     let conversion = plan(&view, &ConvertOptions::default(), &target)?;
     let bar = Bar::new(&context.printer, conversion.report().bytes_in);
     conversion.run(&view, &mut sink, &context.pipeline()?, &bar).map_err(|error| match error {

@@ -6,7 +6,7 @@ use apr::Error;
 
 use super::convert::{self, Request};
 use super::quantize::Wanted;
-use crate::args::{ContainerArgs, DecryptArgs, EncryptArgs, ModelFormat, QuantizeOptions, WriteArgs};
+use crate::args::{ContainerArgs, DecryptArgs, EncryptArgs, QuantizeOptions, WriteArgs};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::{Outcome, model};
@@ -51,7 +51,7 @@ fn rewrite(model: &Path, output: &Path, force: bool, container: ContainerArgs, c
     let request = Request {
         model,
         prefix: None,
-        format: Some(ModelFormat::Apr),
+        format: Some(&apr::apr2::FORMAT),
         write: &write,
         shard_size: None,
         align: None,

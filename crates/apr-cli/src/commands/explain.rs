@@ -119,7 +119,7 @@ fn model_facts(model: &ModelExplanation) -> Vec<(&'static str, String)> {
         told("Output", |description| &description.output),
         (!dimensions.is_empty()).then(|| ("Dimensions", dimensions.join(", "))),
         Some(("Size", format!("{parameters} parameters in {tensors} tensors{mostly}"))),
-        Some(("Format", model.format.name().to_owned())),
+        Some(("Format", model.format.name.to_owned())),
     ]
     .into_iter()
     .flatten()

@@ -69,7 +69,7 @@ fn render(out: &mut dyn Write, report: &InspectReport, args: &InspectArgs) -> io
     let line = |out: &mut dyn Write, label: &str, value: String| writeln!(out, "{label:<12} {value}");
     let told = report.model_type.as_deref().map_or_else(unknown, |family| Escaped(family).to_string());
     line(out, "Type:", report.family.as_ref().map_or(told, family_name))?;
-    line(out, "Format:", report.format.name().to_owned())?;
+    line(out, "Format:", report.format.name.to_owned())?;
     if let Some(version) = &report.version {
         line(out, "Version:", version.clone())?;
     }

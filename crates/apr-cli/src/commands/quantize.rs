@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use apr::{ByteSource, CheckpointReader, Code, DType, Error, Escaped, TargetFormat, read_vec};
+use apr::{ByteSource, CheckpointReader, Code, Convention, DType, Error, Escaped, Format, QuantizedTypes, read_vec};
 use apr_io::io_error;
 use apr_ops::convert::{ConvertOptions, QualityGate, TensorTarget};
 use apr_ops::quantize::{
@@ -58,7 +58,7 @@ impl Wanted<'_> {
         &self,
         view: &mut View<'_>,
         dtypes: Vec<Option<DType>>,
-        format: TargetFormat,
+        format: &'static Format,
         context: &Context,
     ) -> Outcome<ConvertOptions> {
         self.check()?;
@@ -67,8 +67,9 @@ impl Wanted<'_> {
     }
 
     /// Readers of GGUF files count on their norms in single precision: a cast is then one of the weights, as a scheme is.
-    fn for_format(&self, format: TargetFormat) -> Self {
-        let scheme = match self.precision.filter(|_| format == TargetFormat::Gguf && self.scheme.is_none()) {
+    fn for_format(&self, format: &'static Format) -> Self {
+        let scheme = match self.precision.filter(|_| format.convention == Convention::LlamaCpp && self.scheme.is_none())
+        {
             Some(DType::F32) => Some(Scheme::Fp32),
             Some(DType::F16) => Some(Scheme::Fp16),
             Some(DType::BF16) => Some(Scheme::Bf16),
@@ -81,7 +82,7 @@ impl Wanted<'_> {
         &self,
         view: &mut View<'_>,
         dtypes: Vec<Option<DType>>,
-        format: TargetFormat,
+        format: &'static Format,
         context: &Context,
     ) -> Outcome<ConvertOptions> {
         let mut warnings = Vec::new();
@@ -157,7 +158,7 @@ impl Wanted<'_> {
         Some(format!("{option} changed nothing: it weighs errors in blocks, and {scheme} has none"))
     }
 
-    fn quantization(&self, scheme: Scheme, format: TargetFormat, context: &Context) -> Outcome<Quantization> {
+    fn quantization(&self, scheme: Scheme, format: &'static Format, context: &Context) -> Outcome<Quantization> {
         let options = self.options;
         let overrides = options.tensor_type.iter();
         let usage = |error: Error| Failure::Usage(error.message().to_owned());
@@ -168,7 +169,7 @@ impl Wanted<'_> {
             overrides: overrides.collect::<Outcome<_>>()?,
             pure: options.pure,
             requantize: options.requantize,
-            casts: if format == TargetFormat::Gguf { Casts::Weights } else { Casts::Everything },
+            casts: if format.convention == Convention::LlamaCpp { Casts::Weights } else { Casts::Everything },
             ..Choices::new(scheme)
         };
         if scheme.kind() != SchemeKind::Blocks {
@@ -205,16 +206,19 @@ fn bits_per_weight(view: &View<'_>, targets: &[Option<TensorTarget>]) -> Option<
 }
 
 /// Refuses a scheme whose types the target format does not have.
-fn is_held(scheme: Scheme, format: TargetFormat) -> Outcome {
-    let advice = match (format, scheme.kind()) {
-        (TargetFormat::Gguf, _) if scheme.file_type().is_none() => {
+fn is_held(scheme: Scheme, format: &'static Format) -> Outcome {
+    let is_quantized = matches!(scheme.kind(), SchemeKind::Rows | SchemeKind::Blocks);
+    let Some(target) = format.target else { return Ok(()) };
+    let advice = match target.quantized {
+        QuantizedTypes::Ggml if scheme.file_type().is_none() => {
             format!("GGUF has no type like {scheme}: q8_0 and q4_0 are near int8 and int4, fp16 and bf16 are floats")
         }
-        (TargetFormat::Safetensors, SchemeKind::Rows | SchemeKind::Blocks) => format!(
-            "safetensors has no type like {scheme}: write an .apr or .gguf file; `apr export` makes integers and scales of it"
+        QuantizedTypes::Unpacked if is_quantized => format!(
+            "{} has no type like {scheme}: write an .apr or .gguf file; `apr export` makes integers and scales of it",
+            format.name
         ),
-        (TargetFormat::Pytorch, SchemeKind::Rows | SchemeKind::Blocks) => {
-            format!("a state dict has no type like {scheme}: write an .apr or .gguf file")
+        QuantizedTypes::None if is_quantized => {
+            format!("{} has no type like {scheme}: write an .apr or .gguf file", format.name)
         }
         _ => return Ok(()),
     };

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use apr::{CheckpointReader, FormatId, PlanOptions, TargetFormat};
+use apr::{CheckpointReader, PlanOptions};
 use apr_ops::convert::ConvertOptions;
 use apr_ops::import::Prepared;
 use apr_ops::inline::{InlineValidator, ValidationConfig};
@@ -10,7 +10,7 @@ use apr_ops::view::View;
 
 use super::convert::{self, Job, Request, write};
 use super::quantize::Wanted;
-use crate::args::{ContainerArgs, JoinArgs, ModelFormat, QuantizeOptions, ShardArgs, WriteArgs};
+use crate::args::{ContainerArgs, JoinArgs, QuantizeOptions, ShardArgs, WriteArgs};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::model::Model;
@@ -21,7 +21,7 @@ use crate::{Outcome, model};
 pub(super) fn shard(args: &ShardArgs, context: &Context) -> Outcome {
     let write_args = write_args(&args.output, args.force, args.dry_run);
     let model = model::open(&args.model, context)?;
-    if model.reader.format() == FormatId::Apr2 {
+    if model.reader.format() == &apr::apr2::FORMAT {
         let target = PlanOptions { shard_size: Some(args.size), ..as_it_is(&*model.reader, &args.output) };
         return copy(&model, &write_args, &target, context);
     }
@@ -30,7 +30,7 @@ pub(super) fn shard(args: &ShardArgs, context: &Context) -> Outcome {
     let request = Request {
         model: &args.model,
         prefix: None,
-        format: Some(ModelFormat::Apr),
+        format: Some(&apr::apr2::FORMAT),
         write: &write_args,
         shard_size: Some(args.size),
         align: None,
@@ -81,9 +81,9 @@ fn write_args(output: &Path, force: bool, dry_run: bool) -> WriteArgs {
 fn as_it_is(reader: &dyn CheckpointReader, output: &Path) -> PlanOptions {
     let features = reader.container().features();
     PlanOptions {
-        align_32: features.alignment == Some(32),
+        alignment: features.alignment.and_then(|alignment| alignment.try_into().ok()),
         streaming: features.streaming,
-        ..Output::plan_options(TargetFormat::Apr2, Some(output))
+        ..Output::plan_options(&apr::apr2::FORMAT, Some(output))
     }
 }
 

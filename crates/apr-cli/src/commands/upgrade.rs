@@ -1,13 +1,13 @@
 //! `apr upgrade`: the conversion of older APR files, and what it changes.
 
-use apr::{CheckpointReader, Error, FormatId};
+use apr::{CheckpointReader, Error};
 use apr_ops::counted;
 use serde_json::Value;
 
 use super::convert::{self, Request};
 use super::quantize::Wanted;
 use crate::Outcome;
-use crate::args::{ContainerArgs, ModelFormat, QuantizeOptions, UpgradeArgs, WriteArgs};
+use crate::args::{ContainerArgs, QuantizeOptions, UpgradeArgs, WriteArgs};
 use crate::context::Context;
 
 /// Writes an older file as an `.apr` file of today. What is wrong with the model was wrong before: it is reported
@@ -26,7 +26,7 @@ pub(super) fn run(args: &UpgradeArgs, context: &Context) -> Outcome {
         &Request {
             model: &args.old,
             prefix: None,
-            format: Some(ModelFormat::Apr),
+            format: Some(&apr::apr2::FORMAT),
             write: &write,
             shard_size: None,
             align: None,
@@ -45,18 +45,17 @@ pub(super) fn run(args: &UpgradeArgs, context: &Context) -> Outcome {
 /// E001 where there is nothing to upgrade.
 fn changes(reader: &dyn CheckpointReader) -> Result<Vec<String>, Error> {
     let format = reader.format();
-    match format {
-        FormatId::Apr1 | FormatId::Aprn | FormatId::AprDialect => {}
-        FormatId::Apr2 => return Err(Error::format("this is APR2 already; there is nothing to upgrade")),
-        other => {
-            let message = format!("this is {}, no older APR format; `apr import` packs it", other.name());
-            return Err(Error::format(message));
-        }
+    if format == &apr::apr2::FORMAT {
+        return Err(Error::format("this is APR2 already; there is nothing to upgrade"));
+    }
+    if ![&apr::apr1::FORMAT, &apr::aprn::FORMAT, &apr::dialect::FORMAT].contains(&format) {
+        let message = format!("this is {}, no older APR format; `apr import` packs it", format.name);
+        return Err(Error::format(message));
     }
     let header = reader.container().header_fields();
     let program = header.get("program").and_then(Value::as_str);
     let program = program.map_or_else(String::new, |program| format!(" of {program}"));
-    let mut changes = vec![format!("format: {}{program} -> APR2 2.0.0", format.name())];
+    let mut changes = vec![format!("format: {}{program} -> APR2 2.0.0", format.name)];
     changes.extend(recoded(reader));
     let before = if reader.container().checksum().is_some() { "a CRC-32" } else { "no checksum" };
     changes.push(format!("integrity: {before} -> a CRC-32, and a BLAKE3 digest for each tensor"));
@@ -65,7 +64,7 @@ fn changes(reader: &dyn CheckpointReader) -> Result<Vec<String>, Error> {
 
 /// Tensors that get another layout, by the dtype that they get.
 fn recoded(reader: &dyn CheckpointReader) -> Vec<String> {
-    if reader.format() == FormatId::Aprn {
+    if reader.format() == &apr::aprn::FORMAT {
         // What is stored of its arrays is the packed payload; they are taken out as they are.
         return Vec::new();
     }

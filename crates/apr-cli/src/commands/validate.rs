@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::Path;
 
-use apr::pytorch::{Action, ScanReport, Verdict, scan};
-use apr::{ByteSource, Code, Error, Escaped, FormatId, HEAD_LEN, Sink, recognise};
+use apr::pytorch::{Action, PICKLE, ScanReport, TAR, Verdict, ZIP, scan};
+use apr::{ByteSource, Code, Error, Escaped, HEAD_LEN, Sink, recognise};
 use apr_io::{AtomicOutput, StreamSink, Target, io_error};
 use apr_ops::sarif;
 use apr_ops::shards::validate_all;
@@ -91,7 +91,7 @@ fn scan_pickles(args: &ValidateArgs, error: Error, context: &Context) -> Outcome
     let mut head = vec![0; usize::try_from(source.len().min(HEAD_LEN)).unwrap_or_default()];
     source.read_at(0, &mut head)?;
     // Bytes of another format would be read as opcodes that nobody meant.
-    if !matches!(recognise(&head), None | Some(FormatId::Zip | FormatId::Pickle | FormatId::Tar)) {
+    if recognise(&head).is_some_and(|format| ![&ZIP, &PICKLE, &TAR].contains(&format)) {
         return Err(error.into());
     }
     let scan = scan(source, &path.display().to_string(), &context.options.limits)?;

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-use apr::{CheckpointReader, Escaped, Loss, TargetFormat};
+use apr::{CheckpointReader, Convention, Escaped, Format, Loss};
 use apr_io::io_error;
 use apr_ops::convert::{ConvertError, ConvertOptions, plan};
 use apr_ops::gguf::{is_in_gguf_layout, restore as hugging_face_layout};
@@ -15,7 +15,7 @@ use apr_ops::watermark::{Carriers, DetectReport, EmbedReport, MarkKey, Marked, d
 use apr_ops::{counted, grouped};
 use serde::Serialize;
 
-use super::convert::target_format;
+use super::convert::{holds_tokenizer, target_format};
 use crate::args::{DetectArgs, EmbedArgs, WatermarkAction};
 use crate::context::Context;
 use crate::failure::Failure;
@@ -50,7 +50,7 @@ fn embed(args: &EmbedArgs, context: &Context) -> Outcome {
     let format = target_format(args.format, Some(&args.output))?;
     let target = Output::plan_options(format, Some(&args.output));
     let model = match format {
-        TargetFormat::Gguf => model::open_with_companions(&args.model, context)?,
+        format if holds_tokenizer(format) => model::open_with_companions(&args.model, context)?,
         _ => model::open(&args.model, context)?,
     };
     if is_in_gguf_layout(&*model.reader) {
@@ -89,10 +89,10 @@ fn embed(args: &EmbedArgs, context: &Context) -> Outcome {
 }
 
 /// The marked model as its target format has it.
-fn prepared<'a>(marked: &'a Marked<'_>, format: TargetFormat, context: &Context) -> Outcome<Foreign<'a>> {
+fn prepared<'a>(marked: &'a Marked<'_>, format: &'static Format, context: &Context) -> Outcome<Foreign<'a>> {
     let (families, architecture, validation) =
         (context.families()?, context.architecture()?, ValidationConfig::integrity());
-    if format != TargetFormat::Apr2 {
+    if format.convention != Convention::Canonical {
         return Ok(restore(marked, families, &architecture, format, validation)?);
     }
     let options = ImportOptions { architecture, validation, license: None };

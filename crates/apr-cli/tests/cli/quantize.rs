@@ -478,7 +478,7 @@ fn a_scheme_that_the_format_has_no_type_for_is_refused() {
         ("int8", "q.gguf", "GGUF has no type like int8: q8_0"),
         ("f8_e4m3", "q.gguf", "GGUF has no type like f8_e4m3"),
         ("q8_0", "q.safetensors", "safetensors has no type like q8_0: write an .apr or .gguf file"),
-        ("int4", "q.pt", "a state dict has no type like int4"),
+        ("int4", "q.pt", "PyTorch has no type like int4"),
     ] {
         for line in ["quantize m --type", "convert m --quantize", "export m --quantize"] {
             sandbox.apr(&format!("{line} {scheme} -o {output}")).fails(2, &[what]);

@@ -5,7 +5,7 @@ use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use apr_core::{ByteSource, DType, Error, FormatId, Limits, Metadata, Result, Shape, TensorInfo, json, keys, read_vec};
+use apr_core::{ByteSource, DType, Error, Limits, Metadata, Result, Shape, TensorInfo, json, keys, read_vec};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -55,7 +55,7 @@ pub(super) fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Parts> {
         metadata.set(keys::MEL_FILTERBANK, json!({ "tensor": keys::MEL_FILTERBANK_TENSOR }));
     }
     Ok(Parts {
-        format: FormatId::Apr1,
+        format: &super::FORMAT,
         metadata,
         tensors,
         header: json!({

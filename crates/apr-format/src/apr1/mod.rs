@@ -46,6 +46,7 @@
 //! # Ok::<(), apr_core::Error>(())
 //! ```
 
+mod format;
 mod hyperparameters;
 mod indexed;
 mod vocabulary;
@@ -57,6 +58,7 @@ use alloc::boxed::Box;
 use apr_core::{ByteSource, Error, Limits, Result};
 
 pub use crate::older::OlderReader as Apr1Reader;
+pub use format::FORMAT;
 pub use writer::{Apr1Writer, WriteOptions, plan};
 
 /// First bytes of a file.

@@ -5,7 +5,7 @@ use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
 
-use apr_core::{ByteSource, DType, Error, FormatId, Limits, Metadata, Result, Shape, TensorInfo, keys, read_vec};
+use apr_core::{ByteSource, DType, Error, Limits, Metadata, Result, Shape, TensorInfo, keys, read_vec};
 use serde_json::json;
 
 use super::hyperparameters::Hyperparameters;
@@ -114,7 +114,7 @@ pub(super) fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Parts> {
     }
     let quantization = QUANTIZATIONS[usize::from(header.quantization)];
     Ok(Parts {
-        format: FormatId::Apr1,
+        format: &super::FORMAT,
         metadata,
         tensors,
         header: json!({

@@ -42,6 +42,7 @@ mod belt;
 mod companion;
 mod encode;
 mod encrypt;
+mod format;
 mod header;
 mod index;
 mod layout;
@@ -60,6 +61,7 @@ mod writer;
 pub use companion::CompanionFile;
 #[cfg(feature = "encryption")]
 pub use encrypt::Encrypt;
+pub use format::FORMAT;
 pub use header::{Flags, Header, MAGIC};
 pub use layout::FOOTER_LEN;
 pub use manifest::{Contents, Manifest, ShardEntry, is_manifest};

@@ -72,6 +72,30 @@ impl WriteOptions {
         false
     }
 
+    /// Whether tensors are to be encrypted.
+    #[must_use]
+    pub fn encrypts(&self) -> bool {
+        #[cfg(feature = "encryption")]
+        return self.encryption.is_some();
+        #[cfg(not(feature = "encryption"))]
+        false
+    }
+
+    /// Whether the file is to be signed.
+    #[must_use]
+    pub fn signs(&self) -> bool {
+        #[cfg(feature = "signing")]
+        return !self.signers.is_empty();
+        #[cfg(not(feature = "signing"))]
+        false
+    }
+
+    /// Whether tensors are to be compressed, encrypted or signed.
+    #[must_use]
+    pub fn seals(&self) -> bool {
+        self.compresses() || self.encrypts() || self.signs()
+    }
+
     /// Whether metadata are to be encrypted.
     pub(super) fn hides_metadata(&self) -> bool {
         #[cfg(feature = "encryption")]

@@ -11,7 +11,7 @@ use core::ops::Range;
 use apr_core::digest::Digest;
 use apr_core::{
     ByteSource, CheckpointReader, Code, Companion, Container, ContainerFacts, DType, Encoded, Error, Extent,
-    ExtentKind, Features, FileChecksum, FileInfo, FormatId, Limits, Metadata, ReadEncoded, Result, Signed, Stored,
+    ExtentKind, Features, FileChecksum, FileInfo, Format, Limits, Metadata, ReadEncoded, Result, Signed, Stored,
     StoredRange, TensorInfo, keys, read_vec,
 };
 use serde_json::{Value, json};
@@ -300,8 +300,8 @@ impl ReadEncoded for Apr2Reader {
 }
 
 impl CheckpointReader for Apr2Reader {
-    fn format(&self) -> FormatId {
-        FormatId::Apr2
+    fn format(&self) -> &'static Format {
+        &super::FORMAT
     }
 
     fn metadata(&self) -> &Metadata {

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 
 use apr_core::{
     ByteSource, CheckpointReader, Code, Companion, Container, ContainerFacts, Error, Escaped, Features, FileInfo,
-    FormatId, IoCause, Limits, Metadata, Result, Signed, SourceSet, Stored, StoredRange, TensorInfo, keys,
+    Format, IoCause, Limits, Metadata, Result, Signed, SourceSet, Stored, StoredRange, TensorInfo, keys,
 };
 use once_cell::race::OnceBox;
 use serde_json::{Value, json};
@@ -318,8 +318,8 @@ impl ShardedApr2 {
 }
 
 impl CheckpointReader for ShardedApr2 {
-    fn format(&self) -> FormatId {
-        FormatId::Apr2
+    fn format(&self) -> &'static Format {
+        &super::FORMAT
     }
 
     fn metadata(&self) -> &Metadata {

@@ -43,6 +43,7 @@
 mod andon;
 pub mod bincode;
 mod container;
+mod format;
 mod header;
 mod layouts;
 mod load_options;
@@ -56,6 +57,7 @@ mod typed;
 mod writer;
 
 pub use andon::{Andon, Signal};
+pub use format::FORMAT;
 pub use header::{Compression, Flags, Header, MAGIC};
 pub use load_options::LoadOptions;
 pub use metadata::{License, LicenseTier, ModelCard, ModelMetadata};

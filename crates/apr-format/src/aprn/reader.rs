@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use apr_core::{
     ByteSource, CheckpointReader, Companion, ContainerFacts, DType, Error, Extent, ExtentKind, Features, FileChecksum,
-    FileInfo, FormatId, Limits, Metadata, Result, Stored, StoredRange, TensorInfo, keys,
+    FileInfo, Format, Limits, Metadata, Result, Stored, StoredRange, TensorInfo, keys,
 };
 use serde_json::{Map, Value, json};
 
@@ -286,8 +286,8 @@ impl ContainerFacts for AprnReader {
 }
 
 impl CheckpointReader for AprnReader {
-    fn format(&self) -> FormatId {
-        FormatId::Aprn
+    fn format(&self) -> &'static Format {
+        &super::FORMAT
     }
 
     fn metadata(&self) -> &Metadata {

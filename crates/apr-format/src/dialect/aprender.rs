@@ -6,7 +6,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use apr_core::digest::Crc32;
-use apr_core::{ByteSource, DType, Error, FormatId, Limits, Metadata, Result, Shape, TensorInfo, keys, read_vec};
+use apr_core::{ByteSource, DType, Error, Limits, Metadata, Result, Shape, TensorInfo, keys, read_vec};
 use serde_json::{Value, json};
 
 use super::{MAGIC_0_20, dtype, metadata};
@@ -145,7 +145,7 @@ pub(super) fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Parts> {
     warnings.extend(index_warnings);
     let metadata_end = header.metadata_offset + u64::from(header.metadata_size);
     Ok(Parts {
-        format: FormatId::AprDialect,
+        format: &super::FORMAT,
         metadata: metadata::translated(metadata),
         tensors,
         header: json!({

@@ -35,6 +35,7 @@
 
 mod aprender;
 mod dtype;
+mod format;
 mod metadata;
 mod whisper;
 
@@ -43,6 +44,8 @@ use alloc::boxed::Box;
 use apr_core::{ByteSource, Error, Limits, Result};
 
 pub use crate::older::OlderReader as DialectReader;
+pub use format::FORMAT;
+
 use crate::older::Parts;
 
 /// First bytes of the dialects, but for that of aprender 0.20, which has those of APR2.

@@ -5,7 +5,7 @@ use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use apr_core::{ByteSource, DType, Error, FormatId, Limits, Metadata, Result, Shape, TensorInfo, keys, read_vec};
+use apr_core::{ByteSource, DType, Error, Limits, Metadata, Result, Shape, TensorInfo, keys, read_vec};
 use serde_json::{Map, Value, json};
 
 use super::aprender;
@@ -111,7 +111,7 @@ pub(super) fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Parts> {
     metadata.set(keys::MODEL_TYPE, family.unwrap_or("unknown"));
     metadata.set(keys::ARCHITECTURE, described(&architecture)?);
     Ok(Parts {
-        format: FormatId::AprDialect,
+        format: &super::FORMAT,
         metadata,
         header: json!({
             "program": "whisper-apr 0.3",

@@ -5,7 +5,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use apr_core::{ByteSource, Error, Escaped, Extent, ExtentKind, FileChecksum, FormatId, Metadata, Result, TensorInfo};
+use apr_core::{ByteSource, Error, Escaped, Extent, ExtentKind, FileChecksum, Format, Metadata, Result, TensorInfo};
 use serde_json::Value;
 
 use super::Encoding;
@@ -35,7 +35,7 @@ pub(crate) struct Section {
 /// What the front of a file says.
 #[derive(Debug)]
 pub(crate) struct Parts {
-    pub(crate) format: FormatId,
+    pub(crate) format: &'static Format,
     pub(crate) metadata: Metadata,
     pub(crate) tensors: Vec<Entry>,
     pub(crate) header: Value,

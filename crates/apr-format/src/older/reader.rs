@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use apr_core::{
-    ByteSource, CheckpointReader, Companion, Container, ContainerFacts, Error, FileChecksum, FileInfo, FormatId,
+    ByteSource, CheckpointReader, Companion, Container, ContainerFacts, Error, FileChecksum, FileInfo, Format,
     Metadata, Result, Stored, StoredRange, TensorInfo,
 };
 use serde_json::Value;
@@ -20,7 +20,7 @@ use super::{Encoding, Parts};
 /// Tensor positions given to its methods must be below the number of [`tensors`](CheckpointReader::tensors).
 pub struct OlderReader {
     source: Box<dyn ByteSource>,
-    format: FormatId,
+    format: &'static Format,
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
     places: Vec<(StoredRange, Encoding)>,
@@ -69,7 +69,7 @@ impl ContainerFacts for OlderReader {
 }
 
 impl CheckpointReader for OlderReader {
-    fn format(&self) -> FormatId {
+    fn format(&self) -> &'static Format {
         self.format
     }
 

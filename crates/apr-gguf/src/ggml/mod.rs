@@ -37,6 +37,7 @@
 mod block;
 mod cursor;
 mod detect;
+mod format;
 mod layout;
 mod metadata;
 mod reader;
@@ -45,6 +46,7 @@ mod tensor;
 mod vocabulary;
 mod walk;
 
+pub use format::FORMAT;
 pub use layout::architectures;
 pub use reader::{GgmlReader, open};
 pub use vocabulary::Representation;

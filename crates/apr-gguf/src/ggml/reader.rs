@@ -3,7 +3,7 @@
 use std::fmt;
 
 use apr_core::{
-    ByteSource, CheckpointReader, Companion, Container, ContainerFacts, DType, Error, FileInfo, FormatId, Limits,
+    ByteSource, CheckpointReader, Companion, Container, ContainerFacts, DType, Error, FileInfo, Format, Limits,
     Metadata, Result, Stored, StoredRange, TensorInfo, keys,
 };
 use serde_json::{Value, json};
@@ -196,8 +196,8 @@ impl ContainerFacts for GgmlReader {
 }
 
 impl CheckpointReader for GgmlReader {
-    fn format(&self) -> FormatId {
-        FormatId::Ggml
+    fn format(&self) -> &'static Format {
+        &super::FORMAT
     }
 
     fn metadata(&self) -> &Metadata {

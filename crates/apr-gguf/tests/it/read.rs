@@ -1,6 +1,6 @@
 //! What sound files hold.
 
-use apr_core::{CheckpointReader, DType, FormatId, Shape, keys};
+use apr_core::{CheckpointReader, DType, Shape, keys};
 use apr_gguf::{Array, KeyValue, Value};
 use apr_testkit::CountingSource;
 use apr_testkit::gguf::{GgufBuilder, GgufEntry};
@@ -81,7 +81,7 @@ fn tensors_have_their_outermost_dimension_first() {
         .entry(GgufEntry::new("scalar", 28, &[], &[3; 8]))
         .entry(GgufEntry::new("empty", 26, &[4, 0], &[]));
     let reader = open(GgufBuilder { alignment: 64, ..file }.build()).expect("a sound file");
-    assert_eq!(reader.format(), FormatId::Gguf);
+    assert_eq!(reader.format(), &apr_gguf::FORMAT);
     let found: Vec<_> = contents(&reader).into_iter().map(|(it, bytes)| (it.name, it.dtype, it.shape, bytes)).collect();
     let expected = [
         ("a".to_owned(), DType::F32, Shape::from([3, 2]), vec![1; 24]),

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::fs;
 
 use apr_ops::quantize::Scheme;
-use apr_registry::TargetFormat;
 use apr_testkit::locate::fixture;
 use candle_core::{DType, Device, Tensor, pickle, safetensors};
 
@@ -37,7 +36,7 @@ fn assert_restored(theirs: &HashMap<String, Tensor>, dtype: DType) -> Outcome {
 #[test]
 fn safetensors_hold_the_tensors_as_trained() -> Outcome {
     for (scheme, dtype) in [(Scheme::Bf16, DType::BF16), (Scheme::Fp16, DType::F16), (Scheme::Fp32, DType::F32)] {
-        let file = restored(gguf(scheme)?, TargetFormat::Safetensors, "model.safetensors")?;
+        let file = restored(gguf(scheme)?, &apr_registry::safetensors::FORMAT, "model.safetensors")?;
         assert_restored(&safetensors::load_buffer(&file, &Device::Cpu)?, dtype)?;
     }
     Ok(())
@@ -48,7 +47,7 @@ fn a_pytorch_state_dict_holds_the_tensors_as_trained() -> Outcome {
     let folder = tempfile::tempdir()?;
     for (scheme, dtype) in [(Scheme::Bf16, DType::BF16), (Scheme::Fp16, DType::F16), (Scheme::Fp32, DType::F32)] {
         let path = folder.path().join("pytorch_model.bin");
-        fs::write(&path, restored(gguf(scheme)?, TargetFormat::Pytorch, "pytorch_model.bin")?)?;
+        fs::write(&path, restored(gguf(scheme)?, &apr_registry::pytorch::FORMAT, "pytorch_model.bin")?)?;
         assert_restored(&pickle::read_all(&path)?.into_iter().collect(), dtype)?;
     }
     Ok(())

@@ -6,7 +6,7 @@ use apr_ops::convert::{ConvertOptions, TensorTarget, plan};
 use apr_ops::import::{Architecture, Foreign, Prepared, family_of, restore};
 use apr_ops::inline::ValidationConfig;
 use apr_ops::quantize::{self, Casts, Choices, Quantization, Scheme};
-use apr_registry::{CheckpointReader, DType, OpenOptions, PlanOptions, Serial, TargetFormat};
+use apr_registry::{CheckpointReader, DType, OpenOptions, PlanOptions, Serial};
 use apr_testkit::locate::fixture;
 
 use crate::Outcome;
@@ -24,7 +24,7 @@ pub(crate) fn pure_gguf(scheme: Scheme) -> Outcome<Vec<u8>> {
 fn gguf_of(choices: Choices) -> Outcome<Vec<u8>> {
     let model = open_model_with_companions(&fixture("tiny-llama"), &OpenOptions::default())?;
     let families = Families::builtin();
-    let mut foreign = foreign(&*model, &families, TargetFormat::Gguf)?;
+    let mut foreign = foreign(&*model, &families, &apr_registry::gguf::FORMAT)?;
     let view = &mut foreign.prepared.view;
     let quantization = Quantization { choices: Choices { casts: Casts::Weights, ..choices }, weighting: None };
     let planned = quantize::plan(view, family_of(view, &families, &Architecture::Auto)?.as_ref(), &quantization)?;
@@ -33,19 +33,23 @@ fn gguf_of(choices: Choices) -> Outcome<Vec<u8>> {
     let changed = planned.map(|(target, info)| target.filter(|target| target.dtype != info.dtype));
     let due = std::mem::take(&mut foreign.dtypes).into_iter().map(|dtype| dtype.map(TensorTarget::from));
     let targets = changed.zip(due).map(|(changed, due)| changed.or(due)).collect();
-    quantize::record(view, &quantization, None, TargetFormat::Gguf)?;
-    run(foreign.prepared, targets, &PlanOptions::new(TargetFormat::Gguf, "tiny-llama.gguf"))
+    quantize::record(view, &quantization, None, &apr_registry::gguf::FORMAT)?;
+    run(foreign.prepared, targets, &PlanOptions::new(&apr_registry::gguf::FORMAT, "tiny-llama.gguf"))
 }
 
 /// A GGUF file under the names and in the layout of Hugging Face.
-pub(crate) fn restored(gguf: Vec<u8>, format: TargetFormat, file_name: &str) -> Outcome<Vec<u8>> {
+pub(crate) fn restored(gguf: Vec<u8>, format: &'static apr_registry::Format, file_name: &str) -> Outcome<Vec<u8>> {
     let model = apr_registry::open(gguf, "tiny-llama.gguf", OpenOptions::default())?;
     let families = Families::builtin();
     let Foreign { prepared, .. } = foreign(&*model, &families, format)?;
     run(prepared, Vec::new(), &PlanOptions::new(format, file_name))
 }
 
-fn foreign<'a>(model: &'a dyn CheckpointReader, families: &Families, format: TargetFormat) -> Outcome<Foreign<'a>> {
+fn foreign<'a>(
+    model: &'a dyn CheckpointReader,
+    families: &Families,
+    format: &'static apr_registry::Format,
+) -> Outcome<Foreign<'a>> {
     let foreign = restore(model, families, &Architecture::Auto, format, ValidationConfig::strict())?;
     assert!(foreign.prepared.misfits.is_empty(), "{:?}", foreign.prepared.misfits);
     Ok(foreign)

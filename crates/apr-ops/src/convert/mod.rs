@@ -1,7 +1,7 @@
 //! Conversion: one pass from a reader to a writer, in chunks.
 //!
 //! ```
-//! use apr_registry::{CheckpointReader, Limits, PlanOptions, Serial, TargetFormat};
+//! use apr_registry::{CheckpointReader, Limits, PlanOptions, Serial};
 //! use apr_ops::convert::{ConvertOptions, plan};
 //!
 //! let header = br#"{"bias":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
@@ -11,7 +11,7 @@
 //! let model = apr_registry::open(file, "model.safetensors", &Limits::default())?;
 //!
 //! let mut converted = Vec::new();
-//! let target = PlanOptions::new(TargetFormat::Apr2, "model.apr");
+//! let target = PlanOptions::new(&apr_registry::apr2::FORMAT, "model.apr");
 //! let conversion = plan(&*model, &ConvertOptions::default(), &target)?;
 //! conversion.run(&*model, &mut converted, &Serial, &())?;
 //! assert!(converted.starts_with(b"APR2"));
@@ -29,7 +29,7 @@ use apr_registry::apr2::CompanionFile;
 use apr_registry::digest::{ChunkSums, TensorDigest};
 use apr_registry::{
     CheckpointReader, CheckpointWriter, DType, DTypeKind, Error, Loss, Metadata, Notes, Pipeline, PlanOptions, Result,
-    Sink, TargetFormat, TensorInfo, keys,
+    Sink, TensorInfo, keys,
 };
 use apr_tensor::cast::{CastCounts, can_cast};
 use serde_json::json;
@@ -221,7 +221,7 @@ fn keep_forms(
     options: &ConvertOptions,
     target: &mut PlanOptions,
 ) -> Vec<Recipe> {
-    if target.format != TargetFormat::Apr2 || options.decompress || target.apr2.compresses() {
+    if !target.format.target.is_some_and(|target| target.seals) || options.decompress || target.apr2.compresses() {
         return recipes;
     }
     let kept = recipes.into_iter().enumerate().map(|(tensor, recipe)| match (recipe, reader.stored(tensor).form()) {
@@ -236,7 +236,7 @@ fn keep_forms(
 
 fn target_metadata(reader: &dyn CheckpointReader, target: &PlanOptions) -> Metadata {
     let mut metadata = reader.metadata().clone();
-    if target.format == TargetFormat::Apr2 {
+    if target.format.target.is_some_and(|target| target.self_contained) {
         let file = reader.files().first().map_or("", |file| file.name.as_str());
         let file = file.rsplit(['/', '\\']).next().unwrap_or(file);
         let tool = concat!("apr ", env!("CARGO_PKG_VERSION"));

@@ -1,7 +1,7 @@
 //! What a conversion did, or would do.
 
 use apr_core::{FileInfo, Layout};
-use apr_registry::{DType, FormatId, Loss};
+use apr_registry::{DType, Format, Loss};
 use apr_tensor::cast::CastCounts;
 use serde::Serialize;
 
@@ -31,7 +31,7 @@ pub struct ConvertedTensor {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ConvertReport {
     /// Format read.
-    pub from: FormatId,
+    pub from: &'static Format,
     /// Files written, or to be written, with their lengths in bytes.
     pub files: Vec<FileInfo>,
     /// The tensors, in the order they are written.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use apr_gguf::{KeyValues, Pair};
-use apr_registry::{CheckpointReader, FormatId, Metadata, Result, keys};
+use apr_registry::{CheckpointReader, Metadata, Result, keys};
 use serde_json::{Map, Value};
 
 use super::MetadataChange;
@@ -22,7 +22,8 @@ pub(super) fn metadata_changes(
         [keys::APR_VERSION, keys::SOURCE, keys::LOSS, keys::SAFETENSORS, keys::FILES, naming::NAMES];
     // What repeats the companions is there after an import alone: it tells nothing where the other side lacks it.
     let derived = [naming::derived_keys(left)?, naming::derived_keys(right)?];
-    let holds_none = [left, right].map(|side| side.format() != FormatId::Apr2 && side.companions().is_empty());
+    let is_whole = |side: &dyn CheckpointReader| side.format().target.is_some_and(|target| target.self_contained);
+    let holds_none = [left, right].map(|side| !is_whole(side) && side.companions().is_empty());
     let (left, right) = (left.metadata(), right.metadata());
     let keys: BTreeSet<&str> = left.iter().chain(right.iter()).map(|(key, _)| key).collect();
     // And a format without metadata lacks all of it.

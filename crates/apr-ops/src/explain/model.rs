@@ -1,7 +1,7 @@
 //! What a model is, and what one of its tensors is for (seed 001 §4.12).
 
 use apr_arch::{Description, Families, FamilyModel, Kind, TensorNameMapper};
-use apr_registry::{CheckpointReader, DType, FormatId, Pipeline, Result, Shape, keys};
+use apr_registry::{CheckpointReader, DType, Format, Pipeline, Result, Shape, keys};
 use apr_tensor::stats::Stats;
 use serde::Serialize;
 
@@ -19,7 +19,7 @@ pub struct ModelExplanation {
     /// What was opened.
     pub file: String,
     /// Its format.
-    pub format: FormatId,
+    pub format: &'static Format,
     /// What its family says; `None` where that is not known.
     pub description: Option<Description>,
     /// What the metadata call it, where the family is not known.

@@ -2,7 +2,7 @@
 
 use apr_arch::{Families, GGUF};
 use apr_gguf::{derived, key_values};
-use apr_registry::{CheckpointReader, Result, TargetFormat, keys};
+use apr_registry::{CheckpointReader, Result, keys};
 
 use super::tokenizer::{self, tokenizer_files, tokenizer_key_values};
 use super::{GgufExport, Restored, export, restore};
@@ -54,7 +54,7 @@ pub fn to_gguf<'a>(
 ) -> Result<GgufExport<'a>> {
     if is_in_gguf_layout(reader) && family_of(reader, families, architecture)?.is_none() {
         // Whatever llama.cpp has tensors of comes back as it was.
-        let view = original(reader, families, TargetFormat::Gguf)?;
+        let view = original(reader, families, &apr_registry::gguf::FORMAT)?;
         let dtypes = vec![None; view.tensors().len()];
         return Ok(from_pairs(GgufExport { view, dtypes, losses: Vec::new(), warnings: Vec::new() }));
     }

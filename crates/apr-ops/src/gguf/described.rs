@@ -2,7 +2,7 @@
 
 use apr_arch::Families;
 use apr_core::{Companion, Container, Stored};
-use apr_registry::{CheckpointReader, FileInfo, FormatId, Metadata, Result, TensorInfo};
+use apr_registry::{CheckpointReader, FileInfo, Format, Metadata, Result, TensorInfo};
 
 use super::described;
 use crate::import::Architecture;
@@ -27,7 +27,7 @@ pub fn describe(
 }
 
 impl CheckpointReader for Described {
-    fn format(&self) -> FormatId {
+    fn format(&self) -> &'static Format {
         self.inner.format()
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use apr_arch::{Families, Family, FamilyModel, GGUF, GgufLayout, HUGGING_FACE, Kind, Naming};
 use apr_gguf::KeyValues;
-use apr_registry::{CheckpointReader, DType, Error, FormatId, Loss, Metadata, Result, TensorInfo, keys};
+use apr_registry::{CheckpointReader, Convention, DType, Error, Loss, Metadata, Result, TensorInfo, keys};
 use serde_json::{Map, Value};
 
 use super::hyperparameters::config_value;
@@ -105,7 +105,7 @@ pub fn described(reader: &dyn CheckpointReader, families: &Families, architectur
     // Whatever was imported was described then; of a GGUF file, the architecture alone does not tell: a mixture of experts
     // may be called `llama` too.
     let is_known = metadata.text(keys::MODEL_TYPE).is_some_and(|told| families.find(told).is_some());
-    if is_known && reader.format() != FormatId::Gguf {
+    if is_known && reader.format().convention != Convention::LlamaCpp {
         return None;
     }
     let described = Described::of(metadata, reader.tensors(), families)?;

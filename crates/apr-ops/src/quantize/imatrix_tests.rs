@@ -1,4 +1,4 @@
-use apr_core::{Code, Companion, Container, FileInfo, FormatId, Limits, Stored, StoredRange, TensorInfo};
+use apr_core::{Code, Companion, Container, FileInfo, Format, Limits, Stored, StoredRange, TensorInfo};
 use apr_testkit::{corrupt, locate};
 use serde_json::{Value as Json, json};
 
@@ -63,8 +63,8 @@ impl InMemory {
 }
 
 impl CheckpointReader for InMemory {
-    fn format(&self) -> FormatId {
-        FormatId::Gguf
+    fn format(&self) -> &'static Format {
+        &apr_registry::gguf::FORMAT
     }
 
     fn metadata(&self) -> &Metadata {

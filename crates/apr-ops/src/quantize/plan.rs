@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use apr_arch::{FamilyModel, GGUF};
-use apr_registry::{CheckpointReader, DType, Error, FormatId, Result, keys};
+use apr_registry::{CheckpointReader, Convention, DType, Error, Result, keys};
 use globset::GlobMatcher;
 
 use super::idle::{changes_something, idle_choices, idle_patterns};
@@ -59,7 +59,7 @@ pub fn plan(
     model: Option<&FamilyModel<'_>>,
     quantization: &Quantization,
 ) -> Result<QuantizationPlan> {
-    let is_gguf = reader.format() == FormatId::Gguf || reader.metadata().get(keys::GGUF).is_some();
+    let is_gguf = reader.format().convention == Convention::LlamaCpp || reader.metadata().get(keys::GGUF).is_some();
     let gguf_names = gguf_names(reader, model);
     let roles = roles(reader, model, &gguf_names);
     let own = reader.tensors().iter().map(|info| info.name.clone());

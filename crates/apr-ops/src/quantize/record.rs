@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use apr_gguf::{KeyValue, KeyValues, Value, key_values};
-use apr_registry::{CheckpointReader, DType, Metadata, Result, TargetFormat};
+use apr_registry::{CheckpointReader, Convention, DType, Format, Metadata, Result};
 use serde_json::{Map, json};
 
 use super::{Quantization, Weighting, category};
@@ -31,7 +31,7 @@ pub fn record(
     view: &mut View<'_>,
     quantization: &Quantization,
     bits_per_weight: Option<f64>,
-    target: TargetFormat,
+    target: &'static Format,
 ) -> Result<()> {
     let scheme = quantization.choices.scheme;
     let mut entry = Map::new();
@@ -57,7 +57,7 @@ pub fn record(
             entry.insert("calibration_samples".to_owned(), columns.samples.into());
         }
     }
-    if target != TargetFormat::Gguf {
+    if target.convention != Convention::LlamaCpp {
         view.metadata_mut().set(QUANTIZATION, entry);
     }
     set_pairs(view, &pairs)

@@ -5,7 +5,7 @@
 //! `NAME.mins` what is added, where the type has that. `scales.json` tells for each tensor how its values come back.
 
 use apr_core::{Companion, Container, Stored};
-use apr_registry::{CheckpointReader, DType, Error, FileInfo, FormatId, Metadata, Result, Shape, TensorInfo};
+use apr_registry::{CheckpointReader, DType, Error, FileInfo, Format, Metadata, Result, Shape, TensorInfo};
 use serde_json::{Map, Value, json};
 
 /// Name of the file that describes the quantized tensors.
@@ -235,7 +235,7 @@ impl Unpacked<'_> {
 }
 
 impl CheckpointReader for Unpacked<'_> {
-    fn format(&self) -> FormatId {
+    fn format(&self) -> &'static Format {
         self.base.format()
     }
 
@@ -299,7 +299,7 @@ impl CheckpointReader for Unpacked<'_> {
 mod tests {
     use std::collections::HashMap;
 
-    use apr_registry::{Limits, PlanOptions, Serial, TargetFormat};
+    use apr_registry::{Limits, PlanOptions, Serial};
     use apr_tensor::block;
 
     use super::*;
@@ -314,7 +314,7 @@ mod tests {
         file.extend(values.iter().flat_map(|value| value.to_le_bytes()));
         let plain = apr_registry::open(file, "model.safetensors", &Limits::default()).unwrap();
         let options = ConvertOptions { targets: vec![Some(TensorTarget::from(dtype))], ..ConvertOptions::default() };
-        let conversion = plan(&*plain, &options, &PlanOptions::new(TargetFormat::Apr2, "model.apr")).unwrap();
+        let conversion = plan(&*plain, &options, &PlanOptions::new(&apr_registry::apr2::FORMAT, "model.apr")).unwrap();
         let mut file = Vec::new();
         conversion.run(&*plain, &mut file, &Serial, &()).unwrap();
         apr_registry::open(file, "model.apr", &Limits::default()).unwrap()

@@ -1,6 +1,6 @@
 //! Whether the key-value pairs of GGUF describe a network that can be built.
 
-use apr_core::{Escaped, FormatId};
+use apr_core::{Convention, Escaped, Format};
 use apr_gguf::{Array, KeyValues, Value, key_values};
 use apr_registry::CheckpointReader;
 
@@ -147,7 +147,7 @@ fn spelt(value: &Value) -> String {
 }
 
 /// Ids of special tokens, and arrays with an item a token.
-fn check_tokens(pairs: &KeyValues, format: FormatId, problems: &mut Vec<Problem>) {
+fn check_tokens(pairs: &KeyValues, format: &'static Format, problems: &mut Vec<Problem>) {
     let len = |key: &str| pairs.find(key)?.items();
     let Some(tokens) = len("tokenizer.ggml.tokens") else { return };
     for role in ROLES {
@@ -162,7 +162,7 @@ fn check_tokens(pairs: &KeyValues, format: FormatId, problems: &mut Vec<Problem>
     }
     // The reader of GGUF files warns of these itself.
     let arrays = ["tokenizer.ggml.scores", "tokenizer.ggml.token_type"];
-    for key in arrays.into_iter().filter(|_| format != FormatId::Gguf) {
+    for key in arrays.into_iter().filter(|_| format.convention != Convention::LlamaCpp) {
         if let Some(items) = len(key).filter(|&items| items != tokens) {
             let (items, tokens) = (counted(items, "item"), counted(tokens, "token"));
             problems.push((Level::Warning, format!("'{key}' has {items} for {tokens}")));

@@ -1,6 +1,6 @@
 //! What `apr validate` reports.
 
-use apr_registry::FormatId;
+use apr_registry::Format;
 use serde::Serialize;
 
 use crate::physics::Level;
@@ -83,7 +83,7 @@ pub struct ValidateReport {
     /// What was opened.
     pub file: String,
     /// Its format.
-    pub format: FormatId,
+    pub format: &'static Format,
     /// Whether no error was found, and with `strict` no warning either.
     pub valid: bool,
     /// The checks.

@@ -1,7 +1,7 @@
 //! Putting a mark into weights while they are read.
 
 use apr_core::{Companion, Container, Stored};
-use apr_registry::{CheckpointReader, DType, Error, FileInfo, FormatId, Metadata, Result, TensorInfo};
+use apr_registry::{CheckpointReader, DType, Error, FileInfo, Format, Metadata, Result, TensorInfo};
 use apr_tensor::cast::cast_values;
 use apr_tensor::element::{widen_f32, widen_f64};
 use serde::Serialize;
@@ -268,7 +268,7 @@ fn uniform(seed: u64, place: u64) -> f64 {
 }
 
 impl CheckpointReader for Marked<'_> {
-    fn format(&self) -> FormatId {
+    fn format(&self) -> &'static Format {
         self.base.format()
     }
 

@@ -548,7 +548,7 @@ impl<'a> Gguf<'a> {
 }
 
 impl CheckpointReader for Gguf<'_> {
-    fn format(&self) -> apr_registry::FormatId {
+    fn format(&self) -> &'static apr_registry::Format {
         self.base.format()
     }
 

@@ -8,7 +8,7 @@ use apr_ops::gguf::describe;
 use apr_ops::import::Architecture;
 use apr_ops::inspect::inspect;
 use apr_ops::view::View;
-use apr_registry::{CheckpointReader, Limits, PlanOptions, Result, Serial, TargetFormat};
+use apr_registry::{CheckpointReader, Limits, PlanOptions, Result, Serial};
 use apr_testkit::gguf::{GgufBuilder, GgufEntry};
 use apr_testkit::peak_memory;
 
@@ -44,7 +44,7 @@ fn open(file: Vec<u8>) -> Box<dyn CheckpointReader> {
     describe(reader, &Families::builtin(), &Architecture::Auto)
 }
 
-fn convert(reader: &dyn CheckpointReader, format: TargetFormat, sink: &mut dyn Sink) {
+fn convert(reader: &dyn CheckpointReader, format: &'static apr_registry::Format, sink: &mut dyn Sink) {
     let target = PlanOptions::new(format, "model");
     let conversion = plan(reader, &ConvertOptions::default(), &target).expect("it can be written");
     conversion.run(reader, sink, &Serial, &()).expect("it is written");
@@ -72,13 +72,13 @@ fn many_pairs_take_four_times_their_file_to_read_and_to_convert() {
     drop(report);
 
     let again = file.clone();
-    let ((), peak) = peak_memory(move || convert(&*open(again), TargetFormat::Apr2, &mut Nowhere::default()));
+    let ((), peak) = peak_memory(move || convert(&*open(again), &apr_registry::apr2::FORMAT, &mut Nowhere::default()));
     assert!(peak < 2 * most, "to .apr: {peak} for {}", file.len());
 
     let mut native = Vec::new();
-    convert(&*open(file.clone()), TargetFormat::Apr2, &mut native);
+    convert(&*open(file.clone()), &apr_registry::apr2::FORMAT, &mut native);
     let largest = file.len().max(native.len());
-    let ((), peak) = peak_memory(move || convert(&*open(native), TargetFormat::Gguf, &mut Nowhere::default()));
+    let ((), peak) = peak_memory(move || convert(&*open(native), &apr_registry::gguf::FORMAT, &mut Nowhere::default()));
     assert!(peak < 4 * largest, "and back: {peak} for {largest}");
 }
 
@@ -101,7 +101,7 @@ fn a_vocabulary_is_held_once_and_packed() {
         // Views and changes of other metadata share the pairs.
         let mut view = View::new(&*reader);
         view.metadata_mut().set("note", "changed");
-        convert(&view, TargetFormat::Gguf, &mut Nowhere::default());
+        convert(&view, &apr_registry::gguf::FORMAT, &mut Nowhere::default());
     });
     assert!(peak < most, "{peak} for {}", file.len());
 }

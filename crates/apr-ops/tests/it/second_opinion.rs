@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use apr_ops::convert::{ConvertOptions, plan};
-use apr_registry::{CheckpointReader, DType, Limits, PlanOptions, Serial, TargetFormat};
+use apr_registry::{CheckpointReader, DType, Limits, PlanOptions, Serial};
 use apr_testkit::{FolderInMemory, locate};
 
 /// Runs the Python reader over an APR2 file, with the safetensors file it came from to compare with.
@@ -21,8 +21,9 @@ fn read_in_python(python: &Path, apr: &[u8], source: Option<&Path>) -> String {
     text(&output.stdout)
 }
 
-fn convert(model: &dyn CheckpointReader, options: &ConvertOptions, align_32: bool) -> Vec<u8> {
-    let target = PlanOptions { align_32, ..PlanOptions::new(TargetFormat::Apr2, "model.apr") };
+fn convert(model: &dyn CheckpointReader, options: &ConvertOptions, alignment: u32) -> Vec<u8> {
+    let target =
+        PlanOptions { alignment: Some(alignment), ..PlanOptions::new(&apr_registry::apr2::FORMAT, "model.apr") };
     let mut file = Vec::new();
     let conversion = plan(model, options, &target).expect("the model fits");
     conversion.run(model, &mut file, &Serial, &()).expect("memory takes everything");
@@ -35,11 +36,11 @@ fn a_trained_model_is_the_same_to_both() {
     let path = locate::fixture("tiny-llama/model.safetensors");
     let bytes = std::fs::read(&path).expect("the fixture is there");
     let model = apr_registry::open(bytes, "model.safetensors", &Limits::default()).expect("the fixture opens");
-    for align_32 in [false, true] {
-        let file = convert(&*model, &ConvertOptions::default(), align_32);
+    for alignment in [64, 32] {
+        let file = convert(&*model, &ConvertOptions::default(), alignment);
         assert_eq!(read_in_python(&python, &file, Some(&path)), "21 tensors, 0 files, as specified\n");
     }
-    let cast = convert(&*model, &ConvertOptions { precision: Some(DType::F32), ..ConvertOptions::default() }, false);
+    let cast = convert(&*model, &ConvertOptions { precision: Some(DType::F32), ..ConvertOptions::default() }, 64);
     assert_eq!(read_in_python(&python, &cast, None), "21 tensors, 0 files, as specified\n");
 }
 
@@ -54,6 +55,6 @@ fn companions_large_and_small_keep_the_file_as_specified() {
         ("tokenizer.model", vec![0xff; 77]),
     ]);
     let model = apr_registry::open_folder(&folder, &Limits::default()).expect("the folder opens");
-    let file = convert(&model, &ConvertOptions::default(), false);
+    let file = convert(&model, &ConvertOptions::default(), 64);
     assert_eq!(read_in_python(&python, &file, None), "21 tensors, 3 files, as specified\n");
 }

@@ -2,7 +2,7 @@
 
 use apr_core::{Companion, Container, Stored, StoredRange};
 use apr_ops::watermark::{Carriers, MarkKey, Marked, detect};
-use apr_registry::{CheckpointReader, DType, FileInfo, FormatId, Metadata, Result, Serial, TensorInfo};
+use apr_registry::{CheckpointReader, DType, FileInfo, Format, Metadata, Result, Serial, TensorInfo};
 use apr_testkit::peak_memory;
 
 const MIB: usize = 1 << 20;
@@ -14,8 +14,8 @@ struct Generated {
 }
 
 impl CheckpointReader for Generated {
-    fn format(&self) -> FormatId {
-        FormatId::Safetensors
+    fn format(&self) -> &'static Format {
+        &apr_registry::safetensors::FORMAT
     }
 
     fn metadata(&self) -> &Metadata {

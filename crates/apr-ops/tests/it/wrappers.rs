@@ -15,9 +15,7 @@ use apr_registry::apr2::{Encrypt, Keys, WriteOptions};
 use apr_registry::codec::Choice;
 use apr_registry::crypto::{Argon2Costs, EncrBlock, Lock, Unlock};
 use apr_registry::digest::TensorDigest;
-use apr_registry::{
-    CheckpointReader, DType, MemoryFolder, OpenOptions, PlanOptions, Serial, TargetFormat, open_folder, open_in,
-};
+use apr_registry::{CheckpointReader, DType, MemoryFolder, OpenOptions, PlanOptions, Serial, open_folder, open_in};
 use apr_testkit::FolderInMemory;
 use apr_testkit::locate::fixture;
 
@@ -58,7 +56,7 @@ fn stored(model: &dyn CheckpointReader, companions: &FolderInMemory, storage: St
     let target = PlanOptions {
         shard_size: storage.sharded.then_some(300_000),
         apr2: WriteOptions { compression, encryption, ..WriteOptions::default() },
-        ..PlanOptions::new(TargetFormat::Apr2, "model.apr")
+        ..PlanOptions::new(&apr_registry::apr2::FORMAT, "model.apr")
     };
     let mut folder = written(model, &target);
     let files = companions.0.iter().filter(|(name, _)| !name.ends_with(".safetensors"));
@@ -123,8 +121,8 @@ fn assert_shows(reader: &dyn CheckpointReader, expected: &Bytes, what: &str) {
     assert!(read(reader) == *expected, "{what}");
     assert_consistent(reader, what);
     for target in [
-        PlanOptions::new(TargetFormat::Apr2, "out.apr"),
-        PlanOptions::new(TargetFormat::Safetensors, "out.safetensors"),
+        PlanOptions::new(&apr_registry::apr2::FORMAT, "out.apr"),
+        PlanOptions::new(&apr_registry::safetensors::FORMAT, "out.safetensors"),
     ] {
         let folder = written(reader, &target);
         let again = open_in(&folder, &target.file_name, OpenOptions::default()).expect("it was just written");
@@ -230,7 +228,7 @@ fn quantized_tensors_are_taken_apart_however_they_are_stored() {
     };
     let options = ConvertOptions { targets: model.tensors().iter().map(target).collect(), ..ConvertOptions::default() };
     let mut file = Vec::new();
-    let conversion = plan(&model, &options, &PlanOptions::new(TargetFormat::Apr2, "q.apr")).expect("a plan");
+    let conversion = plan(&model, &options, &PlanOptions::new(&apr_registry::apr2::FORMAT, "q.apr")).expect("a plan");
     conversion.run(&model, &mut file, &Serial, &()).expect("it is quantized");
     let quantized = apr_registry::open(file, "q.apr", OpenOptions::default()).expect("it was just written");
     assert!(Unpacked::is_needed(&*quantized));

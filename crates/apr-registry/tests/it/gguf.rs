@@ -1,8 +1,6 @@
 //! GGUF through the one way in and the one way out.
 
-use apr_registry::{
-    CheckpointReader, Code, FormatId, Limits, Notes, PlanOptions, TargetFormat, open_folder, open_in, plan,
-};
+use apr_registry::{CheckpointReader, Code, Format, Limits, Notes, PlanOptions, open_folder, open_in, plan};
 use apr_testkit::gguf::{GgufBuilder, GgufEntry};
 use apr_testkit::{FolderInMemory, locate};
 
@@ -19,9 +17,12 @@ fn part(number: u16) -> Vec<u8> {
 #[test]
 fn bytes_decide_that_a_file_is_gguf() {
     let reader = apr_registry::open(model().build(), "m.bin", &Limits::default()).expect("a sound file");
-    assert_eq!(reader.format(), FormatId::Gguf);
+    assert_eq!(reader.format(), &apr_registry::gguf::FORMAT);
     let folder = FolderInMemory::from([("m.bin", model().build())]);
-    assert_eq!(open_in(&folder, "m.bin", &Limits::default()).expect("a sound file").format(), FormatId::Gguf);
+    assert_eq!(
+        open_in(&folder, "m.bin", &Limits::default()).expect("a sound file").format(),
+        &apr_registry::gguf::FORMAT
+    );
     let error = apr_registry::open(b"no GGUF".to_vec(), "m.gguf", &Limits::default()).err().expect("another format");
     assert!(error.message().contains("this is not GGUF"), "{error}");
 }
@@ -52,13 +53,13 @@ fn a_folder_with_one_gguf_model_is_opened_whole_or_split() {
 #[test]
 fn gguf_is_planned_with_its_alignment() {
     let reader = apr_registry::open(model().build(), "m.gguf", &Limits::default()).expect("a sound file");
-    let options = PlanOptions { alignment: Some(64), ..PlanOptions::new(TargetFormat::Gguf, "out.gguf") };
+    let options = PlanOptions { alignment: Some(64), ..PlanOptions::new(&apr_registry::gguf::FORMAT, "out.gguf") };
     let writer = plan(reader.tensors(), reader.metadata(), Vec::new(), &options).expect("a valid plan");
     assert_eq!(writer.layout().tensors[0].offset % 64, 0);
     assert_eq!(writer.layout().losses, []);
 }
 
-fn converted(reader: &dyn CheckpointReader, format: TargetFormat) -> Vec<u8> {
+fn converted(reader: &dyn CheckpointReader, format: &'static Format) -> Vec<u8> {
     let mut writer =
         plan(reader.tensors(), reader.metadata(), Vec::new(), &PlanOptions::new(format, "m")).expect("a valid plan");
     assert_eq!(writer.layout().losses, []);
@@ -84,8 +85,8 @@ fn a_file_comes_back_from_apr2_byte_for_byte() {
     }
     for file in files {
         let reader = apr_registry::open(file.clone(), "m.gguf", &Limits::default()).expect("a sound file");
-        let native = converted(&*reader, TargetFormat::Apr2);
+        let native = converted(&*reader, &apr_registry::apr2::FORMAT);
         let native = apr_registry::open(native, "m.apr", &Limits::default()).expect("what was written");
-        assert!(converted(&*native, TargetFormat::Gguf) == file);
+        assert!(converted(&*native, &apr_registry::gguf::FORMAT) == file);
     }
 }

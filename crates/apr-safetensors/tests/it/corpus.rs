@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use apr_core::{CheckpointReader, FormatId};
+use apr_core::CheckpointReader;
 use apr_safetensors::WriteOptions;
 
 use crate::{official, open, ours, rewrite};
@@ -21,7 +21,7 @@ fn files_of_other_projects_read_as_the_reference_reads_them_and_come_back_byte_f
         let path = file.expect("a folder entry").path();
         let bytes = fs::read(&path).expect("a readable file");
         let reader = open(bytes.clone()).expect("a valid file");
-        assert_eq!(reader.format(), FormatId::Safetensors);
+        assert_eq!(reader.format(), &apr_safetensors::FORMAT);
         assert_eq!(Some(ours(&reader)), official(&bytes).ok(), "{}", path.display());
         assert!(reader.warnings().is_empty(), "{:?}", reader.warnings());
         assert!(rewrite(&reader, &WriteOptions::default()) == bytes, "{} changed", path.display());

@@ -5,7 +5,10 @@ mod write;
 
 use std::path::Path;
 
-use apr::{ByteSource, CheckpointReader, Error, FormatId, PlanOptions, TargetFormat, keys};
+use apr::{
+    ByteSource, CheckpointReader, Convention, Error, Format, PlanOptions, QuantizedTypes, keys, target_by_extension,
+    targets,
+};
 use apr_ops::convert::ConvertOptions;
 use apr_ops::first_use::sort_by_first_use;
 use apr_ops::import::{Foreign, ImportOptions, Prepared, prepare, restore};
@@ -18,8 +21,8 @@ pub(super) use self::write::{Job, write};
 use super::analyze;
 use super::quantize::Wanted;
 use crate::args::{
-    Compress, ContainerArgs, ConvertArgs, Dequantized, ExportArgs, ImportArgs, ModelFormat, Precision, RequantizeArgs,
-    Sha256, WriteArgs,
+    Compress, ContainerArgs, ConvertArgs, Dequantized, ExportArgs, ImportArgs, Precision, RequantizeArgs, Sha256,
+    WriteArgs,
 };
 use crate::context::Context;
 use crate::failure::Failure;
@@ -37,8 +40,8 @@ const NAME: &str = "model_name";
 /// Packs a model and its companions into an `.apr` file.
 pub(super) fn import(args: &ImportArgs, context: &Context) -> Outcome {
     let model = model::open_with_companions(&args.source, context)?;
-    if let Some(expected) = args.from.filter(|from| from.id() != model.reader.format()) {
-        let message = format!("this is {}, not {}", model.reader.format().name(), expected.id().name());
+    if let Some(expected) = args.from.filter(|from| *from != model.reader.format()) {
+        let message = format!("this is {}, not {}", model.reader.format().name, expected.name);
         return Err(Error::format(message).in_file(&model.name).into());
     }
     if let Some(expected) = &args.sha256 {
@@ -46,19 +49,19 @@ pub(super) fn import(args: &ImportArgs, context: &Context) -> Outcome {
     }
     let selected = select(&*model.reader, args.prefix.as_deref())?;
     let output = args.write.output.as_deref();
-    let foreign = |extension: &&str| *extension != "apr" && by_extension(extension).is_some();
+    let foreign = |extension: &&str| *extension != "apr" && target_by_extension(extension).is_some();
     if let Some(extension) = output.and_then(Path::extension).and_then(|text| text.to_str()).filter(foreign) {
         let message = format!("import writes .apr files; `apr convert` writes .{extension}");
         return Err(Failure::Usage(message));
     }
-    let target = layout(Output::plan_options(TargetFormat::Apr2, output), args.align, None)?;
+    let target = layout(Output::plan_options(&apr::apr2::FORMAT, output), args.align, None)?;
     let target = contain(target, &args.write.container, context)?;
     let mut prepared = prepared(&selected, validation(&args.write), args.license.clone(), context)?;
     if let Some(digest) = &args.sha256 {
         record_sha256(&mut prepared.view, digest);
     }
     let wanted = wanted(&args.requantize, &args.write);
-    let options = wanted.apply(&mut prepared.view, Vec::new(), TargetFormat::Apr2, context)?;
+    let options = wanted.apply(&mut prepared.view, Vec::new(), &apr::apr2::FORMAT, context)?;
     let options = with_compression(options, &args.write);
     let (name, losses, changes) = (model.name.as_str(), Vec::new(), Vec::new());
     write(Job { prepared, name, args: &args.write, target: &target, losses, options, changes }, context)
@@ -68,7 +71,7 @@ pub(super) fn import(args: &ImportArgs, context: &Context) -> Outcome {
 pub(super) struct Request<'a> {
     pub(super) model: &'a Path,
     pub(super) prefix: Option<&'a str>,
-    pub(super) format: Option<ModelFormat>,
+    pub(super) format: Option<&'static Format>,
     pub(super) write: &'a WriteArgs,
     pub(super) shard_size: Option<u64>,
     pub(super) align: Option<u32>,
@@ -111,19 +114,19 @@ pub(super) fn convert(args: &ConvertArgs, context: &Context) -> Outcome {
 pub(super) fn run(request: &Request<'_>, context: &Context) -> Outcome {
     let asked = match (request.format, &request.write.output) {
         // Nothing is written: what is asked is what would become of the model, in its own format where that is one to write.
-        (None, None) => Some(format_of(request.model).unwrap_or(ModelFormat::Apr)),
+        (None, None) => Some(format_of(request.model).unwrap_or(&apr::apr2::FORMAT)),
         (asked, _) => asked,
     };
     let format = target_format(asked, request.write.output.as_deref())?;
     let target = Output::plan_options(format, request.write.output.as_deref());
-    if request.streaming && format != TargetFormat::Apr2 {
+    if request.streaming && !format.target.is_some_and(|target| target.streaming) {
         return Err(Failure::Usage("--streaming works for .apr output only".to_owned()));
     }
     let target = PlanOptions { streaming: request.streaming, ..layout(target, request.align, request.shard_size)? };
     let target = contain(target, &request.write.container, context)?;
     // GGUF and APR1 files have the tokenizer inside, even if the weights alone were named.
     let model = match format {
-        TargetFormat::Gguf | TargetFormat::Apr1 => model::open_with_companions(request.model, context)?,
+        format if holds_tokenizer(format) => model::open_with_companions(request.model, context)?,
         _ => model::open(request.model, context)?,
     };
     let changes = match request.changes {
@@ -145,8 +148,8 @@ pub(super) fn run(request: &Request<'_>, context: &Context) -> Outcome {
         sort_by_first_use(&mut selected);
     }
     let goal = Goal { write: request.write, target: &target, wanted: request.wanted };
-    match format {
-        TargetFormat::Apr2 => {
+    match format.convention {
+        Convention::Canonical => {
             let judged = if request.judged { validation(request.write) } else { ValidationConfig::off() };
             let mut prepared = prepared(&selected, judged, None, context)?;
             let options = request.wanted.apply(&mut prepared.view, Vec::new(), format, context)?;
@@ -158,11 +161,16 @@ pub(super) fn run(request: &Request<'_>, context: &Context) -> Outcome {
     }
 }
 
+/// Whether files of a format have the tokenizer inside, so that the files beside the weights are wanted.
+pub(super) fn holds_tokenizer(format: &Format) -> bool {
+    matches!(format.convention, Convention::LlamaCpp | Convention::Whisper)
+}
+
 /// Writes another format.
 pub(super) fn export(args: &ExportArgs, context: &Context) -> Outcome {
     let format = export_format(args)?;
     let model = match format {
-        TargetFormat::Gguf | TargetFormat::Apr1 => model::open_with_companions(&args.model, context)?,
+        format if holds_tokenizer(format) => model::open_with_companions(&args.model, context)?,
         _ => model::open(&args.model, context)?,
     };
     let target = layout(Output::plan_options(format, args.write.output.as_deref()), None, args.shard_size)?;
@@ -193,11 +201,12 @@ fn write_foreign(
 ) -> Outcome {
     let Goal { write: args, target, wanted } = *goal;
     let (families, architecture) = (context.families()?, context.architecture()?);
-    if target.format == TargetFormat::Gguf && reader.format() == FormatId::Gguf && wanted.scheme.is_some() {
+    let to_llama = target.format.convention == Convention::LlamaCpp;
+    if to_llama && reader.format().convention == Convention::LlamaCpp && wanted.scheme.is_some() {
         // The file is then the one that llama-quantize writes.
         reader.sort_by_key(place);
     }
-    let called = called(path).filter(|_| target.format == TargetFormat::Gguf && reader.metadata().get(NAME).is_none());
+    let called = called(path).filter(|_| to_llama && reader.metadata().get(NAME).is_none());
     let is_lent = called.is_some();
     called.into_iter().for_each(|called| reader.metadata_mut().set(NAME, called));
     let Foreign { mut prepared, dtypes, losses } =
@@ -206,14 +215,15 @@ fn write_foreign(
         // The model itself has no name that could get lost.
         prepared.view.metadata_mut().remove(NAME);
     }
-    if target.format == TargetFormat::Gguf && wanted.scheme.is_some() {
+    if to_llama && wanted.scheme.is_some() {
         // llama-quantize writes what ggml made of the shapes.
         prepared.view.drop_outer_ones();
     }
     let options = wanted.apply(&mut prepared.view, dtypes, target.format, context)?;
     let job = |prepared, losses, options| Job { prepared, name, args, target, losses, options, changes: Vec::new() };
     let stays_quantized = options.dequantize.is_none() && wanted.scheme.is_none();
-    if target.format == TargetFormat::Safetensors && stays_quantized && Unpacked::is_needed(&prepared.view) {
+    if target.target()?.quantized == QuantizedTypes::Unpacked && stays_quantized && Unpacked::is_needed(&prepared.view)
+    {
         let Prepared { view, family, misfits, warnings, .. } = prepared;
         let unpacked = Unpacked::new(&view)?;
         let integrity = ValidationConfig { stop: validation.stop, ..ValidationConfig::integrity() };
@@ -247,21 +257,14 @@ fn called(path: &Path) -> Option<String> {
 
 /// Options about the file, where its format has a say.
 fn layout(target: PlanOptions, align: Option<u32>, shard_size: Option<u64>) -> Outcome<PlanOptions> {
-    let target = PlanOptions { shard_size, ..target };
-    match (target.format, align) {
-        (_, None) => Ok(target),
-        (TargetFormat::Gguf, Some(_)) => Ok(PlanOptions { alignment: align, ..target }),
-        (TargetFormat::Apr2, Some(32 | 64)) => Ok(PlanOptions { align_32: align == Some(32), ..target }),
-        (TargetFormat::Apr2, Some(_)) => {
-            Err(Failure::Usage("tensors of .apr files are aligned to 32 or 64 bytes".to_owned()))
-        }
-        _ => Err(Failure::Usage("--align works for .apr and GGUF output only".to_owned())),
-    }
+    let target = PlanOptions { shard_size, alignment: align, ..target };
+    target.check().map_err(|error| Failure::Usage(error.message().to_owned()))?;
+    Ok(target)
 }
 
 /// Options that only the native container has.
 fn contain(mut target: PlanOptions, args: &ContainerArgs, context: &Context) -> Outcome<PlanOptions> {
-    if target.format != TargetFormat::Apr2 {
+    if !target.target()?.seals {
         return match args.is_wanted() {
             true => Err(Failure::Usage("--compress, --encrypt, --recipient and --sign are for .apr output".to_owned())),
             false => Ok(target),
@@ -349,12 +352,12 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// The format asked for, or the one that the output's extension stands for, or safetensors.
-fn export_format(args: &ExportArgs) -> Outcome<TargetFormat> {
+fn export_format(args: &ExportArgs) -> Outcome<&'static Format> {
     let output = args.write.output.as_deref().filter(|path| !Output::is_stdout(path) && !path.is_dir());
     let extension = output.and_then(Path::extension).and_then(|text| text.to_str());
-    match (args.format, extension.map(by_extension)) {
-        (Some(format), _) | (None, Some(Some(format))) => Ok(format.target()),
-        (None, None) => Ok(TargetFormat::Safetensors),
+    match (args.format, extension.map(target_by_extension)) {
+        (Some(format), _) | (None, Some(Some(format))) => Ok(format),
+        (None, None) => Ok(&apr::safetensors::FORMAT),
         (None, Some(None)) => {
             let message = "the output's extension names no format that is written; --format says which is meant";
             Err(Failure::Usage(message.to_owned()))
@@ -362,27 +365,16 @@ fn export_format(args: &ExportArgs) -> Outcome<TargetFormat> {
     }
 }
 
-fn by_extension(extension: &str) -> Option<ModelFormat> {
-    match extension {
-        "apr" => Some(ModelFormat::Apr),
-        "gguf" => Some(ModelFormat::Gguf),
-        "safetensors" => Some(ModelFormat::Safetensors),
-        "pt" | "pth" | "bin" => Some(ModelFormat::Pytorch),
-        _ => None,
-    }
-}
-
-fn format_of(path: &Path) -> Option<ModelFormat> {
-    by_extension(path.extension()?.to_str()?)
+fn format_of(path: &Path) -> Option<&'static Format> {
+    target_by_extension(path.extension()?.to_str()?)
 }
 
 /// The format asked for, or the one that the output's extension stands for.
-pub(super) fn target_format(asked: Option<ModelFormat>, output: Option<&Path>) -> Outcome<TargetFormat> {
+pub(super) fn target_format(asked: Option<&'static Format>, output: Option<&Path>) -> Outcome<&'static Format> {
     let extension = output.and_then(Path::extension).and_then(|text| text.to_str());
-    let format = asked.or_else(|| by_extension(extension?)).ok_or_else(|| {
-        let message =
-            "the output's extension names no format; say --format apr, apr1, aprn, gguf, pytorch or safetensors";
-        Failure::Usage(message.to_owned())
-    });
-    Ok(format?.target())
+    asked.or_else(|| target_by_extension(extension?)).ok_or_else(|| {
+        let mut options: Vec<&str> = targets().filter_map(|format| format.option).collect();
+        options.sort_unstable();
+        Failure::Usage(format!("the output's extension names no format; say --format {}", options.join(", ")))
+    })
 }

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use apr::{Escaped, Loss, PlanOptions, TargetFormat};
+use apr::{Escaped, Loss, PlanOptions};
 use apr_ops::convert::{ConvertError, ConvertOptions, plan};
 use apr_ops::import::Prepared;
 
@@ -37,10 +37,6 @@ pub(crate) fn write(job: Job<'_>, context: &Context) -> Outcome {
     // With --force the gate only tells.
     let gate = options.gate;
     options.gate = gate.filter(|_| !args.force);
-    let has_shards = matches!(target.format, TargetFormat::Apr2 | TargetFormat::Safetensors | TargetFormat::Gguf);
-    if target.shard_size.is_some() && !has_shards {
-        return Err(Failure::Usage("--shard-size works for .apr, safetensors and GGUF output".to_owned()));
-    }
     let Prepared { view, validator, family, misfits, warnings } = prepared;
     if validator.config().stop && !misfits.is_empty() && !args.dry_run {
         let family = family.map(|family| family.title);

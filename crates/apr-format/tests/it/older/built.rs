@@ -1,6 +1,6 @@
 //! Files packed by hand from the tables of `spec/legacy.md`: what no sample shows, and what is wrong with some.
 
-use apr_core::{Code, DType, Error, ExtentKind, FormatId};
+use apr_core::{Code, DType, Error, ExtentKind};
 use apr_testkit::corrupt::overwrite;
 use apr_testkit::older::{Apr1Builder, apr1_json, dialect_a, dialect_d, f32s, set_header_crc};
 use serde_json::json;
@@ -55,7 +55,7 @@ fn both_headers_of_whisper_apr_give_the_same_checkpoint() {
     for is_0_2 in [false, true] {
         let file = Apr1Builder { is_0_2, ..whisper() }.build();
         let reader = open(file.clone()).expect("a sound file");
-        assert_eq!((reader.format(), covered(&*reader, &file)), (FormatId::Apr1, Some(true)));
+        assert_eq!((reader.format(), covered(&*reader, &file)), (&apr_format::apr1::FORMAT, Some(true)));
         assert_eq!(values_of(&*reader, "a.weight"), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
         assert_eq!(values_of(&*reader, "b.bias"), [-1.0]);
         assert_eq!(values_of(&*reader, "audio.mel_filterbank"), [0.25, 0.5]);
@@ -230,7 +230,7 @@ fn what_contradicts_itself_in_the_dialect_is_refused() {
 fn the_third_dialect_of_whisper_is_told_apart_and_read() {
     let file = whisper_0_3();
     let reader = open(file.clone()).expect("a sound file");
-    assert_eq!((reader.format(), covered(&*reader, &file)), (FormatId::AprDialect, Some(true)));
+    assert_eq!((reader.format(), covered(&*reader, &file)), (&apr_format::dialect::FORMAT, Some(true)));
     assert_eq!(reader.container().header_fields()["program"], "whisper-apr 0.3");
     assert_eq!(values_of(&*reader, "f32"), [1.0, 2.0, 3.0, 4.0]);
     assert_eq!(values_of(&*reader, "bf16"), [1.0]);

@@ -12,9 +12,9 @@ use apr_tensor::block::dequantize;
 
 /// Opens what the first bytes speak for.
 fn open(file: Vec<u8>) -> Result<Box<dyn CheckpointReader>> {
-    match apr_core::recognise(&file) {
-        Some(apr_core::FormatId::AprDialect) => Ok(Box::new(dialect::open(file, "old.apr", &Limits::default())?)),
-        _ => Ok(Box::new(apr1::open(file, "old.apr", &Limits::default())?)),
+    match (dialect::FORMAT.recognises)(&file) {
+        true => Ok(Box::new(dialect::open(file, "old.apr", &Limits::default())?)),
+        false => Ok(Box::new(apr1::open(file, "old.apr", &Limits::default())?)),
     }
 }
 

@@ -1,0 +1,35 @@
+//! What APR1 says of itself.
+
+use apr_core::{Alignments, Convention, Format, QuantizedTypes, Target};
+
+use super::{MAGIC, MAGIC_0_2};
+
+/// The container of whisper-apr, and the one of the same name of aprender.
+pub static FORMAT: Format = Format {
+    id: "apr1",
+    name: "APR1",
+    option: Some("apr1"),
+    about: "The Whisper container of whisper-apr 0.1",
+    extensions: &["apr"],
+    recognises,
+    convention: Convention::Whisper,
+    target: Some(Target {
+        extensions: &[],
+        file_name: "model.apr",
+        folder: false,
+        self_contained: false,
+        shards: false,
+        seals: false,
+        streaming: false,
+        alignments: Alignments::Fixed,
+        quantized: QuantizedTypes::All,
+    }),
+};
+
+/// whisper-apr 0.2 gave the format a new magic and kept its version; the dialects say 2 there.
+fn recognises(head: &[u8]) -> bool {
+    let version = head.get(4..6);
+    head.starts_with(&MAGIC)
+        || head.starts_with(&MAGIC_0_2)
+            && version.is_some_and(|version| [[0, 0], [1, 0]].iter().any(|known| version == known))
+}

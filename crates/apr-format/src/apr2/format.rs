@@ -1,0 +1,36 @@
+//! What the native container says of itself.
+
+use apr_core::{Alignments, Convention, Format, QuantizedTypes, Target};
+
+use super::{Header, MAGIC};
+
+/// The native container.
+pub static FORMAT: Format = Format {
+    id: "apr2",
+    name: "APR2",
+    option: Some("apr"),
+    about: "The native container",
+    extensions: &["apr"],
+    recognises,
+    convention: Convention::Canonical,
+    target: Some(Target {
+        extensions: &["apr"],
+        file_name: "model.apr",
+        folder: false,
+        self_contained: true,
+        shards: true,
+        seals: true,
+        streaming: true,
+        alignments: Alignments::OneOf(&[32, 64]),
+        quantized: QuantizedTypes::All,
+    }),
+};
+
+/// The metadata start right after the header, where the dialects with the same magic keep other fields. The same word with
+/// its bytes swapped is ours too, for the reader to refuse.
+fn recognises(head: &[u8]) -> bool {
+    let starts = Header::LEN;
+    let field = head.get(12..16);
+    head.starts_with(&MAGIC)
+        && field.is_none_or(|field| [starts.to_le_bytes(), starts.to_be_bytes()].iter().any(|ours| field == ours))
+}

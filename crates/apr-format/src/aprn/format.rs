@@ -1,0 +1,27 @@
+//! What APRN says of itself.
+
+use apr_core::{Alignments, Convention, Format, QuantizedTypes, Target};
+
+use super::MAGIC;
+
+/// The container of typed models.
+pub static FORMAT: Format = Format {
+    id: "aprn",
+    name: "APRN",
+    option: Some("aprn"),
+    about: "The typed container of aprender, for models that came from one",
+    extensions: &["apr"],
+    recognises: |head| head.starts_with(&MAGIC),
+    convention: Convention::Framework,
+    target: Some(Target {
+        extensions: &[],
+        file_name: "model.apr",
+        folder: false,
+        self_contained: false,
+        shards: false,
+        seals: false,
+        streaming: false,
+        alignments: Alignments::Fixed,
+        quantized: QuantizedTypes::All,
+    }),
+};

@@ -1,0 +1,24 @@
+//! What the dialects say of themselves.
+
+use apr_core::{Convention, Format};
+
+use super::{MAGIC, MAGIC_0_20};
+use crate::{apr1, apr2};
+
+/// APR v2 as other programs wrote it.
+pub static FORMAT: Format = Format {
+    id: "aprdialect",
+    name: "an APR v2 dialect",
+    option: Some("dialect"),
+    about: "APR v2 as other programs wrote it",
+    extensions: &["apr"],
+    recognises,
+    convention: Convention::Framework,
+    target: None,
+};
+
+/// One of the magics that APR2 and APR1 have too, in a file that is neither.
+fn recognises(head: &[u8]) -> bool {
+    (head.starts_with(&MAGIC) || head.starts_with(&MAGIC_0_20))
+        && ![&apr1::FORMAT, &apr2::FORMAT].iter().any(|format| (format.recognises)(head))
+}

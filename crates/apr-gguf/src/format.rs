@@ -1,0 +1,25 @@
+//! What GGUF says of itself.
+
+use apr_core::{Alignments, Convention, Format, QuantizedTypes, Target};
+
+/// llama.cpp's format of today.
+pub static FORMAT: Format = Format {
+    id: "gguf",
+    name: "GGUF",
+    option: Some("gguf"),
+    about: "llama.cpp's format",
+    extensions: &["gguf"],
+    recognises: |head| head.starts_with(b"GGUF") || head.starts_with(b"FUGG"),
+    convention: Convention::LlamaCpp,
+    target: Some(Target {
+        extensions: &["gguf"],
+        file_name: "model.gguf",
+        folder: false,
+        self_contained: false,
+        shards: true,
+        seals: false,
+        streaming: false,
+        alignments: Alignments::PowersOfTwo,
+        quantized: QuantizedTypes::Ggml,
+    }),
+};

@@ -1,0 +1,172 @@
+//! The formats that apr knows. One that is added gets an entry here, and nothing else changes.
+
+use apr_core::{ByteSource, CheckpointReader, CheckpointWriter, Format, Metadata, Result, SourceSet, TensorInfo};
+use apr_format::apr2::{self, CompanionFile};
+#[cfg(feature = "typed")]
+use apr_format::aprn;
+use apr_format::{apr1, dialect};
+use apr_gguf::ggml;
+use apr_safetensors::Order;
+
+use crate::companions::WithCompanions;
+use crate::folder::shard_number;
+use crate::{OpenOptions, PlanOptions};
+
+/// A source of any kind.
+pub(crate) type Bytes = Box<dyn ByteSource>;
+
+/// A reader of any format.
+pub(crate) type Reader = Box<dyn CheckpointReader>;
+
+/// A writer of any format.
+pub(crate) type Writer = Box<dyn CheckpointWriter>;
+
+type Open = fn(Bytes, &str, &OpenOptions) -> Result<Reader>;
+type OpenSet = fn(&dyn SourceSet, &str, &OpenOptions) -> Result<Reader>;
+type OpenIndex = fn(&[u8], &str, &dyn SourceSet, &OpenOptions) -> Result<Reader>;
+type Plan = fn(&[TensorInfo], &Metadata, Vec<CompanionFile>, &PlanOptions) -> Result<Writer>;
+
+/// A format, with what reads and writes it.
+pub(crate) struct Registration {
+    /// What it says of itself.
+    pub(crate) format: &'static Format,
+    /// Opens one file; `None` where files are told apart and not read.
+    pub(crate) open: Option<Open>,
+    /// Opens a file that belongs to others of its folder.
+    pub(crate) open_set: Option<OpenSet>,
+    /// Opens the model whose shards an index names, where their extension is one of the format's.
+    pub(crate) open_index: Option<OpenIndex>,
+    /// Makes a writer; there is one exactly where the format is a target.
+    pub(crate) plan: Option<Plan>,
+}
+
+/// All formats. Where several would take a file, the first does.
+pub(crate) static FORMATS: &[Registration] = &[
+    Registration {
+        open: Some(|source, name, options| Ok(Box::new(open_apr2(source, name, options)?))),
+        plan: Some(plan_apr2),
+        ..told_apart(&apr2::FORMAT)
+    },
+    Registration {
+        open: Some(|source, name, options| Ok(Box::new(apr1::open(source, name, &options.limits)?))),
+        plan: Some(|tensors, metadata, companions, options| {
+            let write_options = apr1::WriteOptions { file_name: options.file_name.clone() };
+            let weights = apr1::plan(tensors, metadata, &companions, &write_options)?;
+            Ok(Box::new(WithCompanions::new(weights, companions, options.folder)))
+        }),
+        ..told_apart(&apr1::FORMAT)
+    },
+    #[cfg(feature = "typed")]
+    Registration {
+        open: Some(|source, name, options| Ok(Box::new(aprn::open(source, name, &options.limits, &options.aprn())?))),
+        plan: Some(|tensors, metadata, companions, options| {
+            let weights = aprn::plan(tensors, metadata, &options.file_name)?;
+            Ok(Box::new(WithCompanions::new(weights, companions, false)))
+        }),
+        ..told_apart(&aprn::FORMAT)
+    },
+    Registration {
+        open: Some(|source, name, options| Ok(Box::new(dialect::open(source, name, &options.limits)?))),
+        ..told_apart(&dialect::FORMAT)
+    },
+    Registration {
+        open: Some(|source, name, options| Ok(Box::new(apr_safetensors::open(source, name, &options.limits)?))),
+        open_index: Some(|json, name, set, options| {
+            Ok(Box::new(apr_safetensors::open_index(json, name, set, &options.limits)?))
+        }),
+        plan: Some(|tensors, metadata, companions, options| {
+            let write_options = apr_safetensors::WriteOptions {
+                file_name: options.file_name.clone(),
+                shard_size: options.shard_size,
+                order: if options.canonical { Order::Canonical } else { Order::AsGiven },
+                named_files: options.folder,
+            };
+            let weights = apr_safetensors::plan(tensors, metadata, &write_options)?;
+            Ok(Box::new(WithCompanions::new(weights, companions, options.folder)))
+        }),
+        ..told_apart(&apr_safetensors::FORMAT)
+    },
+    Registration {
+        open: Some(|source, name, options| Ok(Box::new(apr_gguf::open(source, name, &options.limits)?))),
+        open_set: Some(|set, name, options| Ok(Box::new(apr_gguf::open_split(set, name, &options.limits)?))),
+        plan: Some(|tensors, metadata, companions, options| {
+            let write_options = apr_gguf::WriteOptions {
+                file_name: options.file_name.clone(),
+                alignment: options.alignment,
+                shard_size: options.shard_size,
+                named_files: options.folder,
+            };
+            let weights = apr_gguf::plan(tensors, metadata, &write_options)?;
+            Ok(Box::new(WithCompanions::new(weights, companions, options.folder)))
+        }),
+        ..told_apart(&apr_gguf::FORMAT)
+    },
+    Registration {
+        open: Some(|source, name, options| {
+            Ok(Box::new(ggml::open(source, name, &options.limits, options.family.as_deref())?))
+        }),
+        ..told_apart(&ggml::FORMAT)
+    },
+    Registration { open: Some(open_pytorch), ..told_apart(&apr_pytorch::ZIP) },
+    Registration { open: Some(open_pytorch), ..told_apart(&apr_pytorch::TAR) },
+    Registration { open: Some(open_pytorch), ..told_apart(&apr_pytorch::PICKLE) },
+    Registration {
+        open: Some(open_pytorch),
+        open_index: Some(|json, name, set, options| {
+            Ok(Box::new(apr_pytorch::open_index_with(json, name, set, &options.limits, &options.pytorch())?))
+        }),
+        plan: Some(|tensors, metadata, companions, options| {
+            let write_options =
+                apr_pytorch::WriteOptions { file_name: options.file_name.clone(), named_files: options.folder };
+            let weights = apr_pytorch::plan(tensors, metadata, &write_options)?;
+            Ok(Box::new(WithCompanions::new(weights, companions, options.folder)))
+        }),
+        ..told_apart(&apr_pytorch::FORMAT)
+    },
+    told_apart(&crate::unread::HDF5),
+    told_apart(&crate::unread::TFLITE),
+];
+
+/// An entry that says nothing but the format.
+const fn told_apart(format: &'static Format) -> Registration {
+    Registration { format, open: None, open_set: None, open_index: None, plan: None }
+}
+
+/// Whether shards of the format are found by an index, without which a shard says nothing of the others.
+pub(crate) fn has_index(format: &Format) -> bool {
+    FORMATS.iter().any(|entry| entry.format == format && entry.open_index.is_some())
+}
+
+fn open_pytorch(source: Bytes, name: &str, options: &OpenOptions) -> Result<Reader> {
+    Ok(Box::new(apr_pytorch::open_with(source, name, &options.limits, &options.pytorch())?))
+}
+
+fn open_apr2(source: Bytes, name: &str, options: &OpenOptions) -> Result<apr2::Apr2Reader> {
+    let mut reader = apr2::open_with_keys(source, name, &options.limits, &options.keys)?;
+    if reader.header().flags.contains(apr2::Flags::SHARDED) {
+        let which = match shard_number(name) {
+            Some((number, count)) => format!("shard {number} of {count}"),
+            None => "one of several shards".to_owned(),
+        };
+        reader.warn(format!("this is {which} alone; the manifest names the whole model"));
+    }
+    Ok(reader)
+}
+
+fn plan_apr2(
+    tensors: &[TensorInfo],
+    metadata: &Metadata,
+    companions: Vec<CompanionFile>,
+    options: &PlanOptions,
+) -> Result<Writer> {
+    let write_options = apr2::WriteOptions {
+        align_32: options.alignment == Some(32),
+        streaming: options.streaming,
+        file_name: options.file_name.clone(),
+        ..options.apr2.clone()
+    };
+    match options.shard_size {
+        Some(size) => apr2::plan_shards(tensors, metadata, companions, &write_options, size),
+        None => Ok(Box::new(apr2::plan(tensors, metadata, companions, &write_options)?)),
+    }
+}

@@ -1,0 +1,24 @@
+//! Formats that are told apart, so that an error names them, and not read.
+
+use apr_core::{Convention, Format};
+
+/// HDF5, as Keras wrote.
+pub(crate) static HDF5: Format =
+    Format { id: "hdf5", name: "HDF5 (Keras)", recognises: |head| head.starts_with(b"\x89HDF"), ..unread() };
+
+/// TensorFlow Lite.
+pub(crate) static TFLITE: Format =
+    Format { id: "tflite", name: "TensorFlow Lite", recognises: |head| head.get(4..8) == Some(b"TFL3"), ..unread() };
+
+const fn unread() -> Format {
+    Format {
+        id: "",
+        name: "",
+        option: None,
+        about: "",
+        extensions: &[],
+        recognises: |_| false,
+        convention: Convention::Framework,
+        target: None,
+    }
+}

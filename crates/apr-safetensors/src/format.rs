@@ -1,0 +1,30 @@
+//! What safetensors says of itself.
+
+use apr_core::{Alignments, Convention, Format, QuantizedTypes, Target};
+
+/// Safetensors: a file, or shards with an index.
+pub static FORMAT: Format = Format {
+    id: "safetensors",
+    name: "safetensors",
+    option: Some("safetensors"),
+    about: "Hugging Face safetensors",
+    extensions: &["safetensors"],
+    recognises,
+    convention: Convention::Framework,
+    target: Some(Target {
+        extensions: &["safetensors"],
+        file_name: "model.safetensors",
+        folder: true,
+        self_contained: false,
+        shards: true,
+        seals: false,
+        streaming: false,
+        alignments: Alignments::Fixed,
+        quantized: QuantizedTypes::Unpacked,
+    }),
+};
+
+/// The length of the header comes first, then JSON; the upper half of a plausible length is zero.
+fn recognises(head: &[u8]) -> bool {
+    head.get(4..8) == Some(&[0; 4]) && head.get(8) == Some(&b'{')
+}
