@@ -26,6 +26,7 @@
 use std::sync::Arc;
 
 use apr_arch::{Contradiction, Families, FamilyModel, Mismatch, TensorNameMapper};
+use apr_core::counted;
 use apr_registry::{CheckpointReader, DType, FormatId, Loss, Metadata, Result, TargetFormat, TensorInfo, keys};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -35,10 +36,10 @@ use crate::convert::ConvertError;
 use crate::gguf::{self, GgufExport, Restored};
 use crate::inline::{Claim, InlineValidator, Reason, ValidationConfig, ValidationError};
 use crate::naming::{NAMES, canonical, original};
+use crate::nearest;
 use crate::physics::Level;
 use crate::quantize::DESCRIPTION;
 use crate::view::View;
-use crate::{counted, nearest};
 
 /// Which family a checkpoint is taken for (seed 001 §13.5).
 #[derive(Clone, Default)]

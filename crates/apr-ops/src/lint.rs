@@ -1,13 +1,13 @@
 //! Best practices and conventions (seed 001 §4.11): what is not wrong, but could be better.
 
 use apr_arch::FamilyModel;
-use apr_core::ExtentKind;
+use apr_core::{ExtentKind, counted};
 use apr_registry::{CheckpointReader, Escaped, FormatId, Metadata, Result, TensorInfo, keys};
 use serde::Serialize;
 
 use crate::import::{COMPARED, expected_mels, filterbank_misfit, learn_from};
+use crate::nearest;
 use crate::quantize::Scheme;
-use crate::{counted, nearest};
 
 /// Alignment that lets any kernel read a tensor in place, in bytes.
 const ALIGNMENT: u64 = 64;

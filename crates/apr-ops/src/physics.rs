@@ -5,7 +5,7 @@ use apr_registry::{DType, TensorInfo};
 use apr_tensor::stats::Stats;
 use serde::Serialize;
 
-use crate::{grouped, number};
+use apr_core::{grouped, number};
 
 /// Values a tensor must have before its mean and deviation say anything.
 const FEWEST_VALUES: u64 = 8;
@@ -118,10 +118,14 @@ impl std::fmt::Display for Violation {
                 write!(f, "the CRC-32 of its bytes is {found:#010x}, the file says {stated:#010x}")
             }
             Self::Quants { count, dtype } => {
-                write!(f, "{} of -128; quants of {dtype} lie in [-127, 127]", crate::counted(*count, "quant"))
+                write!(f, "{} of -128; quants of {dtype} lie in [-127, 127]", apr_core::counted(*count, "quant"))
             }
             Self::Bool { count } => {
-                write!(f, "{} of BOOL are neither 0 nor 1; they are kept as they are", crate::counted(*count, "value"))
+                write!(
+                    f,
+                    "{} of BOOL are neither 0 nor 1; they are kept as they are",
+                    apr_core::counted(*count, "value")
+                )
             }
             Self::Zero => f.write_str("every value is zero"),
             Self::Mean { mean, expected, kind, .. } => {

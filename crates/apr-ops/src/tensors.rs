@@ -1,6 +1,6 @@
 //! Lists of tensors, with statistics where asked for.
 
-use apr_core::Sum;
+use apr_core::{Progress, Sum};
 use apr_registry::digest::ChunkSums;
 use apr_registry::{CheckpointReader, DType, Error, Pipeline, Result, Shape};
 use apr_tensor::stats::{Histogram, Moments, Stats};
@@ -10,8 +10,8 @@ use serde::Serialize;
 use crate::chunks::{Chunk, chunks, take};
 use crate::inspect::codec_name;
 use crate::integrity::{Tally, check_parts, of_plain};
+use crate::nearest;
 use crate::values::{self, Buffers};
-use crate::{Progress, nearest};
 
 /// What orders the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -4,7 +4,7 @@ mod hyperparameters;
 mod report;
 
 use apr_arch::{Families, FamilyModel};
-use apr_core::{Extent, ExtentKind, FileChecksum, Signed, StoredRange};
+use apr_core::{Extent, ExtentKind, FileChecksum, Progress, Signed, StoredRange, counted};
 use apr_registry::digest::{CHUNK, ChunkSums, Crc32, TensorDigest};
 use apr_registry::{CheckpointReader, Code, Error, Metadata, Pipeline, Result, keys};
 use apr_tensor::stats::Moments;
@@ -18,7 +18,6 @@ use crate::integrity::{Checks, Mismatch, mismatches};
 pub use crate::physics::Level;
 use crate::physics::{Physics, Violation, expectation};
 use crate::values::{self, Buffers};
-use crate::{Progress, counted};
 
 /// What to check beside the structure, which opening the file has proven.
 #[derive(Debug, Clone, Copy)]

@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 pub use apr_arch as arch;
+pub use apr_core::Progress;
 #[cfg(feature = "native")]
 pub use apr_io as io;
 pub use apr_ops as ops;

@@ -78,7 +78,7 @@ pub(super) fn run(args: &EditArgs, context: &Context) -> Outcome {
         }
     }
     if report.dropped_signatures > 0 {
-        let what = apr_ops::counted(report.dropped_signatures as u64, "signature");
+        let what = apr_core::counted(report.dropped_signatures as u64, "signature");
         context.printer.warn(&format!("{what} dropped, which held for the model as it was: sign it again"));
     }
     if report.dropped_licence {
@@ -263,7 +263,7 @@ fn render(out: &mut dyn Write, report: &EditReport) -> io::Result<()> {
     let how = if report.in_place { "changed in place" } else { "written" };
     write!(out, "{}: {how}", Escaped(&report.file))?;
     if report.dropped_tensors > 0 {
-        write!(out, ", without {}", apr_ops::counted(report.dropped_tensors as u64, "tensor"))?;
+        write!(out, ", without {}", apr_core::counted(report.dropped_tensors as u64, "tensor"))?;
     }
     writeln!(out)
 }

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use apr::Escaped;
-use apr_ops::counted;
+use apr_core::counted;
 use apr_ops::tensors::{
     HistogramReport, SortBy, TensorRow, TensorsOptions, TensorsReport, find, histogram, list, parse_filter,
 };

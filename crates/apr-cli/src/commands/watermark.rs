@@ -5,6 +5,7 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 
 use apr::{CheckpointReader, Escaped, Loss, TargetFormat};
+use apr_core::{counted, grouped};
 use apr_io::io_error;
 use apr_ops::convert::{ConvertError, ConvertOptions, plan};
 use apr_ops::gguf::{is_in_gguf_layout, restore as hugging_face_layout};
@@ -12,7 +13,6 @@ use apr_ops::import::{Foreign, ImportOptions, Prepared, prepare, restore};
 use apr_ops::inline::ValidationConfig;
 use apr_ops::view::View;
 use apr_ops::watermark::{Carriers, DetectReport, EmbedReport, MarkKey, Marked, detect as find};
-use apr_ops::{counted, grouped};
 use serde::Serialize;
 
 use super::convert::target_format;

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use apr_core::grouped;
 use serde_json::{Map, Value};
 
 use super::Learnt;
-use crate::grouped;
 
 /// Bytes of a configuration file; those in use have at most one million.
 const MAX_JSON: usize = 8 << 20;

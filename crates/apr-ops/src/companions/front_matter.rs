@@ -6,11 +6,9 @@
 
 use std::borrow::Cow;
 
-use apr_core::Escaped;
+use apr_core::{Escaped, grouped};
 use granit_parser::{Event, Parser, ScalarStyle, StrInput};
 use serde_json::{Map, Number, Value};
-
-use crate::grouped;
 
 /// Bytes of front matter. Cards with results of a hundred evaluations have a few hundred thousand.
 const MAX_FRONT_MATTER: usize = 2 << 20;

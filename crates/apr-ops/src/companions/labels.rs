@@ -1,10 +1,10 @@
 //! Names of a classifier's classes.
 
+use apr_core::grouped;
 use serde_json::{Map, Value};
 
 use super::Learnt;
 use super::files::Files;
-use crate::grouped;
 
 const FILE: &str = "config.json";
 

@@ -3,13 +3,12 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use apr_core::Escaped;
+use apr_core::{Escaped, counted, grouped};
 use serde_json::{Map, Value};
 
 use super::Learnt;
 use super::files::Files;
 use crate::vocabulary::{Tokenizer, read_tokenizer};
-use crate::{counted, grouped};
 
 /// Roles of tokens, by the names that every file uses: `bos_token`, `bos_token_id`.
 const ROLES: [&str; 7] = ["bos", "eos", "unk", "pad", "sep", "cls", "mask"];

@@ -24,7 +24,7 @@ mod recode;
 mod report;
 mod work;
 
-use apr_core::StoredForm;
+use apr_core::{Progress, StoredForm, counted};
 use apr_registry::apr2::CompanionFile;
 use apr_registry::digest::{ChunkSums, TensorDigest};
 use apr_registry::{
@@ -45,7 +45,6 @@ use self::work::{Job, JobKind, Slot, Source, Wanted};
 use crate::chunks::Chunk;
 use crate::inline::{InlineValidator, ValidationConfig, ValidationError};
 use crate::integrity::{Mismatch, Tally};
-use crate::{Progress, counted};
 
 /// Why a conversion ended early.
 #[derive(Debug)]

@@ -1,10 +1,10 @@
 //! The values of pairs, side by side in chunks.
 
+use apr_core::Progress;
 use apr_registry::{CheckpointReader, Error, Pipeline, Result, TensorInfo};
 use apr_tensor::element::widen_f64;
 
 use super::pairing::Pair;
-use crate::Progress;
 use crate::chunks::take;
 use crate::values::read_quantized;
 

@@ -2,13 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
+use apr_core::Progress;
 use apr_registry::digest::{ChunkSums, Digest, TensorDigest};
 use apr_registry::{CheckpointReader, Error, Pipeline, Result, TensorInfo};
-
 use globset::GlobMatcher;
 
 use super::{DiffOptions, Side};
-use crate::Progress;
 use crate::chunks::{chunks, take};
 use crate::naming::NAMES;
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use apr_arch::{CANONICAL, Families, FamilyModel, GGUF, GgufLayout, Kind, Naming};
+use apr_core::counted;
 use apr_gguf::{Array, KeyValue, Value as Typed};
 use apr_registry::{CheckpointReader, DType, Error, Loss, Metadata, Result, TensorInfo, keys};
 use serde_json::{Map, Value, json};
@@ -11,7 +12,6 @@ use super::hyperparameters::{Facts, Written, size_label};
 use super::import::Described;
 use super::rope;
 use super::transform::Change;
-use crate::counted;
 use crate::import::{Architecture, family_of};
 use crate::naming::NAMES;
 use crate::quantize::{Scheme, recorded_scheme};

@@ -3,11 +3,10 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use apr_core::{Escaped, Result};
+use apr_core::{Escaped, Result, counted, grouped};
 
 use super::hugging_face::{self, AddedToken, ParseAdded};
 use super::{sentencepiece, tiktoken};
-use crate::{counted, grouped};
 
 /// Bytes of a tokenizer file; what a folder may carry of companions altogether.
 const MAX_FILE: usize = 64 << 20;

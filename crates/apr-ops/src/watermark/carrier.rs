@@ -4,11 +4,11 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use apr_arch::FamilyModel;
+use apr_core::Progress;
 use apr_registry::{CheckpointReader, DType, Error, Pipeline, Result, TensorInfo, keys};
 use apr_tensor::stats::{Moments, Scratch};
 
 use super::chips::GROUP;
-use crate::Progress;
 use crate::chunks::take;
 use crate::values::{decode, read_quantized};
 

@@ -1,5 +1,6 @@
 //! Finding a mark.
 
+use apr_core::Progress;
 use apr_registry::{CheckpointReader, Pipeline, Result};
 use serde::Serialize;
 
@@ -8,7 +9,6 @@ use super::chips::{Chips, GROUP};
 use super::correlation::{Correlation, Reading, SymbolScore};
 use super::frame::Frame;
 use super::key::MarkKey;
-use crate::Progress;
 
 /// The largest bound on a chance hit that counts as a find.
 pub const MAX_CHANCE: f64 = 1e-9;

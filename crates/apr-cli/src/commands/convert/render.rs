@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 
 use apr::{DType, Escaped, Loss};
+use apr_core::counted;
 use apr_ops::convert::{ConvertReport, Quality, TensorQuality, TypeQuality};
-use apr_ops::counted;
 use apr_ops::import::FamilyNote;
 use apr_ops::inline::ValidationError;
 use apr_ops::physics::Level;

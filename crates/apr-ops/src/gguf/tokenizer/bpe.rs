@@ -163,7 +163,7 @@ pub(super) fn fill(
             return Err(Error::format(message).in_file(file));
         }
         if !tokens.set(id, text, 0.0, NORMAL) {
-            let rows = crate::counted(context.rows.unwrap_or_default(), "row");
+            let rows = apr_core::counted(context.rows.unwrap_or_default(), "row");
             return Err(Error::format(format!("its id {id} is beyond the {rows} of the embedding")).in_file(file));
         }
     }

@@ -89,7 +89,7 @@ impl<'a> Context<'a> {
     /// Says what llama.cpp does not know of tokens that are found before anything else.
     pub(super) fn check_added(&mut self, added: &[AddedToken], dropped: usize) {
         if dropped > 0 {
-            let tokens = crate::counted(dropped as u64, "added token");
+            let tokens = apr_core::counted(dropped as u64, "added token");
             let have = if dropped == 1 { "has an id" } else { "have ids" };
             self.warn(format!("{tokens} {have} beyond the rows of the embedding: left out"));
         }

@@ -1,10 +1,10 @@
 //! The companions a tokenizer is read from.
 
-use apr_core::{Error, Result, json};
+use apr_core::{Error, Result, counted, grouped, json};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::{counted, grouped, vocabulary};
+use crate::vocabulary;
 
 /// Bytes of a tokenizer file; the largest in use have half of it.
 const MAX_FILE: usize = 64 << 20;

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use apr_core::{Error, Escaped, Result};
+use apr_core::{Error, Escaped, Result, counted};
 use serde_json::Value as Json;
 
 use super::bpe::{added_beside, check_normalizer, decoder_tokens, read_tokens};
@@ -12,7 +12,6 @@ use super::scores::{self, Scores};
 use super::special::{kind, list, unreadable};
 use super::tokens::{ADDED_SCORE, BYTE, CONTROL, NORMAL, SPACE, Tokens, UNKNOWN, UNUSED};
 use super::unigram;
-use crate::counted;
 use crate::vocabulary::{Piece, SentencePiece};
 
 /// Roles that llama.cpp gives to these ids where no key does.

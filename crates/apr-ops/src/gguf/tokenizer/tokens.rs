@@ -92,7 +92,7 @@ impl Tokens {
             self.texts[id] = name;
             self.types[id] = UNUSED;
         }
-        let (count, example) = (crate::counted(repeated.len() as u64, "token"), Escaped::short(&example));
+        let (count, example) = (apr_core::counted(repeated.len() as u64, "token"), Escaped::short(&example));
         Some(format!("{count} with the text of an earlier one can't be written twice, as '{example}': padded"))
     }
 

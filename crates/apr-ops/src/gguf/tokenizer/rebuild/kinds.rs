@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use apr_core::{Error, Escaped, Result};
+use apr_core::{Error, Escaped, Result, counted};
 use apr_gguf::{Array, Value};
 use serde_json::{Value as Json, json};
 
@@ -11,7 +11,6 @@ use super::super::tokens::{BYTE, CONTROL, SPACE, UNKNOWN};
 use super::super::unigram::{AROUND, REPEATED};
 use super::source::Source;
 use super::{Ids, Model, OwnedIds, TokenizerFile, merges};
-use crate::counted;
 
 fn file<'a>(source: &Source<'a>, model: Model<'a>) -> TokenizerFile<'a> {
     TokenizerFile {

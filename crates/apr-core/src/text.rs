@@ -1,8 +1,13 @@
+//! Numbers as messages show them.
+
+use alloc::format;
+use alloc::string::{String, ToString};
+
 /// A number with its noun: `1 tensor`, `1,200 tensors`.
 ///
 /// ```
-/// assert_eq!(apr_ops::counted(1, "tensor"), "1 tensor");
-/// assert_eq!(apr_ops::counted(39_000_000, "parameter"), "39,000,000 parameters");
+/// assert_eq!(apr_core::counted(1, "tensor"), "1 tensor");
+/// assert_eq!(apr_core::counted(39_000_000, "parameter"), "39,000,000 parameters");
 /// ```
 #[must_use]
 pub fn counted(number: u64, noun: &str) -> String {
@@ -27,9 +32,9 @@ pub fn grouped(number: u64) -> String {
 /// A number to four significant digits: `11.2`, `-0.003125`, `1.5e-7`.
 ///
 /// ```
-/// assert_eq!(apr_ops::number(11.0), "11");
-/// assert_eq!(apr_ops::number(0.000_312_54), "0.0003125");
-/// assert_eq!(apr_ops::number(1.0e12), "1e12");
+/// assert_eq!(apr_core::number(11.0), "11");
+/// assert_eq!(apr_core::number(0.000_312_54), "0.0003125");
+/// assert_eq!(apr_core::number(1.0e12), "1e12");
 /// ```
 #[must_use]
 pub fn number(value: f64) -> String {

@@ -1,3 +1,5 @@
+//! What a pass tells whoever waits for it.
+
 /// Hears how far a pass is.
 pub trait Progress {
     /// `bytes` more are done.
