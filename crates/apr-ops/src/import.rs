@@ -28,6 +28,7 @@ use std::sync::Arc;
 use apr_arch::{Contradiction, Families, FamilyModel, Mismatch, TensorNameMapper};
 use apr_core::counted;
 use apr_registry::{CheckpointReader, DType, FormatId, Loss, Metadata, Result, TargetFormat, TensorInfo, keys};
+use apr_view::{SCALES_FILE, View, nearest};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -36,10 +37,7 @@ use crate::convert::ConvertError;
 use crate::gguf::{self, GgufExport, Restored};
 use crate::inline::{Claim, InlineValidator, Reason, ValidationConfig, ValidationError};
 use crate::naming::{NAMES, canonical, original};
-use crate::nearest;
 use crate::physics::Level;
-use crate::quantize::DESCRIPTION;
-use crate::view::View;
 
 /// Which family a checkpoint is taken for (seed 001 §13.5).
 #[derive(Clone, Default)]
@@ -218,7 +216,7 @@ pub fn family_of<'a>(
 }
 
 fn is_unpacked(reader: &dyn CheckpointReader, architecture: &Architecture) -> bool {
-    let is_described = reader.companions().iter().any(|companion| companion.name == DESCRIPTION);
+    let is_described = reader.companions().iter().any(|companion| companion.name == SCALES_FILE);
     is_described && matches!(architecture, Architecture::Auto)
 }
 

@@ -5,13 +5,11 @@
 #![forbid(unsafe_code)]
 
 pub mod analyze;
-mod chunks;
 pub mod companions;
 pub mod convert;
 pub mod debug;
 pub mod diff;
 pub mod explain;
-pub mod first_use;
 pub mod gguf;
 pub mod import;
 pub mod inline;
@@ -19,7 +17,6 @@ pub mod inspect;
 mod integrity;
 pub mod lint;
 pub mod naming;
-mod nearest;
 pub mod physics;
 pub mod quantize;
 pub mod sarif;
@@ -27,10 +24,7 @@ mod sha256;
 pub mod shards;
 pub mod tensors;
 pub mod validate;
-mod values;
-pub mod view;
 pub mod vocabulary;
 pub mod watermark;
 
-pub use nearest::{closest, nearest};
 pub use sha256::sha256;

@@ -3,10 +3,10 @@
 use apr_arch::FamilyModel;
 use apr_core::{ExtentKind, counted};
 use apr_registry::{CheckpointReader, Escaped, FormatId, Metadata, Result, TensorInfo, keys};
+use apr_view::nearest;
 use serde::Serialize;
 
 use crate::import::{COMPARED, expected_mels, filterbank_misfit, learn_from};
-use crate::nearest;
 use crate::quantize::Scheme;
 
 /// Alignment that lets any kernel read a tensor in place, in bytes.

@@ -7,10 +7,10 @@ use std::collections::{HashMap, HashSet};
 
 use apr_arch::{CANONICAL, Families, Family, FamilyModel, GGUF, HUGGING_FACE, Naming, ONNX};
 use apr_registry::{CheckpointReader, FormatId, Result, TargetFormat, keys};
+use apr_view::View;
 use serde_json::{Map, Value, json};
 
 use crate::import::learn_from;
-use crate::view::View;
 
 /// The metadata key.
 pub const NAMES: &str = "names";

@@ -4,7 +4,7 @@ use apr_core::Progress;
 use apr_registry::{ByteSource, Pipeline, Result};
 use sha2::{Digest, Sha256};
 
-use crate::chunks::{pieces, take};
+use apr_view::chunks::{pieces, take};
 
 /// The digest of all bytes of a source.
 ///

@@ -9,8 +9,7 @@ use apr::gguf::KeyValue;
 use apr::{CheckpointReader, Error, Escaped, Metadata, PlanOptions, TargetFormat, keys};
 use apr_io::io_error;
 use apr_ops::convert::{ConvertError, ConvertOptions, plan};
-use apr_ops::tensors::parse_filter;
-use apr_ops::view::View;
+use apr_view::{View, parse_filter};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -115,7 +114,7 @@ fn changes(reader: &Apr2Reader, args: &EditArgs) -> Outcome<Changes> {
     for name in renames.keys() {
         if reader.position(name).is_none() {
             let names: Vec<&str> = reader.tensors().iter().map(|info| info.name.as_str()).collect();
-            let similar = apr_ops::nearest(name, names, 3);
+            let similar = apr_view::nearest(name, names, 3);
             let hint =
                 if similar.is_empty() { String::new() } else { format!("; do you mean {}?", similar.join(", ")) };
             let message = format!("there is no such tensor{hint}");

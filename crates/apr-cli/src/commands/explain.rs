@@ -10,7 +10,7 @@ use apr_ops::explain::{
     ErrorExplanation, KnownTensor, ModelExplanation, TensorExplanation, error_code, explain_model, explain_tensor,
     known_tensor,
 };
-use apr_ops::nearest;
+use apr_view::nearest;
 
 use super::tensors::unknown_tensor;
 use crate::args::ExplainArgs;

@@ -9,9 +9,9 @@ use apr_core::{counted, number};
 use apr_ops::import::learn_from;
 use apr_ops::inspect::{InspectReport, LONGEST_ARRAY, QuantizedType, inspect};
 use apr_ops::physics::is_filterbank;
-use apr_ops::tensors::{TensorRow, TensorsOptions, list, named};
-use apr_ops::view::View;
+use apr_ops::tensors::{TensorRow, TensorsOptions, list};
 use apr_ops::vocabulary::{Vocabulary, vocabulary};
+use apr_view::{View, named};
 use serde::Serialize;
 use serde_json::{Map, Value};
 

@@ -9,8 +9,7 @@ use apr_ops::quantize::{
     Casts, Choices, Imatrix, Quantization, Scheme, SchemeKind, Weighting, importance_from_csv, plan, record,
     record_cast, record_dequantized,
 };
-use apr_ops::tensors::parse_filter;
-use apr_ops::view::View;
+use apr_view::{View, parse_filter};
 
 use super::convert::{self, Request};
 use crate::args::{QuantizeArgs, QuantizeOptions};

@@ -32,6 +32,7 @@ use apr_registry::{
     Sink, TargetFormat, TensorInfo, keys,
 };
 use apr_tensor::cast::{CastCounts, can_cast};
+use apr_view::chunks::Chunk;
 use serde_json::json;
 
 pub use quality::{DEGRADED_ABOVE, Degradation, Quality, QualityGate, QuantizationReport, TensorQuality, TypeQuality};
@@ -42,7 +43,6 @@ use self::judge::Judge;
 use self::quality::QualityLog;
 use self::recode::{Found, Recode};
 use self::work::{Job, JobKind, Slot, Source, Wanted};
-use crate::chunks::Chunk;
 use crate::inline::{InlineValidator, ValidationConfig, ValidationError};
 use crate::integrity::{Mismatch, Tally};
 

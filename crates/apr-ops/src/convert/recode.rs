@@ -7,10 +7,10 @@ use apr_tensor::block;
 use apr_tensor::cast::{CastCounts, can_cast, cast_values};
 use apr_tensor::drift::Drift;
 use apr_tensor::stats::{Moments, Scratch};
+use apr_view::chunks::Chunk;
+use apr_view::values::decode;
 
-use crate::chunks::Chunk;
 use crate::physics::Violation;
-use crate::values::decode;
 
 /// Bytes of input that a piece is to have: the digests' chunk, so that its sums serve them.
 const PIECE: u64 = apr_registry::digest::CHUNK as u64;

@@ -6,12 +6,12 @@ use apr_registry::{CheckpointReader, CheckpointWriter, DType, Pipeline, Result};
 use apr_tensor::cast::cast_float;
 use apr_tensor::element::chunk_len;
 use apr_tensor::stats::Moments;
+use apr_view::chunks::{Chunk, chunks, pieces, take};
+use apr_view::values;
 
 use super::Recipe;
 use super::recode::{self, Found};
-use crate::chunks::{Chunk, chunks, pieces, take};
 use crate::integrity::Checks;
-use crate::values;
 
 /// One chunk on its way; the buffers are reused.
 #[derive(Default)]

@@ -17,7 +17,6 @@ mod record;
 mod role;
 mod rules;
 mod scheme;
-mod unpacked;
 
 #[cfg(test)]
 mod tests;
@@ -31,5 +30,3 @@ pub use plan::{Quantization, QuantizationPlan, Weighting, plan};
 pub use record::{QUANTIZATION, file_type_name, place, record, record_cast, record_dequantized, recorded_scheme};
 pub use role::Role;
 pub use scheme::{Scheme, SchemeKind, UnknownType, parse_dtype};
-pub(crate) use unpacked::DESCRIPTION;
-pub use unpacked::Unpacked;

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use apr_arch::{FamilyModel, GGUF};
 use apr_registry::{CheckpointReader, DType, Error, FormatId, Result, keys};
+use apr_view::named;
 use globset::GlobMatcher;
 
 use super::idle::{changes_something, idle_choices, idle_patterns};
 use super::role::roles;
 use super::{Candidate, Choices, ColumnStatistics, Decision, Imatrix, ModelFacts, Reason, assign};
 use crate::convert::TensorTarget;
-use crate::tensors::named;
 
 /// What weighs the columns of a tensor.
 #[derive(Debug, Clone)]

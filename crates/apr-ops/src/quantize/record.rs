@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use apr_gguf::{KeyValue, KeyValues, Value, key_values};
 use apr_registry::{CheckpointReader, DType, Metadata, Result, TargetFormat};
+use apr_view::View;
 use serde_json::{Map, json};
 
 use super::{Quantization, Weighting, category};
-use crate::view::View;
 
 /// The metadata key of containers other than GGUF.
 pub use apr_registry::keys::QUANTIZATION;

@@ -6,7 +6,7 @@ use apr_core::{DType, DTypeKind};
 
 use apr_tensor::block::can_quantize;
 
-use crate::closest;
+use apr_view::closest;
 
 /// How a scheme chooses the type of each tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use apr_core::{Code, DType, Shape};
 use apr_gguf::{KeyValue, Value, from_ggml_type};
+use apr_view::parse_filter;
 use serde_json::Value as Json;
 
 use super::*;
-use crate::tensors::parse_filter;
 
 fn golden() -> Json {
     let text = std::fs::read_to_string(apr_testkit::locate::fixture("quantize/types.json")).expect("the fixture");

@@ -7,10 +7,10 @@ use apr_arch::FamilyModel;
 use apr_core::Progress;
 use apr_registry::{CheckpointReader, DType, Error, Pipeline, Result, TensorInfo, keys};
 use apr_tensor::stats::{Moments, Scratch};
+use apr_view::chunks::take;
+use apr_view::values::{decode, read_quantized};
 
 use super::chips::GROUP;
-use crate::chunks::take;
-use crate::values::{decode, read_quantized};
 
 /// Elements below which a tensor is left alone: it has more to lose than to carry.
 const SMALLEST: u64 = 4096;

@@ -2,12 +2,12 @@
 
 use apr_core::{CheckpointReader, DType, DTypeKind, Error, Result, TensorInfo};
 use apr_tensor::element::{widen_f32, widen_f64};
+use apr_view::nearest;
 
 use super::super::role::{Role, by_name};
 use super::{
     QuantType, QuantizationHooks, QuantizationInfo, QuantizedBlock, Quantizer, QuantizerRegistry, unsupported,
 };
-use crate::nearest;
 
 /// Energy of the error above which the information of a tensor warns, as a share of that of the values (seed 004 §6.2.9).
 const WARN_ABOVE: f64 = 0.05;

@@ -4,12 +4,14 @@
 //! columns, the even element in the low four bits. `NAME.scales` holds one scale per block (per row for `i8_row`), and
 //! `NAME.mins` what is added, where the type has that. `scales.json` tells for each tensor how its values come back.
 
-use apr_core::{Companion, Container, Stored};
-use apr_registry::{CheckpointReader, DType, Error, FileInfo, FormatId, Metadata, Result, Shape, TensorInfo};
+use apr_core::{
+    CheckpointReader, Companion, Container, DType, Error, FileInfo, FormatId, Metadata, Result, Shape, Stored,
+    TensorInfo,
+};
 use serde_json::{Map, Value, json};
 
 /// Name of the file that describes the quantized tensors.
-pub(crate) const DESCRIPTION: &str = "scales.json";
+pub const SCALES_FILE: &str = "scales.json";
 
 /// Elements of a block of all types here that have blocks.
 const BLOCK: u64 = 32;
@@ -65,7 +67,7 @@ impl<'a> Unpacked<'a> {
         }
         let description = serde_json::to_vec_pretty(&described).unwrap_or_default();
         let mut companions = base.companions().to_vec();
-        companions.push(Companion { name: DESCRIPTION.to_owned(), len: description.len() as u64 });
+        companions.push(Companion { name: SCALES_FILE.to_owned(), len: description.len() as u64 });
         Ok(Self { base, tensors, parts, companions, description })
     }
 }
@@ -299,25 +301,25 @@ impl CheckpointReader for Unpacked<'_> {
 mod tests {
     use std::collections::HashMap;
 
-    use apr_registry::{Limits, PlanOptions, Serial, TargetFormat};
+    use apr_registry::Limits;
     use apr_tensor::block;
 
     use super::*;
-    use crate::convert::{ConvertOptions, TensorTarget, plan};
+    use crate::View;
+
+    /// A model without tensors.
+    fn empty() -> Box<dyn CheckpointReader> {
+        apr_registry::open(b"\x02\0\0\0\0\0\0\0{}".to_vec(), "model.safetensors", &Limits::default()).unwrap()
+    }
 
     /// A model of one tensor in `dtype`.
-    fn quantized(dtype: DType, values: &[f32], columns: usize) -> Box<dyn CheckpointReader> {
-        let (rows, len) = (values.len() / columns, 4 * values.len());
-        let header = format!(r#"{{"w":{{"dtype":"F32","shape":[{rows},{columns}],"data_offsets":[0,{len}]}}}}"#);
-        let mut file = (header.len() as u64).to_le_bytes().to_vec();
-        file.extend_from_slice(header.as_bytes());
-        file.extend(values.iter().flat_map(|value| value.to_le_bytes()));
-        let plain = apr_registry::open(file, "model.safetensors", &Limits::default()).unwrap();
-        let options = ConvertOptions { targets: vec![Some(TensorTarget::from(dtype))], ..ConvertOptions::default() };
-        let conversion = plan(&*plain, &options, &PlanOptions::new(TargetFormat::Apr2, "model.apr")).unwrap();
-        let mut file = Vec::new();
-        conversion.run(&*plain, &mut file, &Serial, &()).unwrap();
-        apr_registry::open(file, "model.apr", &Limits::default()).unwrap()
+    fn quantized<'a>(empty: &'a dyn CheckpointReader, dtype: DType, values: &[f32], columns: usize) -> View<'a> {
+        let mut bytes = Vec::new();
+        block::quantize(dtype, values, columns, None, &mut bytes);
+        let shape = Shape::from([(values.len() / columns) as u64, columns as u64]);
+        let mut model = View::new(empty);
+        model.add(TensorInfo { name: "w".to_owned(), dtype, shape }, bytes);
+        model
     }
 
     fn read(reader: &dyn CheckpointReader) -> HashMap<String, Vec<u8>> {
@@ -338,11 +340,12 @@ mod tests {
     fn integers_and_scales_give_the_values_back() {
         let values: Vec<f32> = (0..192_u16).map(|i| (f32::from(i * 37 % 101) - 50.0) / 7.0).collect();
         for dtype in [DType::Q8_0, DType::Q4_0, DType::Q4_1, DType::I8_ROW, DType::I4_ROW] {
-            let model = quantized(dtype, &values, 96);
+            let empty = empty();
+            let model = quantized(&*empty, dtype, &values, 96);
             let mut expected = Vec::new();
-            block::dequantize(dtype, &read(&*model)["w"], 96, &mut expected);
+            block::dequantize(dtype, &read(&model)["w"], 96, &mut expected);
 
-            let unpacked = Unpacked::new(&*model).unwrap();
+            let unpacked = Unpacked::new(&model).unwrap();
             let (tensors, description) =
                 (read(&unpacked), unpacked.read_companion(unpacked.companions().len() - 1).unwrap());
             let description: Value = serde_json::from_slice(&description).unwrap();
@@ -377,8 +380,9 @@ mod tests {
 
     #[test]
     fn types_with_quantized_scales_must_be_dequantized() {
-        let model = quantized(DType::Q4_K, &[0.5; 256], 256);
-        let error = Unpacked::new(&*model).map(drop).unwrap_err();
+        let empty = empty();
+        let model = quantized(&*empty, DType::Q4_K, &[0.5; 256], 256);
+        let error = Unpacked::new(&model).map(drop).unwrap_err();
         assert_eq!((error.code(), error.tensor()), (apr_registry::Code::Format, Some("w")));
     }
 }

@@ -2,18 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use apr_core::{Companion, Container, Shape, Stored, StoredRange};
-use apr_registry::{CheckpointReader, Error, FileInfo, FormatId, Metadata, Result, TensorInfo, keys};
+use apr_core::{
+    CheckpointReader, Companion, Container, Error, FileInfo, FormatId, Metadata, Result, Shape, Stored, StoredRange,
+    TensorInfo, keys,
+};
 use serde_json::Value;
 
-use crate::gguf::transform::Change;
+use crate::transform::Change;
 
 /// Beginnings of names that an error lists.
 const BEGINNINGS: usize = 8;
 
 /// Where the bytes of a tensor are.
 #[derive(Debug, Clone)]
-pub(crate) enum Origin {
+pub enum Origin {
     /// In the base, at this position.
     Base(usize),
     /// Here.
@@ -26,7 +28,7 @@ pub(crate) enum Origin {
 ///
 /// ```
 /// use apr_registry::{CheckpointReader, Limits};
-/// use apr_ops::view::View;
+/// use apr_view::View;
 ///
 /// let header = br#"{"gamma":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
 /// let mut file = (header.len() as u64).to_le_bytes().to_vec();
@@ -66,7 +68,7 @@ impl<'a> View<'a> {
     }
 
     /// Tensors of one's own choice over the base's metadata.
-    pub(crate) fn of(base: &'a dyn CheckpointReader, tensors: Vec<(TensorInfo, Origin)>) -> Self {
+    pub fn of(base: &'a dyn CheckpointReader, tensors: Vec<(TensorInfo, Origin)>) -> Self {
         let (tensors, origins) = tensors.into_iter().unzip();
         let files = (0..base.companions().len()).map(File::Base).collect();
         Self {

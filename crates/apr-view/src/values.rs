@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use apr_registry::{CheckpointReader, DType, Error, Result, TensorInfo};
+use apr_core::{CheckpointReader, DType, Error, Result, TensorInfo};
 use apr_tensor::block;
 use apr_tensor::cast::cast_float;
 use apr_tensor::element::{is_decodable, widen_f32};
@@ -15,7 +15,7 @@ const ROW_SCALE: u64 = 4;
 
 /// Buffers that are used again.
 #[derive(Default)]
-pub(crate) struct Buffers {
+pub struct Buffers {
     bytes: Vec<u8>,
     row: Vec<f32>,
     values: Vec<f32>,
@@ -24,7 +24,7 @@ pub(crate) struct Buffers {
 
 /// Replaces the contents of `out` by the elements of whole rows (or of whole blocks, where a dtype has blocks), rounded
 /// to `f32` where they are wider.
-pub(crate) fn decode(dtype: DType, bytes: &[u8], row_len: usize, out: &mut Vec<f32>) {
+pub fn decode(dtype: DType, bytes: &[u8], row_len: usize, out: &mut Vec<f32>) {
     match dtype {
         DType::F64 => {
             let mut narrow = Vec::new();
@@ -40,7 +40,7 @@ pub(crate) fn decode(dtype: DType, bytes: &[u8], row_len: usize, out: &mut Vec<f
 ///
 /// # Errors
 /// E002 and E007 when the bytes can't be read, E008 when the range does not fit in memory.
-pub(crate) fn read_quantized(
+pub fn read_quantized(
     reader: &dyn CheckpointReader,
     tensor: usize,
     elements: Range<u64>,
@@ -94,7 +94,7 @@ fn in_memory(len: u64) -> Result<usize> {
 
 /// The elements of a quantized tensor whose blocks (or whose own bytes) begin in a range of its bytes: over consecutive
 /// ranges, each element comes once.
-pub(crate) fn elements_in(info: &TensorInfo, bytes: Range<u64>) -> Range<u64> {
+pub fn elements_in(info: &TensorInfo, bytes: Range<u64>) -> Range<u64> {
     let first_from = |byte: u64| match info.dtype {
         DType::I8_ROW => {
             let row_len = info.shape.row_len();
@@ -110,7 +110,7 @@ pub(crate) fn elements_in(info: &TensorInfo, bytes: Range<u64>) -> Range<u64> {
 ///
 /// # Errors
 /// E002 and E007 when the rest of a block that the chunk cuts can't be read.
-pub(crate) fn moments(
+pub fn moments(
     reader: &dyn CheckpointReader,
     tensor: usize,
     chunk: Chunk,
@@ -129,7 +129,7 @@ pub(crate) fn moments(
 ///
 /// # Errors
 /// E002 and E007 when the rest of a block that the chunk cuts can't be read.
-pub(crate) fn add_to_histogram(
+pub fn add_to_histogram(
     histogram: &mut Histogram,
     reader: &dyn CheckpointReader,
     (tensor, chunk): (usize, Chunk),
@@ -154,7 +154,7 @@ fn read_chunk(reader: &dyn CheckpointReader, tensor: usize, chunk: Chunk, buffer
 
 /// Values that no writer of their dtype makes, in bytes that start `offset` bytes into a tensor: quants of -128 where quants
 /// lie in [-127, 127], truth values other than 0 and 1.
-pub(crate) fn beyond_range(info: &TensorInfo, offset: u64, bytes: &[u8]) -> u64 {
+pub fn beyond_range(info: &TensorInfo, offset: u64, bytes: &[u8]) -> u64 {
     const BEYOND: u8 = i8::MIN.to_le_bytes()[0];
     let (unit, scale) = match info.dtype {
         DType::Q8_0 => (info.dtype.block_bytes(), 2),

@@ -1,28 +1,29 @@
 //! Cutting tensors into the pieces that a pass works on.
 
-use apr_registry::TensorInfo;
-use apr_registry::digest::CHUNK;
+use apr_core::TensorInfo;
+use apr_core::digest::CHUNK;
 use apr_tensor::element::chunk_len;
 
 /// A piece of a tensor, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Chunk {
+pub struct Chunk {
     /// Offset in the tensor.
-    pub(crate) offset: u64,
-    pub(crate) len: usize,
+    pub offset: u64,
+    /// How many bytes it has.
+    pub len: usize,
     /// Whether this is the tensor's last piece.
-    pub(crate) last: bool,
-    /// Whether the pieces suit [`ChunkSums`](apr_registry::digest::ChunkSums), which need a power of two.
-    pub(crate) summable: bool,
+    pub last: bool,
+    /// Whether the pieces suit [`ChunkSums`](apr_core::digest::ChunkSums), which need a power of two.
+    pub summable: bool,
 }
 
 /// The pieces of a tensor of `len` bytes; an empty tensor has one empty piece, so that every tensor is seen.
-pub(crate) fn chunks(info: &TensorInfo, len: u64) -> impl Iterator<Item = Chunk> + use<> {
+pub fn chunks(info: &TensorInfo, len: u64) -> impl Iterator<Item = Chunk> + use<> {
     pieces(len, chunk_len(info.dtype))
 }
 
-/// Pieces of the default length.
-pub(crate) fn pieces(len: u64, piece: usize) -> impl Iterator<Item = Chunk> {
+/// The pieces of `len` bytes, each of `piece` bytes but the last.
+pub fn pieces(len: u64, piece: usize) -> impl Iterator<Item = Chunk> {
     let step = piece as u64;
     (0..len.div_ceil(step).max(1)).map(move |i| {
         let offset = i * step;
@@ -37,7 +38,7 @@ pub(crate) fn pieces(len: u64, piece: usize) -> impl Iterator<Item = Chunk> {
 }
 
 /// The first `len` bytes of a buffer that only ever grows, so that reuse costs nothing.
-pub(crate) fn take(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
+pub fn take(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
     if buffer.len() < len {
         buffer.resize(len, 0);
     }

@@ -43,8 +43,8 @@ const INPUTS: [&str; 8] = ["embd", "embed", "wte", "wpe", "patch", "position", "
 ///
 /// ```
 /// use apr_registry::{CheckpointReader, Limits};
-/// use apr_ops::first_use::sort_by_first_use;
-/// use apr_ops::view::View;
+/// use apr_view::sort_by_first_use;
+/// use apr_view::View;
 ///
 /// let header = br#"{"head":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},
 ///     "layers.10.w":{"dtype":"U8","shape":[1],"data_offsets":[1,2]},

@@ -2,7 +2,7 @@
 //!
 //! A read costs what the range costs, up to a constant: nothing here ever holds a whole tensor.
 
-use apr_registry::{CheckpointReader, DType, Error, Result, Shape, TensorInfo};
+use apr_core::{CheckpointReader, DType, Error, Result, Shape, TensorInfo};
 use apr_tensor::cast::{can_cast, cast_float};
 
 /// Bytes of scratch that a read may use: a head's rows of the largest models are 2 MiB.
@@ -10,7 +10,10 @@ const SCRATCH: usize = 4 << 20;
 
 /// A tensor that is made of the base's.
 #[derive(Debug, Clone)]
-pub(crate) enum Change {
+pub struct Change(Kind);
+
+#[derive(Debug, Clone)]
+enum Kind {
     /// Pieces, one after another.
     Pieces(Vec<Piece>),
     /// Rows in another order.
@@ -23,15 +26,15 @@ pub(crate) enum Change {
 
 /// A run of bytes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Piece {
+struct Piece {
     /// Position of a tensor of the base, and the offset in it; none for zeros.
-    pub(crate) from: Option<(usize, u64)>,
-    pub(crate) len: u64,
+    from: Option<(usize, u64)>,
+    len: u64,
 }
 
 /// The rows of a tensor, seen as `[outer, a, b, inner]`, in the order `[outer, b, a, inner]`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Rows {
+struct Rows {
     tensor: usize,
     /// `[a, b, inner]` of the source.
     order: [u64; 3],
@@ -40,7 +43,7 @@ pub(crate) struct Rows {
 
 /// A matrix read column by column.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Transposed {
+struct Transposed {
     tensor: usize,
     /// Rows and columns of the source.
     rows: u64,
@@ -54,7 +57,7 @@ impl Change {
     ///
     /// # Errors
     /// E001 when its rows are not that many or don't lie apart.
-    pub(crate) fn rows(info: &TensorInfo, position: usize, order: [u64; 4]) -> Result<Self> {
+    pub fn rows(info: &TensorInfo, position: usize, order: [u64; 4]) -> Result<Self> {
         let row_bytes = row_bytes(info)?;
         let [outer, a, b, inner] = order;
         let rows = [a, b, inner].iter().try_fold(outer, |product, &factor| product.checked_mul(factor));
@@ -64,27 +67,27 @@ impl Change {
                 Error::format(format!("its shape {} does not have {order} rows", info.shape)).for_tensor(&info.name)
             );
         }
-        Ok(Self::Rows(Rows { tensor: position, order: [a, b, inner], row_bytes }))
+        Ok(Self(Kind::Rows(Rows { tensor: position, order: [a, b, inner], row_bytes })))
     }
 
     /// The tensor at `position` of the base with a constant added; its dtype becomes single precision.
     ///
     /// # Errors
     /// E001 when its elements are no plain floats.
-    pub(crate) fn sum(info: &mut TensorInfo, position: usize, constant: f32) -> Result<Self> {
+    pub fn sum(info: &mut TensorInfo, position: usize, constant: f32) -> Result<Self> {
         let from = info.dtype;
         if !from.is_float() {
             return Err(needs_floats(info, "a constant can be added"));
         }
         info.dtype = DType::F32;
-        Ok(Self::Sum { tensor: position, from, constant })
+        Ok(Self(Kind::Sum { tensor: position, from, constant }))
     }
 
     /// The matrix at `position` of the base with rows and columns exchanged.
     ///
     /// # Errors
     /// E001 when it is no matrix of plain elements.
-    pub(crate) fn transposed(info: &mut TensorInfo, position: usize) -> Result<Self> {
+    pub fn transposed(info: &mut TensorInfo, position: usize) -> Result<Self> {
         let &[rows, columns] = info.shape.dims() else {
             return Err(Error::format(format!("its shape {} is no matrix's", info.shape)).for_tensor(&info.name));
         };
@@ -93,14 +96,14 @@ impl Change {
         }
         info.shape = Shape::from([columns, rows]);
         let element = info.dtype.block_bytes();
-        Ok(Self::Transposed(Transposed { tensor: position, rows, columns, element }))
+        Ok(Self(Kind::Transposed(Transposed { tensor: position, rows, columns, element })))
     }
 
     /// The tensors at these positions of the base, all alike, as one with a leading dimension more.
     ///
     /// # Errors
     /// E001 when they differ in dtype or shape.
-    pub(crate) fn stack(tensors: &[TensorInfo], positions: &[usize], name: &str) -> Result<(TensorInfo, Self)> {
+    pub fn stack(tensors: &[TensorInfo], positions: &[usize], name: &str) -> Result<(TensorInfo, Self)> {
         let first = positions.first().and_then(|&position| tensors.get(position));
         let first = first.ok_or_else(|| Error::format("there is nothing to stack").for_tensor(name))?;
         let len = first.byte_len()?;
@@ -118,14 +121,14 @@ impl Change {
         let mut dims = vec![positions.len() as u64];
         dims.extend_from_slice(first.shape.dims());
         let info = TensorInfo { name: name.to_owned(), dtype: first.dtype, shape: dims.into() };
-        Ok((info, Self::Pieces(pieces)))
+        Ok((info, Self(Kind::Pieces(pieces))))
     }
 
     /// Part `place` of the tensor at `position` of the base, which has a leading dimension for its parts.
     ///
     /// # Errors
     /// E001 when it has no such part.
-    pub(crate) fn part(info: &TensorInfo, position: usize, place: u64, name: &str) -> Result<(TensorInfo, Self)> {
+    pub fn part(info: &TensorInfo, position: usize, place: u64, name: &str) -> Result<(TensorInfo, Self)> {
         let none = || Error::format(format!("it has no part {place}")).for_tensor(&info.name);
         let (&parts, rest) = info.shape.dims().split_first().ok_or_else(none)?;
         if place >= parts {
@@ -134,7 +137,7 @@ impl Change {
         let part = TensorInfo { name: name.to_owned(), dtype: info.dtype, shape: rest.to_vec().into() };
         let len = part.byte_len()?;
         let offset = len.checked_mul(place).ok_or_else(none)?;
-        Ok((part, Self::Pieces(vec![Piece { from: Some((position, offset)), len }])))
+        Ok((part, Self(Kind::Pieces(vec![Piece { from: Some((position, offset)), len }]))))
     }
 
     /// The tensor at `position` of the base without what is outside rows `first..first + count`; rows before its first
@@ -142,7 +145,7 @@ impl Change {
     ///
     /// # Errors
     /// E001 when it has not that many rows, or they don't lie apart.
-    pub(crate) fn some_rows(info: &mut TensorInfo, position: usize, skipped: i64, count: u64) -> Result<Self> {
+    pub fn some_rows(info: &mut TensorInfo, position: usize, skipped: i64, count: u64) -> Result<Self> {
         let row = row_bytes(info)?;
         let rows = row_count(&info.shape);
         let zeros = if skipped < 0 { skipped.unsigned_abs() } else { 0 };
@@ -161,18 +164,16 @@ impl Change {
         let len = bytes(taken).ok_or_else(|| Error::format("it has too many rows").for_tensor(&info.name))?;
         let zeros = (before > 0).then_some(Piece { from: None, len: before });
         let pieces = zeros.into_iter().chain([Piece { from: Some((position, offset)), len }]);
-        Ok(Self::Pieces(pieces.collect()))
+        Ok(Self(Kind::Pieces(pieces.collect())))
     }
 
     /// Positions in the base of the tensors it is made of, in the order of their first use.
     pub(crate) fn sources(&self) -> Vec<usize> {
-        let Self::Pieces(pieces) = self else {
-            return vec![match self {
-                Self::Rows(rows) => rows.tensor,
-                Self::Transposed(matrix) => matrix.tensor,
-                Self::Sum { tensor, .. } => *tensor,
-                Self::Pieces(_) => unreachable!("they are looked at above"),
-            }];
+        let pieces = match &self.0 {
+            Kind::Pieces(pieces) => pieces,
+            Kind::Rows(Rows { tensor, .. })
+            | Kind::Transposed(Transposed { tensor, .. })
+            | Kind::Sum { tensor, .. } => return vec![*tensor],
         };
         let mut seen = std::collections::BTreeSet::new();
         pieces.iter().filter_map(|piece| Some(piece.from?.0)).filter(|&tensor| seen.insert(tensor)).collect()
@@ -180,7 +181,7 @@ impl Change {
 
     /// All bytes, where they lie in one piece of the base.
     pub(crate) fn slice<'b>(&self, base: &'b dyn CheckpointReader) -> Option<&'b [u8]> {
-        let Self::Pieces(pieces) = self else { return None };
+        let Kind::Pieces(pieces) = &self.0 else { return None };
         let [Piece { from: Some((tensor, offset)), len }] = pieces[..] else { return None };
         let (offset, len) = (usize::try_from(offset).ok()?, usize::try_from(len).ok()?);
         base.tensor_slice(tensor)?.get(offset..)?.get(..len)
@@ -188,13 +189,13 @@ impl Change {
 
     /// Fills `buf` with bytes from `offset` on; the range lies within the tensor.
     pub(crate) fn read(&self, base: &dyn CheckpointReader, offset: u64, buf: &mut [u8]) -> Result<()> {
-        match self {
-            Self::Pieces(pieces) => read_pieces(pieces, base, offset, buf),
-            Self::Rows(rows) => rows.read(base, offset, buf),
-            Self::Sum { tensor, from, constant } => {
+        match &self.0 {
+            Kind::Pieces(pieces) => read_pieces(pieces, base, offset, buf),
+            Kind::Rows(rows) => rows.read(base, offset, buf),
+            Kind::Sum { tensor, from, constant } => {
                 aligned(4, offset, buf, |offset, buf| read_sum(base, (*tensor, *from), *constant, offset, buf))
             }
-            Self::Transposed(matrix) => {
+            Kind::Transposed(matrix) => {
                 aligned(matrix.element, offset, buf, |offset, buf| matrix.read(base, offset, buf))
             }
         }

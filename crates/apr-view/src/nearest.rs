@@ -1,3 +1,5 @@
+//! Names like the one that was typed.
+
 /// The candidates most like `name`, best first, at most `count`, however far off they are.
 pub fn closest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>, count: usize) -> Vec<&'a str> {
     let mut scored: Vec<_> = candidates.into_iter().map(|candidate| (similarity(name, candidate), candidate)).collect();
@@ -9,7 +11,7 @@ pub fn closest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>, co
 ///
 /// ```
 /// let names = ["encoder.conv1.weight", "decoder.norm.bias"];
-/// assert_eq!(apr_ops::nearest("encoder.conv.weight", names, 3), ["encoder.conv1.weight"]);
+/// assert_eq!(apr_view::nearest("encoder.conv.weight", names, 3), ["encoder.conv1.weight"]);
 /// ```
 pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>, count: usize) -> Vec<&'a str> {
     /// Similarity below which a name was not meant; 1 is equal.
