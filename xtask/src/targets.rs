@@ -8,7 +8,7 @@ use crate::steps::{Outcome, Steps, Stop};
 use crate::system::install_packages;
 
 /// Layers 0 to 2, which build for wasm32 and use no files, threads, clocks or processes.
-pub(crate) const PORTABLE: [&str; 10] = [
+pub(crate) const PORTABLE: [&str; 11] = [
     "apr-core",
     "apr-tensor",
     "apr-format",
@@ -18,6 +18,7 @@ pub(crate) const PORTABLE: [&str; 10] = [
     "apr-registry",
     "apr-arch",
     "apr-view",
+    "apr-tokenizer",
     "apr-ops",
 ];
 

@@ -15,7 +15,7 @@ use apr_registry::{CheckpointReader, DType, Pipeline, Result, Shape};
 use globset::GlobMatcher;
 use serde::Serialize;
 
-use crate::vocabulary::vocabulary;
+use apr_tokenizer::vocabulary;
 
 use compare::{Comparison, Norms, compare};
 use metadata::metadata_changes;

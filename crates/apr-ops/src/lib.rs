@@ -24,7 +24,6 @@ mod sha256;
 pub mod shards;
 pub mod tensors;
 pub mod validate;
-pub mod vocabulary;
 pub mod watermark;
 
 pub use sha256::sha256;

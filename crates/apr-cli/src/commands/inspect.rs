@@ -10,7 +10,7 @@ use apr_ops::import::learn_from;
 use apr_ops::inspect::{InspectReport, LONGEST_ARRAY, QuantizedType, inspect};
 use apr_ops::physics::is_filterbank;
 use apr_ops::tensors::{TensorRow, TensorsOptions, list};
-use apr_ops::vocabulary::{Vocabulary, vocabulary};
+use apr_tokenizer::{Vocabulary, vocabulary};
 use apr_view::{View, named};
 use serde::Serialize;
 use serde_json::{Map, Value};

@@ -38,11 +38,10 @@ mod tokens;
 mod tests;
 
 use apr_core::TensorInfo;
+use apr_tokenizer::warning;
 use serde_json::{Value, json};
 
 pub use license::license_warning;
-
-use crate::vocabulary;
 
 /// Values over this many bytes of JSON stay in their file (seed 001 §5.3).
 const MAX_INLINE: usize = 1 << 20;
@@ -108,7 +107,7 @@ impl Learnt {
     }
 
     fn warn(&mut self, file: &str, why: &str) {
-        let warning = vocabulary::warning(file, why);
+        let warning = warning(file, why);
         if !self.warnings.contains(&warning) {
             self.warnings.push(warning);
         }

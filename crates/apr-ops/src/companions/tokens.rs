@@ -4,11 +4,11 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use apr_core::{Escaped, counted, grouped};
+use apr_tokenizer::{Tokenizer, read_tokenizer};
 use serde_json::{Map, Value};
 
 use super::Learnt;
 use super::files::Files;
-use crate::vocabulary::{Tokenizer, read_tokenizer};
 
 /// Roles of tokens, by the names that every file uses: `bos_token`, `bos_token_id`.
 const ROLES: [&str; 7] = ["bos", "eos", "unk", "pad", "sep", "cls", "mask"];

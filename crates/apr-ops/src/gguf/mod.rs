@@ -9,7 +9,6 @@ pub mod export;
 mod hyperparameters;
 pub mod import;
 mod rope;
-pub mod tokenizer;
 
 pub use companions::{from_gguf, is_in_gguf_layout, to_gguf};
 pub use described::describe;

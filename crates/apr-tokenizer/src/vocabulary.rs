@@ -8,12 +8,13 @@ mod tokenizer;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use apr_registry::{CheckpointReader, Result};
+use apr_core::{CheckpointReader, Result};
 use serde::Serialize;
 
 pub(crate) use sentencepiece::{Piece, SentencePiece};
 pub(crate) use tiktoken::{decode_base64, encode_base64, is_ranks};
-pub(crate) use tokenizer::{MAX_TOKENS, Tokenizer, read_tokenizer, warning};
+pub(crate) use tokenizer::MAX_TOKENS;
+pub use tokenizer::{Tokenizer, read_tokenizer, warning};
 
 /// The report of `apr inspect --vocab`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -16,19 +16,19 @@ pub(crate) const MAX_TOKENS: usize = 2 << 20;
 
 /// Tokens by id, and what their file says of them.
 #[derive(Debug, Default)]
-pub(crate) struct Tokenizer {
+pub struct Tokenizer {
     /// The companion that holds the tokens.
-    pub(crate) file: String,
+    pub file: String,
     /// Texts by id.
-    pub(crate) tokens: BTreeMap<u64, String>,
+    pub tokens: BTreeMap<u64, String>,
     /// `BPE`, `WordPiece`, `SentencePiece Unigram`, where the file tells.
-    pub(crate) model_type: Option<String>,
+    pub model_type: Option<String>,
     /// Tokens that stand for no text: id by token.
-    pub(crate) special: BTreeMap<String, u64>,
+    pub special: BTreeMap<String, u64>,
     /// Ids that the file gives a role: `("unk", 0)`.
-    pub(crate) roles: Vec<(&'static str, u64)>,
+    pub roles: Vec<(&'static str, u64)>,
     /// The first id that two texts claim, with both; it keeps the earlier one.
-    pub(crate) clash: Option<(u64, String, String)>,
+    pub clash: Option<(u64, String, String)>,
 }
 
 impl Tokenizer {
@@ -104,7 +104,7 @@ fn pieces_or_ranks(bytes: &[u8]) -> std::result::Result<Tokenizer, String> {
 ///
 /// # Errors
 /// What `read` fails with.
-pub(crate) fn read_tokenizer<'a>(
+pub fn read_tokenizer<'a>(
     names: &[&str],
     read: &mut dyn FnMut(usize) -> Result<Cow<'a, [u8]>>,
 ) -> Result<(Option<Tokenizer>, Vec<String>)> {
@@ -179,7 +179,7 @@ fn check_size(bytes: &[u8]) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// `why` may repeat what the file holds.
-pub(crate) fn warning(name: &str, why: &str) -> String {
+/// What is wrong with a file, in one line that is safe to show: `why` may repeat what the file holds.
+pub fn warning(name: &str, why: &str) -> String {
     format!("{}: {}", Escaped::short(name), Escaped::short(why))
 }
