@@ -24,6 +24,5 @@ mod sha256;
 pub mod shards;
 pub mod tensors;
 pub mod validate;
-pub mod watermark;
 
 pub use sha256::sha256;

@@ -22,3 +22,4 @@ pub use apr_ops as ops;
 pub use apr_registry::*;
 pub use apr_tokenizer as tokenizer;
 pub use apr_view as view;
+pub use apr_watermark as watermark;

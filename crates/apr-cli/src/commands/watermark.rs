@@ -11,8 +11,8 @@ use apr_ops::convert::{ConvertError, ConvertOptions, plan};
 use apr_ops::gguf::{is_in_gguf_layout, restore as hugging_face_layout};
 use apr_ops::import::{Foreign, ImportOptions, Prepared, prepare, restore};
 use apr_ops::inline::ValidationConfig;
-use apr_ops::watermark::{Carriers, DetectReport, EmbedReport, MarkKey, Marked, detect as find};
 use apr_view::View;
+use apr_watermark::{Carriers, DetectReport, EmbedReport, MarkKey, Marked, detect as find};
 use serde::Serialize;
 
 use super::convert::target_format;

@@ -6,7 +6,6 @@ mod gguf;
 mod gguf_memory;
 mod second_opinion;
 mod valid_fixtures;
-mod watermark_memory;
 mod wrappers;
 
 use apr_testkit::PeakAlloc;

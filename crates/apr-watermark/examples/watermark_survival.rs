@@ -2,7 +2,7 @@
 //! of `docs/watermark.md`.
 //!
 //! ```sh
-//! cargo run --release -p apr-ops --example watermark_survival -- MODEL.safetensors [KEYS]
+//! cargo run --release -p apr-watermark --example watermark_survival -- MODEL.safetensors [KEYS]
 //! ```
 //!
 //! The model has `f32` weights; `KEYS` random keys are tried on it, 10,000 unless told otherwise.
@@ -12,12 +12,14 @@ use std::num::NonZeroUsize;
 use std::thread;
 
 use apr_arch::{Families, FamilyModel};
-use apr_core::{Companion, Container, Stored, StoredRange};
-use apr_ops::watermark::{Carriers, Chips, Correlation, DetectReport, Frame, MAX_CHANCE, MarkKey, Marked, detect};
-use apr_registry::{CheckpointReader, DType, FileInfo, FormatId, Limits, Metadata, Serial, TensorInfo};
+use apr_core::{
+    CheckpointReader, Companion, Container, DType, FileInfo, FormatId, Limits, Metadata, Serial, Stored, StoredRange,
+    TensorInfo,
+};
 use apr_tensor::block;
 use apr_tensor::cast::cast_values;
 use apr_tensor::element::widen_f32;
+use apr_watermark::{Carriers, Chips, Correlation, DetectReport, Frame, MAX_CHANCE, MarkKey, Marked, detect};
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
@@ -91,10 +93,10 @@ impl CheckpointReader for Copied<'_> {
     fn stored(&self, tensor: usize) -> Stored<'_> {
         Stored::plain(StoredRange { file: 0, offset: 0, len: self.tensors[tensor].len() as u64 })
     }
-    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> apr_registry::Result<()> {
+    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> apr_core::Result<()> {
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
         let wanted = self.tensors[tensor].get(start..).and_then(|rest| rest.get(..buf.len()));
-        buf.copy_from_slice(wanted.ok_or_else(|| apr_registry::Error::corrupt("past the end"))?);
+        buf.copy_from_slice(wanted.ok_or_else(|| apr_core::Error::corrupt("past the end"))?);
         Ok(())
     }
     fn files(&self) -> &[FileInfo] {
@@ -109,7 +111,7 @@ impl CheckpointReader for Copied<'_> {
     fn companions(&self) -> &[Companion] {
         &[]
     }
-    fn read_companion(&self, companion: usize) -> apr_registry::Result<Vec<u8>> {
+    fn read_companion(&self, companion: usize) -> apr_core::Result<Vec<u8>> {
         Err(Companion::absent(companion))
     }
     fn left_out(&self) -> &[String] {

@@ -1,4 +1,4 @@
-use apr_registry::{CheckpointReader, DType, Limits, Pipeline, Result, Serial};
+use apr_core::{CheckpointReader, DType, Limits, Pipeline, Result, Serial};
 use apr_tensor::block;
 use apr_tensor::cast::cast_values;
 use apr_tensor::element::widen_f32;

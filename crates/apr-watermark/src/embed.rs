@@ -1,7 +1,8 @@
 //! Putting a mark into weights while they are read.
 
-use apr_core::{Companion, Container, Stored};
-use apr_registry::{CheckpointReader, DType, Error, FileInfo, FormatId, Metadata, Result, TensorInfo};
+use apr_core::{
+    CheckpointReader, Companion, Container, DType, Error, FileInfo, FormatId, Metadata, Result, Stored, TensorInfo,
+};
 use apr_tensor::cast::cast_values;
 use apr_tensor::element::{widen_f32, widen_f64};
 use serde::Serialize;

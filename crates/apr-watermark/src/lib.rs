@@ -22,8 +22,8 @@
 //! bound is multiplied by the number of frames that there are.
 //!
 //! ```
-//! use apr_registry::{Limits, Serial};
-//! use apr_ops::watermark::{Carriers, MarkKey, Marked, detect};
+//! use apr_core::{Limits, Serial};
+//! use apr_watermark::{Carriers, MarkKey, Marked, detect};
 //!
 //! let weights: Vec<u8> = (0..1_u32 << 16).flat_map(|at| ((at.wrapping_mul(2_654_435_761) >> 8) as f32).to_le_bytes()).collect();
 //! let header = r#"{"weight":{"dtype":"F32","shape":[256,256],"data_offsets":[0,262144]}}"#;
@@ -36,8 +36,9 @@
 //!
 //! let found = detect(&marked, &Carriers::survey(&marked, None, &Serial, &())?, &key, None, &Serial, &())?;
 //! assert_eq!(found.id.as_deref(), Some("buyer-17"));
-//! # Ok::<(), apr_registry::Error>(())
+//! # Ok::<(), apr_core::Error>(())
 //! ```
+#![forbid(unsafe_code)]
 
 mod carrier;
 mod chips;

@@ -1,9 +1,11 @@
 //! What marking holds at once, whatever the model's size.
 
-use apr_core::{Companion, Container, Stored, StoredRange};
-use apr_ops::watermark::{Carriers, MarkKey, Marked, detect};
-use apr_registry::{CheckpointReader, DType, FileInfo, FormatId, Metadata, Result, Serial, TensorInfo};
+use apr_core::{
+    CheckpointReader, Companion, Container, DType, FileInfo, FormatId, Metadata, Result, Serial, Stored, StoredRange,
+    TensorInfo,
+};
 use apr_testkit::peak_memory;
+use apr_watermark::{Carriers, MarkKey, Marked, detect};
 
 const MIB: usize = 1 << 20;
 

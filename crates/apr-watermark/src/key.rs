@@ -1,6 +1,6 @@
 //! The secret that makes a mark findable.
 
-use apr_registry::{Error, Result};
+use apr_core::{Error, Result};
 use zeroize::Zeroize;
 
 /// Bytes that a secret has at least.

@@ -4,8 +4,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use apr_arch::FamilyModel;
-use apr_core::Progress;
-use apr_registry::{CheckpointReader, DType, Error, Pipeline, Result, TensorInfo, keys};
+use apr_core::{CheckpointReader, DType, Error, Pipeline, Progress, Result, TensorInfo, keys};
 use apr_tensor::stats::{Moments, Scratch};
 use apr_view::chunks::take;
 use apr_view::values::{decode, read_quantized};

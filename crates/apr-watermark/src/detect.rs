@@ -1,7 +1,6 @@
 //! Finding a mark.
 
-use apr_core::Progress;
-use apr_registry::{CheckpointReader, Pipeline, Result};
+use apr_core::{CheckpointReader, Pipeline, Progress, Result};
 use serde::Serialize;
 
 use super::carrier::{Carrier, Carriers, Values, bytes_of, jobs};

@@ -1,6 +1,6 @@
 //! What is written into the weights: the id and a check of it.
 
-use apr_registry::{Error, Result};
+use apr_core::{Error, Result};
 
 use super::key::MarkKey;
 
