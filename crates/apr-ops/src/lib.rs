@@ -5,7 +5,6 @@
 #![forbid(unsafe_code)]
 
 pub mod analyze;
-pub mod companions;
 pub mod convert;
 pub mod debug;
 pub mod diff;
@@ -16,7 +15,6 @@ pub mod inline;
 pub mod inspect;
 mod integrity;
 pub mod lint;
-pub mod naming;
 pub mod physics;
 pub mod quantize;
 pub mod sarif;

@@ -20,6 +20,7 @@ pub use apr_core::Progress;
 pub use apr_io as io;
 pub use apr_ops as ops;
 pub use apr_registry::*;
+pub use apr_source as source;
 pub use apr_tokenizer as tokenizer;
 pub use apr_view as view;
 pub use apr_watermark as watermark;

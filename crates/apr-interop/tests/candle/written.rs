@@ -3,10 +3,11 @@
 use apr_arch::Families;
 use apr_io::open_model_with_companions;
 use apr_ops::convert::{ConvertOptions, TensorTarget, plan};
-use apr_ops::import::{Architecture, Foreign, Prepared, family_of, restore};
+use apr_ops::import::{Foreign, Prepared, restore};
 use apr_ops::inline::ValidationConfig;
 use apr_ops::quantize::{self, Casts, Choices, Quantization, Scheme};
 use apr_registry::{CheckpointReader, DType, OpenOptions, PlanOptions, Serial, TargetFormat};
+use apr_source::{Architecture, family_of};
 use apr_testkit::locate::fixture;
 
 use crate::Outcome;

@@ -3,11 +3,11 @@
 use apr_arch::{Families, GGUF};
 use apr_gguf::{derived, key_values};
 use apr_registry::{CheckpointReader, Result, TargetFormat, keys};
+use apr_source::naming::{NAMES, original};
+use apr_source::{Architecture, family_of};
 use apr_tokenizer::gguf::{self as tokenizer, tokenizer_files, tokenizer_key_values};
 
 use super::{GgufExport, Restored, export, restore};
-use crate::import::{Architecture, family_of};
-use crate::naming::{NAMES, original};
 use crate::quantize::QUANTIZATION;
 
 /// Files whose content the pairs of a GGUF file have.

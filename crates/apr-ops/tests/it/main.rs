@@ -1,7 +1,6 @@
 //! Passes over whole models.
 
 mod agreement;
-mod companion_memory;
 mod gguf;
 mod gguf_memory;
 mod second_opinion;

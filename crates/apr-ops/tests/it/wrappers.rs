@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 
 use apr_arch::Families;
 use apr_ops::convert::{ConvertOptions, TensorTarget, plan};
-use apr_ops::import::Architecture;
 use apr_registry::apr2::{Encrypt, Keys, WriteOptions};
 use apr_registry::codec::Choice;
 use apr_registry::crypto::{Argon2Costs, EncrBlock, Lock, Unlock};
@@ -15,6 +14,7 @@ use apr_registry::digest::TensorDigest;
 use apr_registry::{
     CheckpointReader, DType, MemoryFolder, OpenOptions, PlanOptions, Serial, TargetFormat, open_folder, open_in,
 };
+use apr_source::Architecture;
 use apr_testkit::FolderInMemory;
 use apr_testkit::locate::fixture;
 use apr_view::{Unpacked, View};

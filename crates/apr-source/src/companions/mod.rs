@@ -37,7 +37,7 @@ mod tokens;
 #[cfg(test)]
 mod tests;
 
-use apr_core::TensorInfo;
+use apr_core::{CheckpointReader, Result, TensorInfo};
 use apr_tokenizer::warning;
 use serde_json::{Value, json};
 
@@ -47,7 +47,7 @@ pub use license::license_warning;
 const MAX_INLINE: usize = 1 << 20;
 
 /// The warning that the files of a model don't tell its licence.
-pub(crate) const NO_LICENSE: &str = "no licence is stated, so the terms of use do not travel with the model";
+pub const NO_LICENSE: &str = "no licence is stated, so the terms of use do not travel with the model";
 
 /// What the companion files say about the model, as metadata and tensors of the container.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -75,7 +75,7 @@ pub struct LearntTensor {
 ///
 /// ```
 /// let config = br#"{"id2label": {"0": "cat", "1": "dog"}}"#.to_vec();
-/// let learnt = apr_ops::companions::learn(&[("config.json".to_owned(), config)]);
+/// let learnt = apr_source::companions::learn(&[("config.json".to_owned(), config)]);
 /// assert!(learnt.metadata.contains(&("num_labels".to_owned(), 2.into())));
 /// ```
 #[must_use]
@@ -89,6 +89,18 @@ pub fn learn(companions: &[(String, Vec<u8>)]) -> Learnt {
     audio::learn(&files, &mut learnt);
     card::learn(&files, &mut learnt);
     learnt
+}
+
+/// What the companions of a checkpoint say: [`learn`] over all of them.
+///
+/// # Errors
+/// E007 and E008 when a companion can't be read.
+pub fn learn_from(reader: &dyn CheckpointReader) -> Result<Learnt> {
+    let companions = reader.companions().iter().enumerate();
+    let companions = companions
+        .map(|(position, companion)| Ok((companion.name.clone(), reader.read_companion(position)?)))
+        .collect::<Result<Vec<_>>>()?;
+    Ok(learn(&companions))
 }
 
 impl Learnt {

@@ -97,7 +97,7 @@ enum Terms {
 /// names are in the metadata, and a warning at every second import is one that nobody reads.
 ///
 /// ```
-/// use apr_ops::companions::license_warning;
+/// use apr_source::companions::license_warning;
 ///
 /// assert!(license_warning("cc-by-nc-4.0").is_some_and(|warning| warning.contains("forbids commercial use")));
 /// assert_eq!(license_warning("apache-2.0"), None);

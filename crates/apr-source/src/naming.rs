@@ -10,7 +10,7 @@ use apr_registry::{CheckpointReader, FormatId, Result, TargetFormat, keys};
 use apr_view::View;
 use serde_json::{Map, Value, json};
 
-use crate::import::learn_from;
+use crate::companions::learn_from;
 
 /// The metadata key.
 pub const NAMES: &str = "names";

@@ -1,6 +1,6 @@
 //! What a hostile companion can make `learn` hold at once.
 
-use apr_ops::companions::learn;
+use apr_source::companions::learn;
 use apr_testkit::peak_memory;
 
 const MIB: usize = 1 << 20;
