@@ -16,7 +16,6 @@ pub mod inspect;
 mod integrity;
 pub mod lint;
 pub mod physics;
-pub mod quantize;
 pub mod sarif;
 mod sha256;
 pub mod shards;

@@ -2,13 +2,13 @@
 
 use apr_arch::FamilyModel;
 use apr_core::{ExtentKind, counted};
+use apr_quantize::Scheme;
 use apr_registry::{CheckpointReader, Escaped, FormatId, Metadata, Result, TensorInfo, keys};
 use apr_source::companions::learn_from;
 use apr_view::nearest;
 use serde::Serialize;
 
 use crate::import::{COMPARED, expected_mels, filterbank_misfit};
-use crate::quantize::Scheme;
 
 /// Alignment that lets any kernel read a tensor in place, in bytes.
 const ALIGNMENT: u64 = 64;

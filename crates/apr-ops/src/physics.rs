@@ -93,6 +93,16 @@ impl Violation {
         if dtype == DType::BOOL { Self::Bool { count } } else { Self::Quants { count, dtype } }
     }
 
+    /// What keeps a tensor from being quantized: so many values that are no numbers, or infinite.
+    pub(crate) fn not_finite(nan: u64, infinite: u64, info: &TensorInfo) -> Option<Self> {
+        let of = info.shape.elements().unwrap_or_default();
+        match (nan, infinite) {
+            (0, 0) => None,
+            (0, count) => Some(Self::Infinite { count, of }),
+            (count, _) => Some(Self::Nan { count, of }),
+        }
+    }
+
     /// How bad it is.
     #[must_use]
     pub fn level(&self) -> Level {

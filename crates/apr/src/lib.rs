@@ -19,6 +19,7 @@ pub use apr_core::Progress;
 #[cfg(feature = "native")]
 pub use apr_io as io;
 pub use apr_ops as ops;
+pub use apr_quantize as quantize;
 pub use apr_registry::*;
 pub use apr_source as source;
 pub use apr_tokenizer as tokenizer;

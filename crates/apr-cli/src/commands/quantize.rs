@@ -4,10 +4,10 @@ use std::path::Path;
 
 use apr::{ByteSource, CheckpointReader, Code, DType, Error, Escaped, TargetFormat, read_vec};
 use apr_io::io_error;
-use apr_ops::convert::{ConvertOptions, QualityGate, TensorTarget};
-use apr_ops::quantize::{
-    Casts, Choices, Imatrix, Quantization, Scheme, SchemeKind, Weighting, importance_from_csv, plan, record,
-    record_cast, record_dequantized,
+use apr_ops::convert::ConvertOptions;
+use apr_quantize::{
+    Casts, Choices, Imatrix, QualityGate, Quantization, Scheme, SchemeKind, TensorTarget, Weighting,
+    importance_from_csv, plan, record, record_cast, record_dequantized,
 };
 use apr_view::{View, parse_filter};
 

@@ -1,11 +1,11 @@
 //! What a conversion did, or would do.
 
 use apr_core::{FileInfo, Layout, counted};
+use apr_quantize::QuantizationReport;
 use apr_registry::{DType, FormatId, Loss};
 use apr_tensor::cast::CastCounts;
 use serde::Serialize;
 
-use super::quality::QuantizationReport;
 use crate::inline::ValidationReport;
 
 /// A tensor's way through a conversion.

@@ -1,6 +1,7 @@
 //! What is done with a chunk before it is written, on whichever thread.
 
 use apr_core::{ChunkEncoder, StoredForm};
+use apr_quantize::recode::{self, Found};
 use apr_registry::digest::{CHUNK, ChunkSums};
 use apr_registry::{CheckpointReader, CheckpointWriter, DType, Pipeline, Result};
 use apr_tensor::cast::cast_float;
@@ -10,7 +11,6 @@ use apr_view::chunks::{Chunk, chunks, pieces, take};
 use apr_view::values;
 
 use super::Recipe;
-use super::recode::{self, Found};
 use crate::integrity::Checks;
 
 /// One chunk on its way; the buffers are reused.

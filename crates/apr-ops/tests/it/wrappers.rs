@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 
 use apr_arch::Families;
-use apr_ops::convert::{ConvertOptions, TensorTarget, plan};
+use apr_ops::convert::{ConvertOptions, plan};
+use apr_quantize::TensorTarget;
 use apr_registry::apr2::{Encrypt, Keys, WriteOptions};
 use apr_registry::codec::Choice;
 use apr_registry::crypto::{Argon2Costs, EncrBlock, Lock, Unlock};

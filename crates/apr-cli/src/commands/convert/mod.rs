@@ -9,8 +9,8 @@ use apr::{ByteSource, CheckpointReader, Error, FormatId, PlanOptions, TargetForm
 use apr_ops::convert::ConvertOptions;
 use apr_ops::import::{Foreign, ImportOptions, Prepared, prepare, restore};
 use apr_ops::inline::{InlineValidator, ValidationConfig};
-use apr_ops::quantize::place;
 use apr_ops::sha256;
+use apr_quantize::place;
 use apr_view::{Unpacked, View, sort_by_first_use};
 
 pub(super) use self::write::{Job, write};

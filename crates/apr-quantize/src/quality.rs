@@ -114,7 +114,7 @@ impl Degradation {
 
 /// Collects errors while tensors are quantized.
 #[derive(Debug, Default)]
-pub(super) struct QualityLog {
+pub struct QualityLog {
     total: Drift,
     /// By new dtype: tensors, elements, bytes, errors.
     types: Vec<(DType, usize, u64, u64, Drift)>,
@@ -123,7 +123,7 @@ pub(super) struct QualityLog {
 
 impl QualityLog {
     /// A tensor that is done.
-    pub(super) fn add(&mut self, name: &str, dtype: DType, bytes: u64, drift: &Drift) {
+    pub fn add(&mut self, name: &str, dtype: DType, bytes: u64, drift: &Drift) {
         self.total.merge(drift);
         let known = self.types.iter().position(|entry| entry.0 == dtype);
         let known = known.unwrap_or_else(|| {
@@ -139,7 +139,7 @@ impl QualityLog {
     }
 
     /// The report; none if nothing was quantized.
-    pub(super) fn finish(self) -> Option<QuantizationReport> {
+    pub fn finish(self) -> Option<QuantizationReport> {
         if self.tensors.is_empty() {
             return None;
         }

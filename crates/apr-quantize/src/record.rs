@@ -2,15 +2,13 @@
 
 use std::sync::Arc;
 
+use apr_core::keys;
 use apr_gguf::{KeyValue, KeyValues, Value, key_values};
 use apr_registry::{CheckpointReader, DType, Metadata, Result, TargetFormat};
 use apr_view::View;
 use serde_json::{Map, json};
 
 use super::{Quantization, Weighting, category};
-
-/// The metadata key of containers other than GGUF.
-pub use apr_registry::keys::QUANTIZATION;
 
 /// Name of the scheme in upper case, as seed 001 has it.
 const METHOD: &str = "method";
@@ -23,7 +21,7 @@ const QUANTIZATION_VERSION: u32 = 2;
 
 /// Writes down how a checkpoint is quantized, with the bits that an element of the quantized tensors takes, scales
 /// included, where it is known: in the pairs of a GGUF file, where llama-quantize writes it and in its order,
-/// and for other formats under [`QUANTIZATION`], with the keys of seed 001 §3.4 and seed 004 §6.2.2.
+/// and for other formats under [`keys::QUANTIZATION`], with the keys of seed 001 §3.4 and seed 004 §6.2.2.
 ///
 /// # Errors
 /// E001 when the metadata hold malformed pairs.
@@ -58,7 +56,7 @@ pub fn record(
         }
     }
     if target != TargetFormat::Gguf {
-        view.metadata_mut().set(QUANTIZATION, entry);
+        view.metadata_mut().set(keys::QUANTIZATION, entry);
     }
     set_pairs(view, &pairs)
 }
@@ -66,7 +64,7 @@ pub fn record(
 /// Name of the scheme that the metadata record, in lower case: under our key, or under the specification's `method`.
 #[must_use]
 pub fn recorded_scheme(metadata: &Metadata) -> Option<String> {
-    let entry = metadata.object(QUANTIZATION)?;
+    let entry = metadata.object(keys::QUANTIZATION)?;
     let name = ["type", METHOD].iter().find_map(|key| entry.get(*key)?.as_str());
     name.map(str::to_ascii_lowercase)
 }
@@ -76,7 +74,7 @@ pub fn recorded_scheme(metadata: &Metadata) -> Option<String> {
 /// # Errors
 /// E001 when the metadata hold malformed pairs.
 pub fn record_dequantized(view: &mut View<'_>, dtype: DType) -> Result<()> {
-    view.metadata_mut().remove(QUANTIZATION);
+    view.metadata_mut().remove(keys::QUANTIZATION);
     set_pairs(view, &[KeyValue::new(FILE_TYPE, file_type(dtype))])
 }
 

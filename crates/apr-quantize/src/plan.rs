@@ -9,8 +9,7 @@ use globset::GlobMatcher;
 
 use super::idle::{changes_something, idle_choices, idle_patterns};
 use super::role::roles;
-use super::{Candidate, Choices, ColumnStatistics, Decision, Imatrix, ModelFacts, Reason, assign};
-use crate::convert::TensorTarget;
+use super::{Candidate, Choices, ColumnStatistics, Decision, Imatrix, ModelFacts, Reason, TensorTarget, assign};
 
 /// What weighs the columns of a tensor.
 #[derive(Debug, Clone)]

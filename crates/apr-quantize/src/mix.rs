@@ -150,7 +150,7 @@ impl fmt::Display for Reason {
 ///
 /// ```
 /// use apr_core::{DType, Shape};
-/// use apr_ops::quantize::{Candidate, Choices, ModelFacts, Scheme, assign};
+/// use apr_quantize::{Candidate, Choices, ModelFacts, Scheme, assign};
 ///
 /// let candidates = ["token_embd.weight", "output.weight", "blk.0.attn_q.weight"]
 ///     .map(|name| Candidate { name: name.to_owned(), dtype: DType::F32, shape: Shape::from([512, 256]), role: None });

@@ -119,7 +119,7 @@ impl Imatrix {
     /// Reads the legacy form, `.dat`.
     ///
     /// ```
-    /// use apr_ops::quantize::Imatrix;
+    /// use apr_quantize::Imatrix;
     ///
     /// // One entry "w" of two values, called four times.
     /// let mut file = [1_i32, 1].map(i32::to_le_bytes).concat();

@@ -10,7 +10,7 @@
 //!
 //! ```
 //! use apr_core::{Result, Shape};
-//! use apr_ops::quantize::plugin::{QuantType, QuantizedBlock, Quantizer, QuantizerRegistry};
+//! use apr_quantize::plugin::{QuantType, QuantizedBlock, Quantizer, QuantizerRegistry};
 //!
 //! /// Keeps the sign alone.
 //! struct Signs;

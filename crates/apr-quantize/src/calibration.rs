@@ -50,7 +50,7 @@ impl ColumnStatistics {
 /// heading, and lines that are empty or start with `#` are skipped.
 ///
 /// ```
-/// use apr_ops::quantize::importance_from_csv;
+/// use apr_quantize::importance_from_csv;
 ///
 /// let table = importance_from_csv(b"height,weight\n1,-2\n3,0\n")?;
 /// assert_eq!((table.samples, table.mean_squares), (2, vec![5.0, 2.0]));

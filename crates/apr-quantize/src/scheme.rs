@@ -164,7 +164,7 @@ impl Scheme {
     /// The scheme of a name, in upper or lower case.
     ///
     /// ```
-    /// use apr_ops::quantize::Scheme;
+    /// use apr_quantize::Scheme;
     ///
     /// assert_eq!(Scheme::parse("Q4_K"), Ok(Scheme::Q4_K_M));
     /// assert_eq!(Scheme::parse("q4km").unwrap_err().nearest[0], "q4_k_m");

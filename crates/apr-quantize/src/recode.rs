@@ -10,8 +10,6 @@ use apr_tensor::stats::{Moments, Scratch};
 use apr_view::chunks::Chunk;
 use apr_view::values::decode;
 
-use crate::physics::Violation;
-
 /// Bytes of input that a piece is to have: the digests' chunk, so that its sums serve them.
 const PIECE: u64 = apr_registry::digest::CHUNK as u64;
 
@@ -40,21 +38,23 @@ impl From<DType> for TensorTarget {
 
 /// How a tensor is taken apart and put together again.
 #[derive(Debug, Clone)]
-pub(super) struct Recode {
-    pub(super) from: DType,
-    pub(super) to: DType,
+pub struct Recode {
+    /// The dtype before.
+    pub from: DType,
+    /// The dtype after.
+    pub to: DType,
     importance: Option<Arc<[f32]>>,
     row_len: usize,
     rows: u64,
     /// Bytes of a row of input.
     row_bytes: u64,
     /// Whether to compare the values before and after.
-    pub(super) measured: bool,
+    pub measured: bool,
 }
 
 /// Buffers that are used again.
 #[derive(Default)]
-pub(super) struct Buffers {
+pub struct Buffers {
     values: Vec<f32>,
     back: Vec<f32>,
     encoded: Vec<u8>,
@@ -63,32 +63,27 @@ pub(super) struct Buffers {
 
 /// What was found on the way.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Found {
-    pub(super) counts: CastCounts,
-    pub(super) drift: Drift,
-    pub(super) nan: u64,
-    pub(super) infinite: u64,
+pub struct Found {
+    /// What casts did to the values.
+    pub counts: CastCounts,
+    /// How far values moved.
+    pub drift: Drift,
+    /// Values that are not a number; they can't be quantized.
+    pub nan: u64,
+    /// Infinite values; neither can they.
+    pub infinite: u64,
     /// Of the values before, where they were wanted.
-    pub(super) moments: Option<Moments>,
+    pub moments: Option<Moments>,
 }
 
 impl Found {
     /// Whether everything could be quantized.
-    pub(super) fn is_finite(&self) -> bool {
+    pub fn is_finite(&self) -> bool {
         self.nan + self.infinite == 0
     }
 
-    /// Why a tensor can't be quantized.
-    pub(super) fn violation(&self, info: &TensorInfo) -> Option<Violation> {
-        let of = info.shape.elements().unwrap_or_default();
-        match (self.nan, self.infinite) {
-            (0, 0) => None,
-            (0, count) => Some(Violation::Infinite { count, of }),
-            (count, _) => Some(Violation::Nan { count, of }),
-        }
-    }
-
-    pub(super) fn merge(&mut self, other: &Self) {
+    /// Adds what was found in another piece of the same tensor.
+    pub fn merge(&mut self, other: &Self) {
         self.counts.merge(other.counts);
         self.drift.merge(&other.drift);
         self.nan += other.nan;
@@ -103,7 +98,7 @@ impl Recode {
     /// # Errors
     /// E001 when the target can't hold the tensor's shape or the importance is of another length, E008 when rows that
     /// must be in memory as a whole are too long for that.
-    pub(super) fn plan(info: &TensorInfo, target: &TensorTarget, measured: bool) -> Result<Self> {
+    pub fn plan(info: &TensorInfo, target: &TensorTarget, measured: bool) -> Result<Self> {
         let wrong = |message: String| Error::format(message).for_tensor(&info.name);
         if target.dtype.is_quantized() && !block::can_quantize(target.dtype) {
             return Err(wrong(format!("this build does not make {}", target.dtype)));
@@ -142,7 +137,7 @@ impl Recode {
     }
 
     /// The pieces of the input: whole rows, or whole blocks where rows do not matter.
-    pub(super) fn pieces(&self) -> Vec<Chunk> {
+    pub fn pieces(&self) -> Vec<Chunk> {
         let unit = if self.needs_rows() { self.row_bytes } else { self.block_unit() };
         let total = self.row_bytes * self.rows;
         let step = (PIECE / unit).max(1) * unit;
@@ -170,7 +165,7 @@ impl Recode {
     }
 
     /// Recodes a piece that starts `offset` bytes into the tensor, and replaces the contents of `out`.
-    pub(super) fn run(
+    pub fn run(
         &self,
         offset: u64,
         input: &[u8],
@@ -274,7 +269,7 @@ fn non_finite(values: &[f32]) -> (u64, u64) {
 
 /// The tensor's way to its target, if its elements need one: none where it is copied, or cast from float to float without
 /// a look at what that costs.
-pub(super) fn needed(
+pub fn needed(
     reader: &dyn CheckpointReader,
     tensor: usize,
     target: &TensorTarget,
@@ -368,8 +363,6 @@ mod tests {
         (values[3], values[40], values[41]) = (f32::NAN, f32::INFINITY, f32::NEG_INFINITY);
         let (_, found) = run(&info(DType::F32, &[2, 32]), &DType::Q8_0.into(), &bytes(&values));
         assert_eq!((found.nan, found.infinite), (1, 2));
-        let of = info(DType::F32, &[2, 32]);
-        assert_eq!(found.violation(&of), Some(Violation::Nan { count: 1, of: 64 }));
     }
 
     #[test]
