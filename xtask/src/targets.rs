@@ -8,7 +8,7 @@ use crate::steps::{Outcome, Steps, Stop};
 use crate::system::install_packages;
 
 /// Layers 0 to 2, which build for wasm32 and use no files, threads, clocks or processes.
-pub(crate) const PORTABLE: [&str; 9] = [
+pub(crate) const PORTABLE: [&str; 14] = [
     "apr-core",
     "apr-tensor",
     "apr-format",
@@ -17,6 +17,11 @@ pub(crate) const PORTABLE: [&str; 9] = [
     "apr-safetensors",
     "apr-registry",
     "apr-arch",
+    "apr-view",
+    "apr-tokenizer",
+    "apr-source",
+    "apr-quantize",
+    "apr-watermark",
     "apr-ops",
 ];
 

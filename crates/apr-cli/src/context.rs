@@ -8,8 +8,8 @@ use apr::crypto::Unlock;
 use apr::{CheckpointReader, OpenOptions};
 use apr_arch::{Families, Family, FamilyModel};
 use apr_io::{Interrupt, Sources, Threads, io_error};
-use apr_ops::import::{Architecture, family_of};
-use apr_ops::nearest;
+use apr_source::{Architecture, family_of};
+use apr_view::nearest;
 use zeroize::Zeroizing;
 
 use crate::args::{Arch, ColorWhen, GlobalArgs};

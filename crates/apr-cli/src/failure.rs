@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
 use apr::{Code, DType, Error, Escaped, IoCause};
-use apr_ops::convert::QuantizationReport;
 use apr_ops::inline::ValidationError;
+use apr_quantize::QuantizationReport;
 use serde_json::json;
 
 /// Misfits shown before the rest is only counted.

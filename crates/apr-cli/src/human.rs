@@ -1,6 +1,6 @@
 //! Numbers for people, and sizes as people write them.
 
-pub(crate) use apr_ops::grouped as count;
+pub(crate) use apr_core::grouped as count;
 
 /// Bytes in decimal units: `1.5 GB`.
 pub(crate) fn bytes(number: u64) -> String {

@@ -37,11 +37,13 @@ mod key_values;
 mod limits;
 mod metadata;
 mod pipeline;
+mod progress;
 mod shape;
 mod shard_index;
 mod sink;
 mod source;
 mod stored;
+mod text;
 
 pub use checkpoint::{
     CheckpointReader, CheckpointWriter, ChunkEncoder, Companion, FileInfo, Layout, Loss, Notes, PlannedTensor,
@@ -58,8 +60,10 @@ pub use key_values::{Array, KeyValue, KeyValues, KeyValuesBuilder, Pair, Value};
 pub use limits::Limits;
 pub use metadata::{Brief, Metadata, keys};
 pub use pipeline::{Pipeline, Serial};
+pub use progress::Progress;
 pub use shape::Shape;
 pub use shard_index::ShardIndex;
 pub use sink::{MemoryFolder, Sink};
 pub use source::{ByteSource, SourceSet, read_vec};
 pub use stored::{Encoded, Part, ReadEncoded, Stored, StoredForm, StoredRange, Sum};
+pub use text::{counted, grouped, number};

@@ -8,10 +8,11 @@ mod packed;
 
 use apr_arch::Families;
 use apr_ops::convert::{ConvertOptions, plan};
-use apr_ops::import::{Architecture, ImportOptions, prepare, restore};
+use apr_ops::import::{ImportOptions, prepare, restore};
 use apr_ops::inline::ValidationConfig;
 use apr_ops::validate::{Level, ValidateOptions, ValidateReport, validate};
 use apr_registry::{CheckpointReader, DType, Limits, PlanOptions, Serial, Shape, apr2};
+use apr_source::Architecture;
 use apr_tensor::block::{can_dequantize, can_quantize, dequantize, quantize};
 
 pub use generated::{roundtrip_apr2, roundtrip_gguf};

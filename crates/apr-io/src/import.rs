@@ -5,9 +5,10 @@ use std::path::Path;
 
 use apr_arch::Families;
 use apr_ops::convert::{ConvertOptions, ConvertReport, plan};
-use apr_ops::import::{Architecture, ImportError, ImportOptions, prepare};
+use apr_ops::import::{ImportError, ImportOptions, prepare};
 use apr_ops::inline::ValidationConfig;
 use apr_registry::{CheckpointReader, Code, DType, OpenOptions, PlanOptions, Sink};
+use apr_source::Architecture;
 
 use crate::{AtomicOutput, Interrupt, Sources, Target, Threads};
 

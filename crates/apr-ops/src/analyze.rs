@@ -1,11 +1,11 @@
 //! What a source is like before it is converted (seed 001 §4.8.6): the verdict on each tensor, and nothing written.
 
 use apr_arch::{FamilyModel, TensorExpectation};
+use apr_core::Progress;
 use apr_registry::{CheckpointReader, Pipeline, Result};
 use apr_tensor::stats::Stats;
 use serde::Serialize;
 
-use crate::Progress;
 use crate::import::misfits;
 use crate::inline::ValidationError;
 use crate::physics::{Level, Physics, Violation, expectation};

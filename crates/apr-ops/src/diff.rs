@@ -10,12 +10,12 @@ mod pairing;
 use std::collections::BTreeSet;
 
 use apr_arch::FamilyModel;
+use apr_core::Progress;
 use apr_registry::{CheckpointReader, DType, Pipeline, Result, Shape};
 use globset::GlobMatcher;
 use serde::Serialize;
 
-use crate::Progress;
-use crate::vocabulary::vocabulary;
+use apr_tokenizer::vocabulary;
 
 use compare::{Comparison, Norms, compare};
 use metadata::metadata_changes;

@@ -23,45 +23,20 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use std::sync::Arc;
-
 use apr_arch::{Contradiction, Families, FamilyModel, Mismatch, TensorNameMapper};
+use apr_core::counted;
 use apr_registry::{CheckpointReader, Convention, DType, Format, Loss, Metadata, Result, TensorInfo, keys};
+use apr_source::companions::{Learnt, NO_LICENSE, learn_from, license_warning};
+use apr_source::naming::{NAMES, canonical, original};
+use apr_source::{Architecture, family_in, family_of, is_unpacked};
+use apr_view::{View, nearest};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::companions::{Learnt, NO_LICENSE, learn, license_warning};
 use crate::convert::ConvertError;
 use crate::gguf::{self, GgufExport, Restored};
 use crate::inline::{Claim, InlineValidator, Reason, ValidationConfig, ValidationError};
-use crate::naming::{NAMES, canonical, original};
 use crate::physics::Level;
-use crate::quantize::DESCRIPTION;
-use crate::view::View;
-use crate::{counted, nearest};
-
-/// Which family a checkpoint is taken for (seed 001 §13.5).
-#[derive(Clone, Default)]
-#[non_exhaustive]
-pub enum Architecture {
-    /// The one that its metadata or its names tell.
-    #[default]
-    Auto,
-    /// The family of this name.
-    Named(String),
-    /// None of the families: a mapper of the caller's own.
-    Custom(Arc<dyn TensorNameMapper>),
-}
-
-impl std::fmt::Debug for Architecture {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Auto => f.write_str("Auto"),
-            Self::Named(name) => write!(f, "Named({name:?})"),
-            Self::Custom(_) => f.write_str("Custom"),
-        }
-    }
-}
 
 /// How to import (seed 001 §13.7).
 #[derive(Debug, Clone, Default)]
@@ -197,40 +172,6 @@ impl From<ConvertError> for ImportError {
             ConvertError::Invalid(error) | ConvertError::Unfit { error, .. } => error.into(),
             ConvertError::Gate { failures, .. } => Self::QualityGate { failures },
         }
-    }
-}
-
-/// Finds the family of a checkpoint, unless one is given. Integers and scales that a quantized model was exported as have
-/// none: their names are a family's, their shapes and values are not.
-///
-/// # Errors
-/// E001 when the family asked for is not known.
-pub fn family_of<'a>(
-    reader: &'a dyn CheckpointReader,
-    families: &'a Families,
-    architecture: &Architecture,
-) -> Result<Option<FamilyModel<'a>>> {
-    if is_unpacked(reader, architecture) {
-        return Ok(None);
-    }
-    family_in(reader.tensors(), reader.metadata(), families, architecture)
-}
-
-fn is_unpacked(reader: &dyn CheckpointReader, architecture: &Architecture) -> bool {
-    let is_described = reader.companions().iter().any(|companion| companion.name == DESCRIPTION);
-    is_described && matches!(architecture, Architecture::Auto)
-}
-
-fn family_in<'a>(
-    tensors: &'a [TensorInfo],
-    metadata: &'a Metadata,
-    families: &'a Families,
-    architecture: &Architecture,
-) -> Result<Option<FamilyModel<'a>>> {
-    match architecture {
-        Architecture::Auto => Ok(families.identify(tensors, metadata)),
-        Architecture::Named(name) => families.apply(name, tensors, metadata).map(Some),
-        Architecture::Custom(_) => Ok(None),
     }
 }
 
@@ -413,18 +354,6 @@ fn of_no_family(reader: &dyn CheckpointReader, validation: ValidationConfig) -> 
         misfits: Vec::new(),
         warnings: Vec::new(),
     }
-}
-
-/// What the companions of a checkpoint say.
-///
-/// # Errors
-/// E007 and E008 when a companion can't be read.
-pub fn learn_from(reader: &dyn CheckpointReader) -> Result<Learnt> {
-    let companions = reader.companions().iter().enumerate();
-    let companions = companions
-        .map(|(position, companion)| Ok((companion.name.clone(), reader.read_companion(position)?)))
-        .collect::<Result<Vec<_>>>()?;
-    Ok(learn(&companions))
 }
 
 fn learn_from_companions(

@@ -8,7 +8,7 @@ use apr_registry::{CheckpointReader, DType, Format, Metadata, keys};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use crate::quantize::{QUANTIZATION, file_type_name, recorded_scheme};
+use apr_quantize::{file_type_name, recorded_scheme};
 
 /// The report of `apr inspect`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -255,7 +255,7 @@ fn quantization(metadata: &Metadata, dtypes: &[DTypeShare]) -> Option<Quantizati
     if types.is_empty() {
         return None;
     }
-    let record = metadata.object(QUANTIZATION);
+    let record = metadata.object(keys::QUANTIZATION);
     let text = |key: &str| record.and_then(|record| record.get(key)?.as_str()).map(str::to_owned);
     let pairs = apr_gguf::key_values(metadata).ok().flatten().unwrap_or_default();
     let imatrix = pairs.get("quantize.imatrix.file").map(|file| format!("imatrix {file}"));

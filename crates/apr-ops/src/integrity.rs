@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use apr_core::{Part, StoredRange, Sum};
 use apr_registry::digest::{CHUNK, ChunkSums, Crc32, TensorDigest};
 use apr_registry::{CheckpointReader, Error, Pipeline, Result};
+use apr_view::chunks::{Chunk, pieces, take};
 
-use crate::chunks::{Chunk, pieces, take};
 use crate::physics::Violation;
 
 /// A part of a file that is read for its checksum.

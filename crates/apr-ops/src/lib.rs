@@ -5,36 +5,21 @@
 #![forbid(unsafe_code)]
 
 pub mod analyze;
-mod chunks;
-pub mod companions;
 pub mod convert;
 pub mod debug;
 pub mod diff;
 pub mod explain;
-pub mod first_use;
 pub mod gguf;
 pub mod import;
 pub mod inline;
 pub mod inspect;
 mod integrity;
 pub mod lint;
-pub mod naming;
-mod nearest;
 pub mod physics;
-mod progress;
-pub mod quantize;
 pub mod sarif;
 mod sha256;
 pub mod shards;
 pub mod tensors;
-mod text;
 pub mod validate;
-mod values;
-pub mod view;
-pub mod vocabulary;
-pub mod watermark;
 
-pub use nearest::{closest, nearest};
-pub use progress::Progress;
 pub use sha256::sha256;
-pub use text::{counted, grouped, number};

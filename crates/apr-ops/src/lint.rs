@@ -1,13 +1,14 @@
 //! Best practices and conventions (seed 001 §4.11): what is not wrong, but could be better.
 
 use apr_arch::FamilyModel;
-use apr_core::ExtentKind;
-use apr_registry::{CheckpointReader, Convention, Escaped, Format, Metadata, Result, TensorInfo, keys};
+use apr_core::{Convention, ExtentKind, counted};
+use apr_quantize::Scheme;
+use apr_registry::{CheckpointReader, Escaped, Format, Metadata, Result, TensorInfo, keys};
+use apr_source::companions::learn_from;
+use apr_view::nearest;
 use serde::Serialize;
 
-use crate::import::{COMPARED, expected_mels, filterbank_misfit, learn_from};
-use crate::quantize::Scheme;
-use crate::{counted, nearest};
+use crate::import::{COMPARED, expected_mels, filterbank_misfit};
 
 /// Alignment that lets any kernel read a tensor in place, in bytes.
 const ALIGNMENT: u64 = 64;

@@ -5,7 +5,7 @@ use apr_registry::{DType, TensorInfo};
 use apr_tensor::stats::Stats;
 use serde::Serialize;
 
-use crate::{grouped, number};
+use apr_core::{grouped, number};
 
 /// Values a tensor must have before its mean and deviation say anything.
 const FEWEST_VALUES: u64 = 8;
@@ -93,6 +93,16 @@ impl Violation {
         if dtype == DType::BOOL { Self::Bool { count } } else { Self::Quants { count, dtype } }
     }
 
+    /// What keeps a tensor from being quantized: so many values that are no numbers, or infinite.
+    pub(crate) fn not_finite(nan: u64, infinite: u64, info: &TensorInfo) -> Option<Self> {
+        let of = info.shape.elements().unwrap_or_default();
+        match (nan, infinite) {
+            (0, 0) => None,
+            (0, count) => Some(Self::Infinite { count, of }),
+            (count, _) => Some(Self::Nan { count, of }),
+        }
+    }
+
     /// How bad it is.
     #[must_use]
     pub fn level(&self) -> Level {
@@ -118,10 +128,14 @@ impl std::fmt::Display for Violation {
                 write!(f, "the CRC-32 of its bytes is {found:#010x}, the file says {stated:#010x}")
             }
             Self::Quants { count, dtype } => {
-                write!(f, "{} of -128; quants of {dtype} lie in [-127, 127]", crate::counted(*count, "quant"))
+                write!(f, "{} of -128; quants of {dtype} lie in [-127, 127]", apr_core::counted(*count, "quant"))
             }
             Self::Bool { count } => {
-                write!(f, "{} of BOOL are neither 0 nor 1; they are kept as they are", crate::counted(*count, "value"))
+                write!(
+                    f,
+                    "{} of BOOL are neither 0 nor 1; they are kept as they are",
+                    apr_core::counted(*count, "value")
+                )
             }
             Self::Zero => f.write_str("every value is zero"),
             Self::Mean { mean, expected, kind, .. } => {

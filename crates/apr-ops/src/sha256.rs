@@ -1,10 +1,10 @@
 //! SHA-256 of a file, which hubs publish beside their downloads (QA point 93).
 
+use apr_core::Progress;
 use apr_registry::{ByteSource, Pipeline, Result};
 use sha2::{Digest, Sha256};
 
-use crate::Progress;
-use crate::chunks::{pieces, take};
+use apr_view::chunks::{pieces, take};
 
 /// The digest of all bytes of a source.
 ///

@@ -1,10 +1,10 @@
 //! Validating a model of several files, each with a checksum of its own: one read of every file, one report.
 
 use apr_arch::{Families, FamilyModel};
+use apr_core::{Progress, counted};
 use apr_registry::{CheckpointReader, Error, Pipeline, Result};
 
 use crate::validate::{Check, CheckOutcome, Finding, Level, Status, ValidateOptions, ValidateReport, validate};
-use crate::{Progress, counted};
 
 /// Checks an opened checkpoint as [`validate`] does, and where it is sharded, every shard with all its bytes: that it is
 /// there, that it is the one its manifest means, its checksum, its digests and its values. Names and shapes are those of

@@ -1,17 +1,17 @@
 //! Lists of tensors, with statistics where asked for.
 
-use apr_core::Sum;
+use apr_core::{Progress, Sum};
 use apr_registry::digest::ChunkSums;
-use apr_registry::{CheckpointReader, DType, Error, Pipeline, Result, Shape};
+use apr_registry::{CheckpointReader, DType, Pipeline, Result, Shape};
 use apr_tensor::stats::{Histogram, Moments, Stats};
-use globset::{GlobBuilder, GlobMatcher};
+use apr_view::chunks::{Chunk, chunks, take};
+use apr_view::nearest;
+use apr_view::values::{self, Buffers};
+use globset::GlobMatcher;
 use serde::Serialize;
 
-use crate::chunks::{Chunk, chunks, take};
 use crate::inspect::codec_name;
 use crate::integrity::{Tally, check_parts, of_plain};
-use crate::values::{self, Buffers};
-use crate::{Progress, nearest};
 
 /// What orders the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -88,23 +88,6 @@ pub struct HistogramReport {
     pub width: f64,
     /// Finite values in each bin.
     pub counts: Vec<u64>,
-}
-
-/// Parses a `--filter` pattern.
-///
-/// # Errors
-/// E001 when the pattern is malformed.
-pub fn parse_filter(pattern: &str) -> Result<GlobMatcher> {
-    let glob = GlobBuilder::new(pattern).literal_separator(false).build();
-    glob.map(|glob| glob.compile_matcher()).map_err(|error| Error::format(format!("the filter is no pattern: {error}")))
-}
-
-/// A filter that only this name passes.
-///
-/// # Errors
-/// E001 when the name is longer than a pattern may be.
-pub fn named(name: &str) -> Result<GlobMatcher> {
-    parse_filter(&globset::escape(name))
 }
 
 /// Lists tensors; reads their bytes only for statistics.

@@ -4,21 +4,20 @@ mod hyperparameters;
 mod report;
 
 use apr_arch::{Families, FamilyModel};
-use apr_core::{Extent, ExtentKind, FileChecksum, Signed, StoredRange};
+use apr_core::{Extent, ExtentKind, FileChecksum, Progress, Signed, StoredRange, counted};
 use apr_registry::digest::{CHUNK, ChunkSums, Crc32, TensorDigest};
 use apr_registry::{CheckpointReader, Code, Error, Metadata, Pipeline, Result, keys};
+use apr_source::companions::{Learnt, learn_from};
 use apr_tensor::stats::Moments;
+use apr_view::chunks::{Chunk, chunks, pieces, take};
+use apr_view::values::{self, Buffers};
 
 pub use report::{Check, CheckOutcome, Finding, Status, ValidateReport};
 
-use crate::chunks::{Chunk, chunks, pieces, take};
-use crate::companions::Learnt;
-use crate::import::{expected_mels, false_claim, filterbank_misfit, learn_from, misfits, vocabulary_misfit};
+use crate::import::{expected_mels, false_claim, filterbank_misfit, misfits, vocabulary_misfit};
 use crate::integrity::{Checks, Mismatch, mismatches};
 pub use crate::physics::Level;
 use crate::physics::{Physics, Violation, expectation};
-use crate::values::{self, Buffers};
-use crate::{Progress, counted};
 
 /// What to check beside the structure, which opening the file has proven.
 #[derive(Debug, Clone, Copy)]

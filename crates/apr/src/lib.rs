@@ -15,7 +15,13 @@
 #![forbid(unsafe_code)]
 
 pub use apr_arch as arch;
+pub use apr_core::Progress;
 #[cfg(feature = "native")]
 pub use apr_io as io;
 pub use apr_ops as ops;
+pub use apr_quantize as quantize;
 pub use apr_registry::*;
+pub use apr_source as source;
+pub use apr_tokenizer as tokenizer;
+pub use apr_view as view;
+pub use apr_watermark as watermark;

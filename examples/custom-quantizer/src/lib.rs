@@ -4,7 +4,7 @@
 //! [`Quantizer`], register it, and name it:
 //!
 //! ```
-//! use apr_ops::quantize::plugin::QuantizerRegistry;
+//! use apr_quantize::plugin::QuantizerRegistry;
 //! use custom_quantizer::BinaryQuantizer;
 //!
 //! let mut registry = QuantizerRegistry::default();
@@ -27,7 +27,7 @@
 #![forbid(unsafe_code)]
 
 use apr_core::{Error, Result, Shape};
-use apr_ops::quantize::plugin::{QuantType, QuantizedBlock, Quantizer};
+use apr_quantize::plugin::{QuantType, QuantizedBlock, Quantizer};
 
 /// Weights of a group.
 const GROUP: usize = 32;

@@ -1,7 +1,7 @@
 //! The plug-in at work on a model.
 
 use apr_core::{Code, Limits, Result, Shape};
-use apr_ops::quantize::plugin::{Outcome, Quantizer, QuantizerRegistry, quantize_with_registry};
+use apr_quantize::plugin::{Outcome, Quantizer, QuantizerRegistry, quantize_with_registry};
 use apr_testkit::locate;
 use custom_quantizer::BinaryQuantizer;
 

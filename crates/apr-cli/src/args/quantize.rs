@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 
 use apr::{DType, Format};
-use apr_ops::quantize::{self, Scheme};
+use apr_quantize::Scheme;
 use clap::{Args, ValueEnum};
 
 use super::WriteArgs;
@@ -11,7 +11,7 @@ fn parse_scheme(name: &str) -> Result<Scheme, String> {
 }
 
 fn parse_dtype(name: &str) -> Result<DType, String> {
-    quantize::parse_dtype(name).map_err(|error| error.to_string())
+    apr_quantize::parse_dtype(name).map_err(|error| error.to_string())
 }
 
 /// A pattern of tensor names and the dtype that they get.

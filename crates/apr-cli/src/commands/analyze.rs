@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 
 use apr::{CheckpointReader, Escaped};
+use apr_core::number;
 use apr_ops::analyze::{AnalyzeReport, AnalyzedTensor, analyze};
-use apr_ops::number;
 
 use crate::Outcome;
 use crate::context::Context;

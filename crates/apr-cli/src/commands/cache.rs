@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use apr::Escaped;
+use apr_core::counted;
 use apr_io::io_error;
-use apr_ops::counted;
 use serde::Serialize;
 
 use crate::Outcome;

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use apr::{ByteSource, CheckpointReader, Error, Escaped, HEAD_LEN, recognise};
-use apr_ops::counted;
+use apr_core::counted;
 use apr_ops::debug::{FoundString, HEX_ROW, HexRow, hex, strings};
 use apr_ops::tensors::find;
 use apr_ops::validate::{Level, ValidateOptions, ValidateReport, bytes_to_read, validate};

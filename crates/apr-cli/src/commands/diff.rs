@@ -5,12 +5,11 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use apr::{CheckpointReader, Escaped};
+use apr_core::counted;
 use apr_io::io_error;
-use apr_ops::counted;
 use apr_ops::diff::{DiffOptions, DiffReport, MetadataChange, Side, TensorDiff, Verdict, diff};
 use apr_ops::gguf::{is_in_gguf_layout, restore};
-use apr_ops::tensors::parse_filter;
-use apr_ops::view::View;
+use apr_view::{View, parse_filter};
 
 use crate::args::DiffArgs;
 use crate::context::Context;

@@ -9,8 +9,7 @@ use apr::gguf::KeyValue;
 use apr::{CheckpointReader, Error, Escaped, Metadata, PlanOptions, keys};
 use apr_io::io_error;
 use apr_ops::convert::{ConvertError, ConvertOptions, plan};
-use apr_ops::tensors::parse_filter;
-use apr_ops::view::View;
+use apr_view::{View, parse_filter};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -78,7 +77,7 @@ pub(super) fn run(args: &EditArgs, context: &Context) -> Outcome {
         }
     }
     if report.dropped_signatures > 0 {
-        let what = apr_ops::counted(report.dropped_signatures as u64, "signature");
+        let what = apr_core::counted(report.dropped_signatures as u64, "signature");
         context.printer.warn(&format!("{what} dropped, which held for the model as it was: sign it again"));
     }
     if report.dropped_licence {
@@ -115,7 +114,7 @@ fn changes(reader: &Apr2Reader, args: &EditArgs) -> Outcome<Changes> {
     for name in renames.keys() {
         if reader.position(name).is_none() {
             let names: Vec<&str> = reader.tensors().iter().map(|info| info.name.as_str()).collect();
-            let similar = apr_ops::nearest(name, names, 3);
+            let similar = apr_view::nearest(name, names, 3);
             let hint =
                 if similar.is_empty() { String::new() } else { format!("; do you mean {}?", similar.join(", ")) };
             let message = format!("there is no such tensor{hint}");
@@ -263,7 +262,7 @@ fn render(out: &mut dyn Write, report: &EditReport) -> io::Result<()> {
     let how = if report.in_place { "changed in place" } else { "written" };
     write!(out, "{}: {how}", Escaped(&report.file))?;
     if report.dropped_tensors > 0 {
-        write!(out, ", without {}", apr_ops::counted(report.dropped_tensors as u64, "tensor"))?;
+        write!(out, ", without {}", apr_core::counted(report.dropped_tensors as u64, "tensor"))?;
     }
     writeln!(out)
 }

@@ -5,11 +5,12 @@ use std::path::Path;
 
 use apr::{Code, Escaped};
 use apr_arch::Description;
+use apr_core::number;
 use apr_ops::explain::{
     ErrorExplanation, KnownTensor, ModelExplanation, TensorExplanation, error_code, explain_model, explain_tensor,
     known_tensor,
 };
-use apr_ops::{nearest, number};
+use apr_view::nearest;
 
 use super::tensors::unknown_tensor;
 use crate::args::ExplainArgs;

@@ -5,13 +5,13 @@ use std::io::{self, Write};
 use apr::gguf::{self, Pair};
 use apr::{CheckpointReader, Escaped, Metadata};
 use apr_arch::Description;
-use apr_ops::import::learn_from;
+use apr_core::{counted, number};
 use apr_ops::inspect::{InspectReport, LONGEST_ARRAY, QuantizedType, inspect};
 use apr_ops::physics::is_filterbank;
-use apr_ops::tensors::{TensorRow, TensorsOptions, list, named};
-use apr_ops::view::View;
-use apr_ops::vocabulary::{Vocabulary, vocabulary};
-use apr_ops::{counted, number};
+use apr_ops::tensors::{TensorRow, TensorsOptions, list};
+use apr_source::companions::learn_from;
+use apr_tokenizer::{Vocabulary, vocabulary};
+use apr_view::{View, named};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -153,7 +153,7 @@ fn render_header_summary(out: &mut dyn Write, header: &Value) -> io::Result<()> 
 fn render_compression(out: &mut dyn Write, report: &InspectReport) -> io::Result<()> {
     let codecs = report.compression.iter().map(|share| {
         let percent = share.stored as f64 * 100.0 / share.bytes.max(1) as f64;
-        let tensors = apr_ops::counted(share.tensors as u64, "tensor");
+        let tensors = apr_core::counted(share.tensors as u64, "tensor");
         format!("{} ({tensors}, {percent:.1} % of their bytes)", share.codec)
     });
     let codecs: Vec<String> = codecs.collect();

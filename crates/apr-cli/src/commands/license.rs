@@ -79,7 +79,7 @@ fn issue(model: &Path, output: Option<&Path>, licence: Licence, force: bool, con
     let changes = Changes { licence: Some((licence, key)), ..Changes::default() };
     let revision = revise::revise(&file.reader, &changes)?;
     if revision.dropped_signatures > 0 {
-        let signatures = apr_ops::counted(revision.dropped_signatures as u64, "signature");
+        let signatures = apr_core::counted(revision.dropped_signatures as u64, "signature");
         if !force {
             let message = format!("a licence changes what is signed: {signatures} by other keys would no longer hold");
             return Err(Failure::General(format!("{message}; --force drops them, and others can sign again")));

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use apr::Escaped;
-use apr_ops::counted;
+use apr_core::counted;
 use apr_ops::lint::{LintReport, Severity, lint};
 
 use crate::args::LintArgs;

@@ -4,13 +4,12 @@ use std::path::Path;
 
 use apr::{ByteSource, CheckpointReader, Code, Convention, DType, Error, Escaped, Format, QuantizedTypes, read_vec};
 use apr_io::io_error;
-use apr_ops::convert::{ConvertOptions, QualityGate, TensorTarget};
-use apr_ops::quantize::{
-    Casts, Choices, Imatrix, Quantization, Scheme, SchemeKind, Weighting, importance_from_csv, plan, record,
-    record_cast, record_dequantized,
+use apr_ops::convert::ConvertOptions;
+use apr_quantize::{
+    Casts, Choices, Imatrix, QualityGate, Quantization, Scheme, SchemeKind, TensorTarget, Weighting,
+    importance_from_csv, plan, record, record_cast, record_dequantized,
 };
-use apr_ops::tensors::parse_filter;
-use apr_ops::view::View;
+use apr_view::{View, parse_filter};
 
 use super::convert::{self, Request};
 use crate::args::{QuantizeArgs, QuantizeOptions};

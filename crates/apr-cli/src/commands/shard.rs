@@ -6,7 +6,7 @@ use apr::{CheckpointReader, PlanOptions};
 use apr_ops::convert::ConvertOptions;
 use apr_ops::import::Prepared;
 use apr_ops::inline::{InlineValidator, ValidationConfig};
-use apr_ops::view::View;
+use apr_view::View;
 
 use super::convert::{self, Job, Request, write};
 use super::quantize::Wanted;

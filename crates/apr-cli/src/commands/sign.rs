@@ -36,9 +36,9 @@ pub(super) fn sign(args: &SignArgs, context: &Context) -> Outcome {
         if is_manifest(&args.model)? { sign_manifest(args, key, context) } else { sign_file(args, key, context) }?;
     context.printer.report(&report, |out, report| {
         writeln!(out, "{}: signed by {}", Escaped(&report.file), report.signer)?;
-        writeln!(out, "The file has {}.", apr_ops::counted(report.signatures as u64, "signature"))?;
+        writeln!(out, "The file has {}.", apr_core::counted(report.signatures as u64, "signature"))?;
         if report.dropped_signatures > 0 {
-            let dropped = apr_ops::counted(report.dropped_signatures as u64, "signature");
+            let dropped = apr_core::counted(report.dropped_signatures as u64, "signature");
             writeln!(out, "{dropped} did not hold for the file as it is, and were dropped.")?;
         }
         if report.dropped_licence {

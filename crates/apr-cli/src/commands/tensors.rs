@@ -3,10 +3,9 @@
 use std::io::{self, Write};
 
 use apr::Escaped;
-use apr_ops::counted;
-use apr_ops::tensors::{
-    HistogramReport, SortBy, TensorRow, TensorsOptions, TensorsReport, find, histogram, list, parse_filter,
-};
+use apr_core::counted;
+use apr_ops::tensors::{HistogramReport, SortBy, TensorRow, TensorsOptions, TensorsReport, find, histogram, list};
+use apr_view::parse_filter;
 
 use crate::args::{Sort, TensorsArgs};
 use crate::context::Context;

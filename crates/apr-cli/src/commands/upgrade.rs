@@ -1,7 +1,7 @@
 //! `apr upgrade`: the conversion of older APR files, and what it changes.
 
 use apr::{CheckpointReader, Error};
-use apr_ops::counted;
+use apr_core::counted;
 use serde_json::Value;
 
 use super::convert::{self, Request};

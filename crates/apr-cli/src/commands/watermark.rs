@@ -5,14 +5,14 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 
 use apr::{CheckpointReader, Convention, Escaped, Format, Loss};
+use apr_core::{counted, grouped};
 use apr_io::io_error;
 use apr_ops::convert::{ConvertError, ConvertOptions, plan};
 use apr_ops::gguf::{is_in_gguf_layout, restore as hugging_face_layout};
 use apr_ops::import::{Foreign, ImportOptions, Prepared, prepare, restore};
 use apr_ops::inline::ValidationConfig;
-use apr_ops::view::View;
-use apr_ops::watermark::{Carriers, DetectReport, EmbedReport, MarkKey, Marked, detect as find};
-use apr_ops::{counted, grouped};
+use apr_view::View;
+use apr_watermark::{Carriers, DetectReport, EmbedReport, MarkKey, Marked, detect as find};
 use serde::Serialize;
 
 use super::convert::{holds_tokenizer, target_format};

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::io::Cursor;
 
-use apr_ops::quantize::Scheme;
+use apr_quantize::Scheme;
 use apr_registry::OpenOptions;
 use apr_testkit::locate::fixture;
 use candle_core::Device;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 
-use apr_ops::quantize::Scheme;
+use apr_quantize::Scheme;
 use apr_testkit::locate::fixture;
 use candle_core::{DType, Device, Tensor, pickle, safetensors};
 

@@ -5,7 +5,7 @@
 
 use std::io::Cursor;
 
-use apr_ops::quantize::Scheme;
+use apr_quantize::Scheme;
 use candle_core::quantized::gguf_file::Content;
 use candle_core::quantized::tokenizer::TokenizerFromGguf;
 use candle_core::{Device, IndexOp, Tensor};

@@ -2,11 +2,12 @@
 
 use apr_arch::Families;
 use apr_io::open_model_with_companions;
-use apr_ops::convert::{ConvertOptions, TensorTarget, plan};
-use apr_ops::import::{Architecture, Foreign, Prepared, family_of, restore};
+use apr_ops::convert::{ConvertOptions, plan};
+use apr_ops::import::{Foreign, Prepared, restore};
 use apr_ops::inline::ValidationConfig;
-use apr_ops::quantize::{self, Casts, Choices, Quantization, Scheme};
+use apr_quantize::{Casts, Choices, Quantization, Scheme, TensorTarget};
 use apr_registry::{CheckpointReader, DType, OpenOptions, PlanOptions, Serial};
+use apr_source::{Architecture, family_of};
 use apr_testkit::locate::fixture;
 
 use crate::Outcome;
@@ -27,13 +28,13 @@ fn gguf_of(choices: Choices) -> Outcome<Vec<u8>> {
     let mut foreign = foreign(&*model, &families, &apr_registry::gguf::FORMAT)?;
     let view = &mut foreign.prepared.view;
     let quantization = Quantization { choices: Choices { casts: Casts::Weights, ..choices }, weighting: None };
-    let planned = quantize::plan(view, family_of(view, &families, &Architecture::Auto)?.as_ref(), &quantization)?;
+    let planned = apr_quantize::plan(view, family_of(view, &families, &Architecture::Auto)?.as_ref(), &quantization)?;
     let planned = planned.targets.into_iter().zip(view.tensors());
     // What the scheme leaves alone still gets the type that GGUF wants.
     let changed = planned.map(|(target, info)| target.filter(|target| target.dtype != info.dtype));
     let due = std::mem::take(&mut foreign.dtypes).into_iter().map(|dtype| dtype.map(TensorTarget::from));
     let targets = changed.zip(due).map(|(changed, due)| changed.or(due)).collect();
-    quantize::record(view, &quantization, None, &apr_registry::gguf::FORMAT)?;
+    apr_quantize::record(view, &quantization, None, &apr_registry::gguf::FORMAT)?;
     run(foreign.prepared, targets, &PlanOptions::new(&apr_registry::gguf::FORMAT, "tiny-llama.gguf"))
 }
 

@@ -19,12 +19,12 @@
 //! ```
 
 mod judge;
-mod quality;
-mod recode;
 mod report;
 mod work;
 
-use apr_core::StoredForm;
+use apr_core::{Progress, StoredForm, counted};
+use apr_quantize::recode::{self, Found, Recode};
+use apr_quantize::{QualityGate, QualityLog, QuantizationReport, TensorTarget};
 use apr_registry::apr2::CompanionFile;
 use apr_registry::digest::{ChunkSums, TensorDigest};
 use apr_registry::{
@@ -32,20 +32,16 @@ use apr_registry::{
     Sink, TensorInfo, keys,
 };
 use apr_tensor::cast::{CastCounts, can_cast};
+use apr_view::chunks::Chunk;
 use serde_json::json;
 
-pub use quality::{DEGRADED_ABOVE, Degradation, Quality, QualityGate, QuantizationReport, TensorQuality, TypeQuality};
-pub use recode::TensorTarget;
 pub use report::{ConvertReport, ConvertedTensor, Rounding};
 
 use self::judge::Judge;
-use self::quality::QualityLog;
-use self::recode::{Found, Recode};
 use self::work::{Job, JobKind, Slot, Source, Wanted};
-use crate::chunks::Chunk;
 use crate::inline::{InlineValidator, ValidationConfig, ValidationError};
 use crate::integrity::{Mismatch, Tally};
-use crate::{Progress, counted};
+use crate::physics::Violation;
 
 /// Why a conversion ended early.
 #[derive(Debug)]
@@ -390,8 +386,8 @@ impl Conversion {
                 return Ok(());
             }
             let found = std::mem::take(&mut tensor_so_far);
-            if let Some(found) = found.violation(info) {
-                violation = Some((ValidationError::of_values(&info.name, found), recipe));
+            if let Some(violated) = Violation::not_finite(found.nan, found.infinite, info) {
+                violation = Some((ValidationError::of_values(&info.name, violated), recipe));
                 return Err(stopped(&info.name));
             }
             report.rounding.add(found.counts);

@@ -1,12 +1,11 @@
 //! What a conversion did, or would do.
 
-use apr_core::{FileInfo, Layout};
+use apr_core::{FileInfo, Layout, counted};
+use apr_quantize::QuantizationReport;
 use apr_registry::{DType, Format, Loss};
 use apr_tensor::cast::CastCounts;
 use serde::Serialize;
 
-use super::quality::QuantizationReport;
-use crate::counted;
 use crate::inline::ValidationReport;
 
 /// A tensor's way through a conversion.

@@ -1,17 +1,17 @@
 //! What is done with a chunk before it is written, on whichever thread.
 
 use apr_core::{ChunkEncoder, StoredForm};
+use apr_quantize::recode::{self, Found};
 use apr_registry::digest::{CHUNK, ChunkSums};
 use apr_registry::{CheckpointReader, CheckpointWriter, DType, Pipeline, Result};
 use apr_tensor::cast::cast_float;
 use apr_tensor::element::chunk_len;
 use apr_tensor::stats::Moments;
+use apr_view::chunks::{Chunk, chunks, pieces, take};
+use apr_view::values;
 
 use super::Recipe;
-use super::recode::{self, Found};
-use crate::chunks::{Chunk, chunks, pieces, take};
 use crate::integrity::Checks;
-use crate::values;
 
 /// One chunk on its way; the buffers are reused.
 #[derive(Default)]

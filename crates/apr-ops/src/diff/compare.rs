@@ -1,12 +1,12 @@
 //! The values of pairs, side by side in chunks.
 
+use apr_core::Progress;
 use apr_registry::{CheckpointReader, Error, Pipeline, Result, TensorInfo};
 use apr_tensor::element::widen_f64;
+use apr_view::chunks::take;
+use apr_view::values::read_quantized;
 
 use super::pairing::Pair;
-use crate::Progress;
-use crate::chunks::take;
-use crate::values::read_quantized;
 
 /// Sums over the values of one pair; squares of norms, so that parts can be added up.
 #[derive(Debug, Clone, Copy, Default)]

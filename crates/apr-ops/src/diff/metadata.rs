@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use apr_core::{counted, grouped};
 use apr_gguf::{KeyValues, Pair};
 use apr_registry::{CheckpointReader, Metadata, Result, keys};
+use apr_source::naming;
 use serde_json::{Map, Value};
 
 use super::MetadataChange;
-use crate::{counted, grouped, naming};
 
 /// Items of an array that are still shown one by one.
 const LONG: usize = 16;

@@ -2,15 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
+use apr_core::Progress;
 use apr_registry::digest::{ChunkSums, Digest, TensorDigest};
 use apr_registry::{CheckpointReader, Error, Pipeline, Result, TensorInfo};
-
+use apr_source::naming::NAMES;
+use apr_view::chunks::{chunks, take};
 use globset::GlobMatcher;
 
 use super::{DiffOptions, Side};
-use crate::Progress;
-use crate::chunks::{chunks, take};
-use crate::naming::NAMES;
 
 /// Positions of a tensor and its counterpart.
 #[derive(Debug, Clone, Copy)]

@@ -1,14 +1,15 @@
 //! What a model is, and what one of its tensors is for (seed 001 §4.12).
 
 use apr_arch::{Description, Families, FamilyModel, Kind, TensorNameMapper};
+use apr_core::Progress;
 use apr_registry::{CheckpointReader, DType, Format, Pipeline, Result, Shape, keys};
 use apr_tensor::stats::Stats;
+use apr_view::{closest, named};
 use serde::Serialize;
 
 use crate::inspect::inspect;
 use crate::physics::{Physics, Violation, expectation};
-use crate::tensors::{TensorsOptions, find, list, named};
-use crate::{Progress, closest};
+use crate::tensors::{TensorsOptions, find, list};
 
 /// Names that are offered in place of one that is not there.
 const SIMILAR: usize = 5;

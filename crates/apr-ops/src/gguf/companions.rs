@@ -3,12 +3,11 @@
 use apr_arch::{Families, GGUF};
 use apr_gguf::{derived, key_values};
 use apr_registry::{CheckpointReader, Result, keys};
+use apr_source::naming::{NAMES, original};
+use apr_source::{Architecture, family_of};
+use apr_tokenizer::gguf::{self as tokenizer, tokenizer_files, tokenizer_key_values};
 
-use super::tokenizer::{self, tokenizer_files, tokenizer_key_values};
 use super::{GgufExport, Restored, export, restore};
-use crate::import::{Architecture, family_of};
-use crate::naming::{NAMES, original};
-use crate::quantize::QUANTIZATION;
 
 /// Files whose content the pairs of a GGUF file have.
 const IN_PAIRS: &[&str] = &[
@@ -76,7 +75,7 @@ pub fn to_gguf<'a>(
     result.view.keep_companions(|name| !IN_PAIRS.contains(&name));
     // The pairs say what these keys say, in other words.
     let metadata = result.view.metadata_mut();
-    let in_pairs = |key: &str| key == QUANTIZATION || (has_tokens && key.starts_with("tokenizer."));
+    let in_pairs = |key: &str| key == keys::QUANTIZATION || (has_tokens && key.starts_with("tokenizer."));
     metadata.retain(|key| !in_pairs(key));
     result.warnings.extend(warnings);
     Ok(result)

@@ -3,9 +3,9 @@
 use apr_arch::Families;
 use apr_core::{Companion, Container, Stored};
 use apr_registry::{CheckpointReader, FileInfo, Format, Metadata, Result, TensorInfo};
+use apr_source::Architecture;
 
 use super::described;
-use crate::import::Architecture;
 
 /// A checkpoint with other metadata.
 struct Described {

@@ -3,19 +3,18 @@
 use std::collections::{BTreeMap, HashSet};
 
 use apr_arch::{CANONICAL, Families, FamilyModel, GGUF, GgufLayout, Kind, Naming};
+use apr_core::counted;
 use apr_gguf::{Array, KeyValue, Value as Typed};
+use apr_quantize::{Scheme, recorded_scheme};
 use apr_registry::{CheckpointReader, DType, Error, Loss, Metadata, Result, TensorInfo, keys};
+use apr_source::naming::NAMES;
+use apr_source::{Architecture, family_of};
+use apr_view::{Change, Origin, View};
 use serde_json::{Map, Value, json};
 
 use super::hyperparameters::{Facts, Written, size_label};
 use super::import::Described;
 use super::rope;
-use super::transform::Change;
-use crate::counted;
-use crate::import::{Architecture, family_of};
-use crate::naming::NAMES;
-use crate::quantize::{Scheme, recorded_scheme};
-use crate::view::{Origin, View};
 
 /// The version of GGUF that is written.
 const VERSION: u32 = 3;

@@ -5,10 +5,10 @@ use std::cell::RefCell;
 use apr_arch::{FamilyModel, GgufValue};
 use apr_gguf::{KeyValue, Pair, Value as Typed};
 use apr_registry::{CheckpointReader, Error, Result, keys};
+use apr_source::companions::learn_from;
 use serde_json::{Map, Value, json};
 
 use super::rope;
-use crate::import::learn_from;
 
 /// llama.cpp's number of the quantization formats in use.
 const QUANTIZATION_VERSION: u32 = 2;

@@ -6,14 +6,13 @@ use std::sync::Arc;
 use apr_arch::{Families, Family, FamilyModel, GGUF, GgufLayout, HUGGING_FACE, Kind, Naming};
 use apr_gguf::KeyValues;
 use apr_registry::{CheckpointReader, Convention, DType, Error, Loss, Metadata, Result, TensorInfo, keys};
+use apr_source::Architecture;
+use apr_source::naming::NAMES;
+use apr_view::{Change, Origin, View};
 use serde_json::{Map, Value};
 
 use super::hyperparameters::config_value;
 use super::rope;
-use super::transform::Change;
-use crate::import::Architecture;
-use crate::naming::NAMES;
-use crate::view::{Origin, View};
 
 /// A checkpoint in Hugging Face's layout.
 pub struct Restored<'a> {

@@ -9,8 +9,6 @@ pub mod export;
 mod hyperparameters;
 pub mod import;
 mod rope;
-pub mod tokenizer;
-pub(crate) mod transform;
 
 pub use companions::{from_gguf, is_in_gguf_layout, to_gguf};
 pub use described::describe;

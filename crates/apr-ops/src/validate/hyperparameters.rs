@@ -1,11 +1,10 @@
 //! Whether the key-value pairs of GGUF describe a network that can be built.
 
-use apr_core::{Convention, Escaped, Format};
+use apr_core::{Convention, Escaped, Format, counted, grouped};
 use apr_gguf::{Array, KeyValues, Value, key_values};
 use apr_registry::CheckpointReader;
 
 use super::Level;
-use crate::{counted, grouped};
 
 /// Roles whose token is looked up in the vocabulary.
 const ROLES: [&str; 4] = ["bos", "eos", "unknown", "padding"];

@@ -1,9 +1,10 @@
 //! What validation calls valid, an import takes.
 
 use apr_arch::Families;
-use apr_ops::import::{Architecture, ImportOptions, family_of, prepare};
+use apr_ops::import::{ImportOptions, prepare};
 use apr_ops::validate::{ValidateOptions, validate};
 use apr_registry::{Limits, Serial};
+use apr_source::{Architecture, family_of};
 use apr_testkit::ggml::GgmlBuilder;
 use apr_testkit::gguf::GgufBuilder;
 

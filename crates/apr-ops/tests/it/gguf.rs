@@ -6,9 +6,10 @@ use std::path::Path;
 use apr_arch::Families;
 use apr_gguf::KeyValue;
 use apr_ops::gguf::{GgufExport, Restored, export, restore};
-use apr_ops::import::{Architecture, ImportOptions, Prepared};
+use apr_ops::import::{ImportOptions, Prepared};
 use apr_ops::sha256;
 use apr_registry::{CheckpointReader, DType, FolderCheckpoint, Metadata, Serial, open_folder};
+use apr_source::Architecture;
 use apr_tensor::cast::cast_float;
 use apr_testkit::FolderInMemory;
 use apr_testkit::locate::fixture;
@@ -279,7 +280,7 @@ fn a_window_that_gguf_does_not_hold_is_reported() {
     let mut pairs = apr_gguf::key_values(export.view.metadata()).expect("pairs").expect("there").to_vec();
     pairs.retain(|pair| pair.key != "general.name");
     pairs.push(KeyValue::new("general.name", "Mistral 7B v0.1"));
-    let restored = |pairs: &[KeyValue], view: &mut apr_ops::view::View<'_>, architecture: &Architecture| {
+    let restored = |pairs: &[KeyValue], view: &mut apr_view::View<'_>, architecture: &Architecture| {
         let json: Vec<Value> = pairs.iter().map(KeyValue::to_json).collect();
         view.metadata_mut().set("gguf", json!({ "version": 3, "kv": json }));
         let Restored { config, losses, .. } = restore(view, &Families::builtin(), architecture).expect("a folder");
@@ -687,7 +688,7 @@ fn another_activation_than_llama_cpps_is_told() {
 #[test]
 fn the_file_type_is_that_of_the_scheme_that_is_recorded() {
     let case = named("llama");
-    let mut view = apr_ops::view::View::new(&case.reader);
+    let mut view = apr_view::View::new(&case.reader);
     view.metadata_mut().set("quantization", json!({"type": "q4_k_s"}));
     let export = export(&view, &Families::builtin(), &Architecture::Auto, Vec::new()).expect("it can be written");
     let pairs = apr_gguf::key_values(export.view.metadata()).expect("pairs").expect("there");

@@ -5,12 +5,12 @@ use apr_arch::Families;
 use apr_core::Sink;
 use apr_ops::convert::{ConvertOptions, plan};
 use apr_ops::gguf::describe;
-use apr_ops::import::Architecture;
 use apr_ops::inspect::inspect;
-use apr_ops::view::View;
 use apr_registry::{CheckpointReader, Limits, PlanOptions, Result, Serial};
+use apr_source::Architecture;
 use apr_testkit::gguf::{GgufBuilder, GgufEntry};
 use apr_testkit::peak_memory;
+use apr_view::View;
 
 /// A sink that only counts, so that what is written is not in memory.
 #[derive(Default)]

@@ -1,12 +1,10 @@
 //! Passes over whole models.
 
 mod agreement;
-mod companion_memory;
 mod gguf;
 mod gguf_memory;
 mod second_opinion;
 mod valid_fixtures;
-mod watermark_memory;
 mod wrappers;
 
 use apr_testkit::PeakAlloc;

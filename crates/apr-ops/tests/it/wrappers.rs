@@ -6,18 +6,18 @@
 use std::collections::BTreeMap;
 
 use apr_arch::Families;
-use apr_ops::convert::{ConvertOptions, TensorTarget, plan};
-use apr_ops::import::Architecture;
-use apr_ops::quantize::Unpacked;
-use apr_ops::view::View;
-use apr_ops::watermark::{Carriers, MarkKey, Marked};
+use apr_ops::convert::{ConvertOptions, plan};
+use apr_quantize::TensorTarget;
 use apr_registry::apr2::{Encrypt, Keys, WriteOptions};
 use apr_registry::codec::Choice;
 use apr_registry::crypto::{Argon2Costs, EncrBlock, Lock, Unlock};
 use apr_registry::digest::TensorDigest;
 use apr_registry::{CheckpointReader, DType, MemoryFolder, OpenOptions, PlanOptions, Serial, open_folder, open_in};
+use apr_source::Architecture;
 use apr_testkit::FolderInMemory;
 use apr_testkit::locate::fixture;
+use apr_view::{Unpacked, View};
+use apr_watermark::{Carriers, MarkKey, Marked};
 
 /// Costs that tests can afford.
 const CHEAP: Argon2Costs = Argon2Costs { m: 8, t: 1, p: 1 };

@@ -10,12 +10,11 @@ use apr::{
     targets,
 };
 use apr_ops::convert::ConvertOptions;
-use apr_ops::first_use::sort_by_first_use;
 use apr_ops::import::{Foreign, ImportOptions, Prepared, prepare, restore};
 use apr_ops::inline::{InlineValidator, ValidationConfig};
-use apr_ops::quantize::{Unpacked, place};
 use apr_ops::sha256;
-use apr_ops::view::View;
+use apr_quantize::place;
+use apr_view::{Unpacked, View, sort_by_first_use};
 
 pub(super) use self::write::{Job, write};
 use super::analyze;

@@ -3,11 +3,12 @@
 use std::io::{self, Write};
 
 use apr::{DType, Escaped, Loss};
-use apr_ops::convert::{ConvertReport, Quality, TensorQuality, TypeQuality};
-use apr_ops::counted;
+use apr_core::counted;
+use apr_ops::convert::ConvertReport;
 use apr_ops::import::FamilyNote;
 use apr_ops::inline::ValidationError;
 use apr_ops::physics::Level;
+use apr_quantize::{Quality, TensorQuality, TypeQuality};
 use serde::Serialize;
 
 use super::SHOWN;

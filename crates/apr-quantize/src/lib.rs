@@ -1,0 +1,51 @@
+//! Quantization: which tensor gets which type, with what importance, and how types are added.
+//!
+//! [`assign`] gives every tensor of a model its type. For ggml's types it does what llama.cpp's quantizer does, tensor
+//! by tensor, so that a model quantized here is the one that llama-quantize makes. [`Imatrix`] reads the importance that
+//! llama.cpp measured, [`importance_from_csv`] gets what little sample data alone tell, and [`plugin`] is the interface
+//! for types of one's own. A [`Recode`](recode::Recode) takes a tensor to its type, a chunk at a time, and a
+//! [`QuantizationReport`] tells how far that moved its values.
+//!
+//! ```
+//! use apr_core::{DType, Shape};
+//! use apr_quantize::{Candidate, Choices, ModelFacts, Scheme, assign};
+//!
+//! let tensor = |name: &str, dims| Candidate { name: name.into(), dtype: DType::F32, shape: Shape::from(dims), role: None };
+//! let tensors = [tensor("blk.0.attn_q.weight", [256, 256]), tensor("blk.0.attn_norm.weight", [1, 256])];
+//! let decisions = assign(&tensors, &ModelFacts::default(), &Choices::new(Scheme::Q8_0))?;
+//! assert_eq!(decisions[0].dtype, DType::Q8_0);
+//! # Ok::<(), apr_core::Error>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod calibration;
+mod category;
+mod facts;
+mod idle;
+mod imatrix;
+mod mix;
+mod plan;
+pub mod plugin;
+mod quality;
+pub mod recode;
+mod record;
+mod role;
+mod rules;
+mod scheme;
+
+#[cfg(test)]
+mod tests;
+
+pub use calibration::{ColumnStatistics, importance_from_csv};
+pub use category::Kept;
+pub use facts::ModelFacts;
+pub use imatrix::{Imatrix, Importance};
+pub use mix::{Candidate, Casts, Choices, Decision, Reason, assign};
+pub use plan::{Quantization, QuantizationPlan, Weighting, plan};
+pub use quality::{
+    DEGRADED_ABOVE, Degradation, Quality, QualityGate, QualityLog, QuantizationReport, TensorQuality, TypeQuality,
+};
+pub use recode::TensorTarget;
+pub use record::{file_type_name, place, record, record_cast, record_dequantized, recorded_scheme};
+pub use role::Role;
+pub use scheme::{Scheme, SchemeKind, UnknownType, parse_dtype};

@@ -1,0 +1,282 @@
+//! Which tensor gets which type.
+
+use std::fmt;
+
+use apr_core::{DType, DTypeKind, Error, Result, Shape};
+use globset::GlobMatcher;
+
+use super::category::{Category, EMBEDDING_OF_LAYERS, Kept, kept, layer};
+use super::facts::ModelFacts;
+use super::role::Role;
+use super::rules::Rules;
+use super::scheme::{Scheme, SchemeKind};
+
+/// A tensor to choose a type for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// GGUF's name, `blk.0.attn_v.weight`, which the rules know; the tensor's own where it has none in GGUF.
+    pub name: String,
+    /// What it is stored as.
+    pub dtype: DType,
+    /// Outermost first.
+    pub shape: Shape,
+    /// What it is for; `None` where the name is one of GGUF's, by which llama.cpp's rules tell.
+    pub role: Option<Role>,
+}
+
+impl Candidate {
+    pub(super) fn category(&self) -> Category {
+        match self.role {
+            None => Category::of(&self.name),
+            Some(Role::TokenEmbedding) => Category::TokenEmbedding,
+            Some(Role::Output) => Category::Output,
+            Some(Role::Matrix | Role::Kept(_)) => Category::Other,
+        }
+    }
+
+    fn kept(&self, architecture: &str) -> Option<Kept> {
+        match self.role {
+            None => kept(&self.name, &self.shape, architecture),
+            Some(Role::Kept(why)) => Some(why),
+            Some(_) => None,
+        }
+    }
+}
+
+/// What a cast to another float type applies to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Casts {
+    /// Every tensor of floats.
+    #[default]
+    Everything,
+    /// Only what would be quantized; vectors, norms and the like keep their type. Readers of GGUF files count on
+    /// their norms in `f32`.
+    Weights,
+}
+
+/// What the user chose.
+#[derive(Debug, Clone)]
+pub struct Choices {
+    /// The scheme for the whole model.
+    pub scheme: Scheme,
+    /// Type of the token embeddings.
+    pub embedding_type: Option<DType>,
+    /// Type of the output matrix, or of the token embeddings where they serve as one.
+    pub output_type: Option<DType>,
+    /// Types of tensors whose name, as the candidates have it, matches; the first match counts.
+    pub overrides: Vec<(GlobMatcher, DType)>,
+    /// Whether to give every weight the scheme's own type, without the rules of its mix.
+    pub pure: bool,
+    /// Whether there are importance weights.
+    pub has_importance: bool,
+    /// Whether to quantize what is quantized already, which adds one error to another.
+    pub requantize: bool,
+    /// What a cast applies to.
+    pub casts: Casts,
+}
+
+impl Choices {
+    /// The scheme, and nothing else.
+    #[must_use]
+    pub const fn new(scheme: Scheme) -> Self {
+        Self {
+            scheme,
+            embedding_type: None,
+            output_type: None,
+            overrides: Vec::new(),
+            pure: false,
+            has_importance: false,
+            requantize: false,
+            casts: Casts::Everything,
+        }
+    }
+}
+
+/// A tensor's type, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    /// The type to store; the candidate's own where it stays as it is.
+    pub dtype: DType,
+    /// Why.
+    pub reason: Reason,
+    /// Whether the tensor must not be stored like that without importance of its own.
+    pub needs_importance: bool,
+}
+
+/// Why a tensor gets its type.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reason {
+    /// It is never quantized.
+    Kept(Kept),
+    /// The type that the scheme is named after.
+    AsAsked,
+    /// The mix has a rule for this part of the model.
+    Mix(&'static str),
+    /// The type asked for the token embeddings.
+    Embedding,
+    /// The type asked for the output matrix.
+    Output,
+    /// This pattern asks for it.
+    Override(String),
+    /// The rows are no multiple of the block of the type that was due.
+    Fallback {
+        /// That type.
+        wanted: DType,
+        /// Elements of a row.
+        row_len: u64,
+    },
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kept(why) => write!(f, "kept: {why}"),
+            Self::AsAsked => f.write_str("as asked"),
+            Self::Mix(part) => write!(f, "the mix's rule for: {part}"),
+            Self::Embedding => f.write_str("as asked for the token embeddings"),
+            Self::Output => f.write_str("as asked for the output"),
+            Self::Override(pattern) => write!(f, "as asked for {pattern}"),
+            Self::Fallback { wanted, row_len } => {
+                write!(f, "rows of {row_len} are no multiple of {}, the block of {wanted}", wanted.block_len())
+            }
+        }
+    }
+}
+
+/// Gives each tensor its type, by llama.cpp's rules where the scheme is one of ggml's.
+///
+/// The candidates must be all tensors of the model: whether there is an output matrix and how many attention values there
+/// are decides about others. The decisions are in the candidates' order; the rules count in llama.cpp's.
+///
+/// ```
+/// use apr_core::{DType, Shape};
+/// use apr_quantize::{Candidate, Choices, ModelFacts, Scheme, assign};
+///
+/// let candidates = ["token_embd.weight", "output.weight", "blk.0.attn_q.weight"]
+///     .map(|name| Candidate { name: name.to_owned(), dtype: DType::F32, shape: Shape::from([512, 256]), role: None });
+/// let facts = ModelFacts { architecture: "llama".to_owned(), layers: 1, ..ModelFacts::default() };
+/// let decisions = assign(&candidates, &facts, &Choices::new(Scheme::Q4_K_M))?;
+/// assert_eq!([decisions[0].dtype, decisions[1].dtype, decisions[2].dtype], [DType::Q4_K, DType::Q6_K, DType::Q4_K]);
+/// # Ok::<(), apr_core::Error>(())
+/// ```
+///
+/// # Errors
+/// E001, naming the tensor: a type of so few bits that it needs importance, and there is none; a tensor that is
+/// quantized already, unless [`Choices::requantize`]; a feed-forward tensor of experts whose name does not say its layer.
+pub fn assign(candidates: &[Candidate], facts: &ModelFacts, choices: &Choices) -> Result<Vec<Decision>> {
+    let mut order: Vec<usize> = (0..candidates.len()).collect();
+    order.sort_by_key(|&i| {
+        let name = candidates[i].name.as_str();
+        (layer(name), name)
+    });
+    let mut rules = Rules::new(facts, choices, candidates);
+    let mut decisions = vec![None; candidates.len()];
+    for i in order {
+        let candidate = &candidates[i];
+        let category = candidate.category();
+        let (dtype, reason) = choose(candidate, category, facts, choices, &mut rules)?;
+        let changes = dtype != candidate.dtype;
+        let needs_importance = changes && needs_importance(dtype, category, choices.scheme);
+        if needs_importance && !choices.has_importance {
+            let message = format!("{dtype} has so few bits that it needs an importance matrix");
+            return Err(Error::format(message).for_tensor(&candidate.name));
+        }
+        if changes && dtype.is_quantized() && candidate.dtype.is_quantized() && !choices.requantize {
+            let own = candidate.dtype;
+            let message =
+                format!("it is quantized already, as {own}; {dtype} adds to its error, and needs --requantize");
+            return Err(Error::format(message).for_tensor(&candidate.name));
+        }
+        decisions[i] = Some(Decision { dtype, reason, needs_importance });
+    }
+    Ok(decisions.into_iter().flatten().collect())
+}
+
+fn choose(
+    candidate: &Candidate,
+    category: Category,
+    facts: &ModelFacts,
+    choices: &Choices,
+    rules: &mut Rules<'_>,
+) -> Result<(DType, Reason)> {
+    let scheme = choices.scheme;
+    if !matches!(candidate.dtype.kind(), DTypeKind::Float | DTypeKind::MiniFloat | DTypeKind::Quantized) {
+        return Ok((candidate.dtype, Reason::Kept(Kept::NotFloat)));
+    }
+    if let Some(why) = candidate.kept(&facts.architecture) {
+        return Ok(match (scheme.kind(), choices.casts) {
+            (SchemeKind::Cast, Casts::Everything) => (scheme.dtype(), Reason::AsAsked),
+            _ => (candidate.dtype, Reason::Kept(why)),
+        });
+    }
+    let (wanted, reason) = match asked(candidate, category, choices) {
+        Some(asked) => asked,
+        None if choices.pure || scheme.kind() != SchemeKind::Blocks => (scheme.dtype(), Reason::AsAsked),
+        None => {
+            let (dtype, rule) = rules.apply(candidate, category)?;
+            (dtype, rule.map_or(Reason::AsAsked, Reason::Mix))
+        }
+    };
+    let row_len = candidate.shape.row_len();
+    if row_len.is_multiple_of(wanted.block_len()) {
+        return Ok(if wanted == DType::I8_ROW && !shrinks(candidate, wanted) {
+            (candidate.dtype, Reason::Kept(Kept::NoGain))
+        } else {
+            (wanted, reason)
+        });
+    }
+    Ok((fallback(wanted, row_len, candidate.dtype), Reason::Fallback { wanted, row_len }))
+}
+
+/// The type that the user asked for this tensor in particular.
+fn asked(candidate: &Candidate, category: Category, choices: &Choices) -> Option<(DType, Reason)> {
+    let named = choices.overrides.iter().find(|(glob, _)| glob.is_match(&candidate.name));
+    let overridden = named.map(|(glob, dtype)| (*dtype, Reason::Override(glob.glob().glob().to_owned())));
+    match category {
+        Category::TokenEmbedding => {
+            let embedding = choices.embedding_type.map(|dtype| (dtype, Reason::Embedding));
+            // The tables of layers are embeddings too, but can be far larger: naming them goes first.
+            if candidate.name == EMBEDDING_OF_LAYERS { overridden.or(embedding) } else { embedding.or(overridden) }
+        }
+        Category::Output => choices.output_type.map(|dtype| (dtype, Reason::Output)).or(overridden),
+        _ => overridden,
+    }
+}
+
+/// Whether a type takes less room: a scale for each row costs more than it saves where rows are as short as a kernel's.
+fn shrinks(candidate: &Candidate, wanted: DType) -> bool {
+    wanted.stored_len(&candidate.shape) < candidate.dtype.stored_len(&candidate.shape)
+}
+
+/// A type of about as many bits for rows that the wanted one's blocks do not divide.
+fn fallback(wanted: DType, row_len: u64, own: DType) -> DType {
+    let smaller = match wanted {
+        DType::I4_ROW => return own,
+        DType::IQ1_S
+        | DType::IQ1_M
+        | DType::IQ2_XXS
+        | DType::IQ2_XS
+        | DType::IQ2_S
+        | DType::IQ3_XXS
+        | DType::IQ3_S
+        | DType::IQ4_XS => DType::IQ4_NL,
+        DType::Q4_K => DType::Q5_0,
+        DType::Q5_K => DType::Q5_1,
+        DType::Q6_K => DType::Q8_0,
+        // Q2_K, Q3_K and the ternary types; llama.cpp knows no way out for NVFP4 and Q1_0, which join them.
+        _ => DType::Q4_0,
+    };
+    if row_len.is_multiple_of(smaller.block_len()) { smaller } else { DType::F16 }
+}
+
+/// Whether a type loses too much without importance. Embeddings and output are exempt, as importance never covers them.
+fn needs_importance(dtype: DType, category: Category, scheme: Scheme) -> bool {
+    if matches!(category, Category::TokenEmbedding | Category::Output) {
+        return false;
+    }
+    match dtype {
+        DType::IQ1_S | DType::IQ1_M | DType::IQ2_XXS | DType::IQ2_XS | DType::IQ2_S | DType::IQ3_XXS => true,
+        DType::Q2_K => scheme == Scheme::Q2_K_S,
+        _ => false,
+    }
+}

@@ -1,0 +1,174 @@
+//! A quantization as asked for, turned into what each tensor of a checkpoint becomes.
+
+use std::sync::Arc;
+
+use apr_arch::{FamilyModel, GGUF};
+use apr_registry::{CheckpointReader, Convention, DType, Error, Result, keys};
+use apr_view::named;
+use globset::GlobMatcher;
+
+use super::idle::{changes_something, idle_choices, idle_patterns};
+use super::role::roles;
+use super::{Candidate, Choices, ColumnStatistics, Decision, Imatrix, ModelFacts, Reason, TensorTarget, assign};
+
+/// What weighs the columns of a tensor.
+#[derive(Debug, Clone)]
+pub enum Weighting {
+    /// What llama.cpp measured while the model ran.
+    Matrix {
+        /// The measurements.
+        matrix: Imatrix,
+        /// Name of the file that they came from.
+        file: String,
+    },
+    /// Mean squares of samples, for tensors whose rows are as long as a sample.
+    Columns(ColumnStatistics),
+}
+
+/// What to quantize to, and with what weights.
+#[derive(Debug, Clone)]
+pub struct Quantization {
+    /// Types.
+    pub choices: Choices,
+    /// Weights.
+    pub weighting: Option<Weighting>,
+}
+
+/// What every tensor becomes, and what the user should know.
+#[derive(Debug, Clone, Default)]
+pub struct QuantizationPlan {
+    /// By position.
+    pub targets: Vec<Option<TensorTarget>>,
+    /// What is odd, and which choices changed nothing.
+    pub warnings: Vec<String>,
+}
+
+impl QuantizationPlan {
+    fn is_unweighted(&self) -> bool {
+        self.targets.iter().flatten().all(|target| target.importance.is_none())
+    }
+}
+
+/// Decides about every tensor of a checkpoint, as a member of a family where that is known.
+///
+/// # Errors
+/// Those of [`assign`], E001 where no tensor changes though the scheme is one of blocks or integers, and E001 for importance weights of another length than the tensor's rows.
+pub fn plan(
+    reader: &dyn CheckpointReader,
+    model: Option<&FamilyModel<'_>>,
+    quantization: &Quantization,
+) -> Result<QuantizationPlan> {
+    let is_gguf = reader.format().convention == Convention::LlamaCpp || reader.metadata().get(keys::GGUF).is_some();
+    let gguf_names = gguf_names(reader, model);
+    let roles = roles(reader, model, &gguf_names);
+    let own = reader.tensors().iter().map(|info| info.name.clone());
+    let names: Vec<String> = gguf_names.into_iter().zip(own).map(|(name, own)| name.unwrap_or(own)).collect();
+    let facts = facts(reader, model, is_gguf)?;
+    let Quantization { choices, weighting } = quantization;
+    let auxiliary = reader.metadata().auxiliary_tensor();
+    let chosen: Vec<usize> =
+        (0..names.len()).filter(|&i| auxiliary != Some(reader.tensors()[i].name.as_str())).collect();
+    let candidates: Vec<Candidate> = chosen
+        .iter()
+        .map(|&i| {
+            let info = &reader.tensors()[i];
+            Candidate { name: names[i].clone(), dtype: info.dtype, shape: info.shape.clone(), role: roles[i] }
+        })
+        .collect();
+    let overrides = overrides(reader, &names, &choices.overrides)?;
+    let warnings = idle_patterns(&overrides, &names);
+    let choices = Choices { overrides, has_importance: weighting.is_some(), ..choices.clone() };
+    let decisions = assign(&candidates, &facts, &choices)?;
+    changes_something(&candidates, &decisions, &choices)?;
+    let warnings = warnings.into_iter().chain(idle_choices(&candidates, &decisions, &facts, &choices)).collect();
+
+    let mut plan = QuantizationPlan { targets: vec![None; names.len()], warnings };
+    let mut unweighted = Vec::new();
+    for ((&i, candidate), decision) in chosen.iter().zip(&candidates).zip(decisions) {
+        let weights = weights(reader, i, candidate, &decision, weighting.as_ref())?;
+        let lacks = weighting.is_some() && weights.is_none() && decision.dtype.is_quantized();
+        if lacks && decision.needs_importance {
+            let message =
+                format!("{} has so few bits that it needs importance weights for this tensor", decision.dtype);
+            return Err(Error::format(message).for_tensor(&reader.tensors()[i].name));
+        }
+        if lacks {
+            unweighted.push(reader.tensors()[i].name.as_str());
+        }
+        plan.targets[i] = Some(TensorTarget { dtype: decision.dtype, importance: weights, why: note(&decision) });
+    }
+    if let Some(Weighting::Columns(columns)) = weighting.as_ref().filter(|_| plan.is_unweighted()) {
+        let message = format!("no tensor to quantize has rows of {} elements, as the samples have", columns.columns);
+        return Err(Error::format(message));
+    }
+    plan.warnings.extend(note_of_unweighted(&unweighted));
+    Ok(plan)
+}
+
+/// Names that llama.cpp's rules know, for families that it has.
+fn gguf_names(reader: &dyn CheckpointReader, model: Option<&FamilyModel<'_>>) -> Vec<Option<String>> {
+    let model = model.filter(|model| model.family().is_in_gguf());
+    let gguf = model.and_then(|model| Some((model, model.family().default_naming(GGUF)?)));
+    let name = |position| {
+        let (model, gguf) = gguf.as_ref()?;
+        model.family().source_name(model.canonical(position)?, gguf)
+    };
+    (0..reader.tensors().len()).map(name).collect()
+}
+
+fn facts(reader: &dyn CheckpointReader, model: Option<&FamilyModel<'_>>, is_gguf: bool) -> Result<ModelFacts> {
+    if let Some(pairs) = apr_gguf::key_values(reader.metadata())?.filter(|_| is_gguf) {
+        return Ok(ModelFacts::from_gguf(&pairs));
+    }
+    let Some(model) = model else { return Ok(ModelFacts::default()) };
+    let architecture = model.gguf_architecture().unwrap_or(model.family().name());
+    Ok(ModelFacts::from_dimensions(architecture, |name| model.dimension(name)))
+}
+
+/// Patterns count for GGUF's names and for the tensors' own.
+fn overrides(
+    reader: &dyn CheckpointReader,
+    names: &[String],
+    rules: &[(GlobMatcher, DType)],
+) -> Result<Vec<(GlobMatcher, DType)>> {
+    let mut result = Vec::new();
+    for (pattern, dtype) in rules {
+        let own = reader.tensors().iter().zip(names);
+        for (_, name) in own.filter(|(info, name)| pattern.is_match(&info.name) && !pattern.is_match(name)) {
+            result.push((named(name)?, *dtype));
+        }
+        result.push((pattern.clone(), *dtype));
+    }
+    Ok(result)
+}
+
+fn weights(
+    reader: &dyn CheckpointReader,
+    tensor: usize,
+    candidate: &Candidate,
+    decision: &Decision,
+    weighting: Option<&Weighting>,
+) -> Result<Option<Arc<[f32]>>> {
+    let changes = decision.dtype.is_quantized() && decision.dtype != candidate.dtype;
+    match weighting.filter(|_| changes) {
+        None => Ok(None),
+        Some(Weighting::Matrix { matrix, .. }) => {
+            let weights = matrix.for_tensor(&candidate.name, &candidate.shape);
+            let weights = weights.map_err(|error| error.for_tensor(&reader.tensors()[tensor].name))?;
+            Ok(weights.map(|weights| weights.matrices().flatten().copied().collect()))
+        }
+        Some(Weighting::Columns(columns)) => Ok(columns.importance(candidate.shape.row_len()).map(Arc::from)),
+    }
+}
+
+/// The reason for everything but the type that was asked for.
+fn note(decision: &Decision) -> Option<String> {
+    (decision.reason != Reason::AsAsked).then(|| decision.reason.to_string())
+}
+
+fn note_of_unweighted(names: &[&str]) -> Option<String> {
+    const SHOWN: usize = 4;
+    let first = names.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");
+    let more = if names.len() > SHOWN { format!(" and {} more", names.len() - SHOWN) } else { String::new() };
+    (!names.is_empty()).then(|| format!("no importance weights for {first}{more}: quantized without"))
+}

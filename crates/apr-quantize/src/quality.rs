@@ -1,0 +1,241 @@
+//! What quantization cost: errors per tensor, per dtype and in total, and the gate that they can be held against.
+
+use apr_registry::DType;
+use apr_tensor::drift::Drift;
+use serde::Serialize;
+
+/// Tensors that the report names as the worst.
+const WORST: usize = 10;
+
+/// How far values moved.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Quality {
+    /// Root of the mean squared error.
+    pub rmse: f64,
+    /// L2 norm of the error over the L2 norm of the values (0 where both are zero).
+    pub relative_error: f64,
+    /// Largest absolute error.
+    pub max_error: f64,
+    /// Cosine of the angle between values before and after (1 where both are zero).
+    pub cosine: f64,
+}
+
+impl From<&Drift> for Quality {
+    fn from(drift: &Drift) -> Self {
+        Self {
+            rmse: drift.rmse().unwrap_or_default(),
+            relative_error: drift.relative_error().unwrap_or_default(),
+            max_error: drift.max_error(),
+            // Zeros are turned by nothing but what is no zero any more, or was none before.
+            cosine: drift.cosine().unwrap_or(if drift.max_error() == 0.0 { 1.0 } else { 0.0 }),
+        }
+    }
+}
+
+/// A quantized tensor.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TensorQuality {
+    /// Name in the target.
+    pub name: String,
+    /// Its new dtype.
+    pub dtype: DType,
+    /// How far its values moved.
+    #[serde(flatten)]
+    pub quality: Quality,
+}
+
+/// All tensors of one new dtype.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TypeQuality {
+    /// The dtype.
+    pub dtype: DType,
+    /// Tensors that became it.
+    pub tensors: usize,
+    /// Their elements.
+    pub elements: u64,
+    /// Bits per element, scales included.
+    pub bits_per_weight: f64,
+    /// How far their values moved.
+    #[serde(flatten)]
+    pub quality: Quality,
+}
+
+/// What a quantization cost.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct QuantizationReport {
+    /// Each new dtype, the one with most elements first.
+    pub by_type: Vec<TypeQuality>,
+    /// All quantized tensors together.
+    pub total: Quality,
+    /// That tensors moved by more than 5 %; `None` where none did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub degradation: Option<Degradation>,
+    /// The tensors with the largest relative errors, at most ten, the worst first.
+    pub worst: Vec<TensorQuality>,
+    /// Every quantized tensor, in the order they are written.
+    pub tensors: Vec<TensorQuality>,
+}
+
+/// Relative error from which on a quantization is a degradation (seed 004 §6.2.9).
+pub const DEGRADED_ABOVE: f64 = 0.05;
+
+/// That values moved further than [`DEGRADED_ABOVE`].
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Degradation {
+    /// Relative error of all quantized tensors together.
+    pub relative_error: f64,
+    /// Quantized tensors with a larger relative error than the limit.
+    pub tensors: usize,
+    /// Quantized tensors.
+    pub of: usize,
+    /// The limit.
+    pub limit: f64,
+}
+
+impl std::fmt::Display for Degradation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { relative_error, tensors, of, limit } = self;
+        let (error, limit) = (100.0 * relative_error, 100.0 * limit);
+        write!(
+            f,
+            "degradation: quantization moved the values by {error:.1} %, {tensors} of {of} tensors by more than {limit:.0} %"
+        )
+    }
+}
+
+impl Degradation {
+    fn of(total: &Quality, tensors: &[TensorQuality]) -> Option<Self> {
+        let is_degraded = |tensor: &&TensorQuality| exceeds(tensor.quality.relative_error, DEGRADED_ABOVE);
+        let (relative_error, of) = (total.relative_error, tensors.len());
+        let tensors = tensors.iter().filter(is_degraded).count();
+        (tensors > 0).then_some(Self { relative_error, tensors, of, limit: DEGRADED_ABOVE })
+    }
+}
+
+/// Collects errors while tensors are quantized.
+#[derive(Debug, Default)]
+pub struct QualityLog {
+    total: Drift,
+    /// By new dtype: tensors, elements, bytes, errors.
+    types: Vec<(DType, usize, u64, u64, Drift)>,
+    tensors: Vec<TensorQuality>,
+}
+
+impl QualityLog {
+    /// A tensor that is done.
+    pub fn add(&mut self, name: &str, dtype: DType, bytes: u64, drift: &Drift) {
+        self.total.merge(drift);
+        let known = self.types.iter().position(|entry| entry.0 == dtype);
+        let known = known.unwrap_or_else(|| {
+            self.types.push((dtype, 0, 0, 0, Drift::default()));
+            self.types.len() - 1
+        });
+        let (_, tensors, elements, stored, sums) = &mut self.types[known];
+        *tensors += 1;
+        *elements += drift.count;
+        *stored += bytes;
+        sums.merge(drift);
+        self.tensors.push(TensorQuality { name: name.to_owned(), dtype, quality: drift.into() });
+    }
+
+    /// The report; none if nothing was quantized.
+    pub fn finish(self) -> Option<QuantizationReport> {
+        if self.tensors.is_empty() {
+            return None;
+        }
+        let of_type = |(dtype, tensors, elements, bytes, drift): (DType, usize, u64, u64, Drift)| TypeQuality {
+            dtype,
+            tensors,
+            elements,
+            bits_per_weight: bytes as f64 * 8.0 / elements.max(1) as f64,
+            quality: Quality::from(&drift),
+        };
+        let mut by_type: Vec<TypeQuality> = self.types.into_iter().map(of_type).collect();
+        by_type.sort_by_key(|entry| std::cmp::Reverse(entry.elements));
+        let mut worst: Vec<&TensorQuality> = self.tensors.iter().collect();
+        worst.sort_by(|a, b| b.quality.relative_error.total_cmp(&a.quality.relative_error));
+        let worst = worst.into_iter().take(WORST).cloned().collect();
+        let total = Quality::from(&self.total);
+        let degradation = Degradation::of(&total, &self.tensors);
+        Some(QuantizationReport { by_type, total, degradation, worst, tensors: self.tensors })
+    }
+}
+
+/// How far values may move before nothing is written (thresholds of seed 001 §4.8.4).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct QualityGate {
+    /// Largest relative error of all quantized tensors together.
+    pub max_drift: f64,
+    /// Largest relative error of a single tensor.
+    pub max_tensor_drift: f64,
+    /// Least cosine of all quantized tensors together.
+    pub min_cosine: f64,
+}
+
+impl Default for QualityGate {
+    fn default() -> Self {
+        Self { max_drift: 0.1, max_tensor_drift: 0.5, min_cosine: 0.99 }
+    }
+}
+
+impl QualityGate {
+    /// A gate for the relative error of all tensors together, and five times that of each.
+    #[must_use]
+    pub fn with_max_drift(max_drift: f64) -> Self {
+        Self { max_drift, max_tensor_drift: 5.0 * max_drift, min_cosine: -1.0 }
+    }
+
+    /// What a report exceeds; empty if it passes.
+    #[must_use]
+    pub fn failures(&self, report: &QuantizationReport) -> Vec<String> {
+        let mut failures = Vec::new();
+        let total = &report.total;
+        if exceeds(total.relative_error, self.max_drift) {
+            failures.push(format!("L2 drift: {:.4} (max: {})", total.relative_error, self.max_drift));
+        }
+        if exceeds(-total.cosine, -self.min_cosine) {
+            failures.push(format!("cosine similarity: {:.5} (min: {})", total.cosine, self.min_cosine));
+        }
+        let beyond = report.worst.iter().filter(|tensor| exceeds(tensor.quality.relative_error, self.max_tensor_drift));
+        failures.extend(beyond.map(|tensor| {
+            let drift = tensor.quality.relative_error;
+            format!("L2 drift of {} as {}: {drift:.4} (max: {})", tensor.name, tensor.dtype, self.max_tensor_drift)
+        }));
+        failures
+    }
+}
+
+/// Whether a value is greater than its limit; NaN is.
+fn exceeds(value: f64, limit: f64) -> bool {
+    value > limit || value.is_nan()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log(moved: f32) -> QuantizationReport {
+        let mut log = QualityLog::default();
+        log.add("exact", DType::Q8_0, 34, &Drift::of(&[1.0; 32], &[1.0; 32]));
+        log.add("moved", DType::Q4_0, 18, &Drift::of(&[1.0; 32], &[1.0 + moved; 32]));
+        log.finish().expect("two tensors")
+    }
+
+    #[test]
+    fn the_worst_tensor_comes_first_and_bits_count_scales() {
+        let report = log(0.25);
+        assert_eq!(report.worst[0].name, "moved");
+        assert_eq!(report.by_type[0].bits_per_weight, 8.5);
+        assert!((report.total.rmse - (0.25_f64 * 0.25 / 2.0).sqrt()).abs() < 1e-12);
+        let gone = Quality::from(&Drift::of(&[1.0; 32], &[0.0; 32]));
+        assert_eq!((gone.cosine, gone.relative_error), (0.0, 1.0));
+        assert!((report.total.relative_error - 0.25 / 2.0_f64.sqrt()).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_gate_names_what_exceeds_it() {
+        assert!(QualityGate::default().failures(&log(0.05)).is_empty());
+        let failures = QualityGate::with_max_drift(0.01).failures(&log(0.25));
+        assert_eq!(failures, ["L2 drift: 0.1768 (max: 0.01)", "L2 drift of moved as q4_0: 0.2500 (max: 0.05)"]);
+    }
+}

@@ -1,0 +1,127 @@
+//! What the files that travel with a model say about it, as metadata of the container (seed 001 §5).
+//!
+//! | key | value | from |
+//! |---|---|---|
+//! | `tokenizer.vocabulary` | token texts by id, null for an id without one; `{"file": NAME}` of the companion that holds them where they take over 1 MiB | `tokenizer.json`; else `vocab.json`, `vocab.txt`, `tokenizer.model`, `spiece.model`, `spm.model`, `tiktoken.model`, `*.tiktoken`, with `added_tokens.json` and `added_tokens_decoder` |
+//! | `tokenizer.vocab_size` | number of tokens, added ones included | the same |
+//! | `tokenizer.model_type` | `BPE`, `WordPiece`, `Unigram`, `WordLevel`, `SentencePiece BPE`, `SentencePiece Unigram`, ... | the same |
+//! | `tokenizer.special_tokens` | added special tokens, and those with a role: token to id | the same |
+//! | `tokenizer.ROLE_token` | text of the token with that role: `bos`, `eos`, `unk`, `pad`, `sep`, `cls`, `mask` | `tokenizer_config.json`, `special_tokens_map.json`, the tokenizer |
+//! | `tokenizer.ROLE_token_id` | id of the same token | the tokenizer; where it names none, `generation_config.json`, then `config.json` |
+//! | `tokenizer.eos_token_ids` | all ids that end a text, where there are several | `generation_config.json`, `config.json` |
+//! | `tokenizer.chat_template` | a template, or a list of `{"name", "template"}`; `{"file": NAME}` over 1 MiB | `chat_template.jinja`, `chat_template.json`, `tokenizer_config.json` |
+//! | `labels` | class names by index: `{"0": "cat"}`, as written, `LABEL_0` included; `{"file": NAME}` over 1 MiB | `config.json` |
+//! | `num_labels` | number of `labels` | the same |
+//! | `image_config` | `image_size` in pixels, a number or `[height, width]`; `mean` and `std` by channel, of values scaled to 0..1; steps and sizes under their own names | `preprocessor_config.json`, `processor_config.json`, timm's `config.json` |
+//! | `audio_config` | `sample_rate` in Hz, `n_mels`, `n_fft` and `hop_length` in samples, `chunk_length` in seconds | `preprocessor_config.json`, `processor_config.json` |
+//! | `mel_filterbank` | `{"tensor": "audio.mel_filterbank"}`, F32, `[n_mels, n_freqs]` | the same, as stored or as the feature extractor computes it |
+//! | `mel_filterbank_shape` | `[n_mels, n_freqs]` | the same |
+//! | `model_card` | fields of the front matter that are scalars or lists of scalars | `README.md` |
+//! | `license` | identifier in lower case: `apache-2.0`; several with commas between | `README.md`, else recognised in `LICENSE` |
+//!
+//! All of them are optional, and none is invented: a key is there when a file says so. Large data has no place in JSON
+//! (§5.3), and the files themselves travel along, so what is large points there.
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing))]
+
+mod audio;
+mod card;
+mod files;
+mod front_matter;
+mod image;
+mod labels;
+mod license;
+mod mel;
+mod template;
+mod tokens;
+
+#[cfg(test)]
+mod tests;
+
+use apr_core::{CheckpointReader, Result, TensorInfo};
+use apr_tokenizer::warning;
+use serde_json::{Value, json};
+
+pub use license::license_warning;
+
+/// Values over this many bytes of JSON stay in their file (seed 001 §5.3).
+const MAX_INLINE: usize = 1 << 20;
+
+/// The warning that the files of a model don't tell its licence.
+pub const NO_LICENSE: &str = "no licence is stated, so the terms of use do not travel with the model";
+
+/// What the companion files say about the model, as metadata and tensors of the container.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Learnt {
+    /// Keys, each once, and their values.
+    pub metadata: Vec<(String, Value)>,
+    /// Data that is too large for JSON.
+    pub tensors: Vec<LearntTensor>,
+    /// What could not be understood, or contradicts itself: the file's name, a colon, and why.
+    pub warnings: Vec<String>,
+}
+
+/// A tensor of the container that no weights file has.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LearntTensor {
+    /// Name, dtype and shape.
+    pub info: TensorInfo,
+    /// Elements, little-endian, as many as the shape asks for.
+    pub bytes: Vec<u8>,
+}
+
+/// Reads the companions of a model, given as names and bytes.
+///
+/// It never fails: a file that can't be understood is named in a warning, and the others are used.
+///
+/// ```
+/// let config = br#"{"id2label": {"0": "cat", "1": "dog"}}"#.to_vec();
+/// let learnt = apr_source::companions::learn(&[("config.json".to_owned(), config)]);
+/// assert!(learnt.metadata.contains(&("num_labels".to_owned(), 2.into())));
+/// ```
+#[must_use]
+pub fn learn(companions: &[(String, Vec<u8>)]) -> Learnt {
+    let mut learnt = Learnt::default();
+    let files = files::Files::parse(companions, &mut learnt);
+    tokens::learn(&files, &mut learnt);
+    template::learn(&files, &mut learnt);
+    labels::learn(&files, &mut learnt);
+    image::learn(&files, &mut learnt);
+    audio::learn(&files, &mut learnt);
+    card::learn(&files, &mut learnt);
+    learnt
+}
+
+/// What the companions of a checkpoint say: [`learn`] over all of them.
+///
+/// # Errors
+/// E007 and E008 when a companion can't be read.
+pub fn learn_from(reader: &dyn CheckpointReader) -> Result<Learnt> {
+    let companions = reader.companions().iter().enumerate();
+    let companions = companions
+        .map(|(position, companion)| Ok((companion.name.clone(), reader.read_companion(position)?)))
+        .collect::<Result<Vec<_>>>()?;
+    Ok(learn(&companions))
+}
+
+impl Learnt {
+    fn set(&mut self, key: impl Into<String>, value: impl Into<Value>) {
+        let key = key.into();
+        if !self.metadata.iter().any(|(there, _)| *there == key) {
+            self.metadata.push((key, value.into()));
+        }
+    }
+
+    /// Sets `key` to a value that `file` holds, or to the file's name where the value is large.
+    fn set_bounded(&mut self, key: &str, value: impl Into<Value>, file: &str) {
+        let value = value.into();
+        let fits = serde_json::to_vec(&value).is_ok_and(|json| json.len() <= MAX_INLINE);
+        self.set(key, if fits { value } else { json!({ "file": file }) });
+    }
+
+    fn warn(&mut self, file: &str, why: &str) {
+        let warning = warning(file, why);
+        if !self.warnings.contains(&warning) {
+            self.warnings.push(warning);
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Canonical names on the way in, the source's names on the way out (seed 001 §10.8).
+//!
+//! What is needed to give the names back is written under the metadata key `names`: `family`, `convention`, `prefix`,
+//! `wrapper`, and under `exceptions` the names that those three don't lead back to.
+
+use std::collections::{HashMap, HashSet};
+
+use apr_arch::{CANONICAL, Families, Family, FamilyModel, GGUF, HUGGING_FACE, Naming, ONNX};
+use apr_registry::{CheckpointReader, Convention, Format, Result, keys};
+use apr_view::View;
+use serde_json::{Map, Value, json};
+
+use crate::companions::learn_from;
+
+/// The metadata key.
+pub const NAMES: &str = "names";
+
+/// The checkpoint under the canonical names of its family; tensors that the family does not know keep their names.
+#[must_use]
+pub fn canonical<'a>(reader: &'a dyn CheckpointReader, model: &FamilyModel<'_>) -> View<'a> {
+    let mut view = View::new(reader);
+    let naming = model.naming();
+    view.metadata_mut().set(keys::MODEL_TYPE, family_of(reader, model));
+    if naming.convention == CANONICAL {
+        return view;
+    }
+    let names = canonical_names(reader, model);
+    // A family that the user brought may not be there when the names are wanted back.
+    let is_builtin = Families::builtin().iter().any(|family| std::ptr::eq(family, model.family()));
+    let mut exceptions = Map::new();
+    for (info, canonical) in reader.tensors().iter().zip(&names) {
+        let Some(canonical) = canonical else { continue };
+        let derived = model.family().source_name(canonical, naming).filter(|_| is_builtin);
+        if derived.as_deref() != Some(&info.name) {
+            exceptions.insert(canonical.clone(), info.name.clone().into());
+        }
+    }
+    view.rename(|position, _| names[position].clone());
+    let mut record = json!({
+        "family": model.family().name(),
+        "convention": naming.convention,
+        "prefix": naming.prefix,
+    });
+    if let (false, Some(record)) = (naming.wrapper.is_empty(), record.as_object_mut()) {
+        record.insert("wrapper".to_owned(), naming.wrapper.clone().into());
+    }
+    if let (false, Some(record)) = (exceptions.is_empty(), record.as_object_mut()) {
+        record.insert("exceptions".to_owned(), exceptions.into());
+    }
+    view.metadata_mut().set(NAMES, record);
+    view
+}
+
+/// A kin's own `model_type` says more than the family it belongs to.
+fn family_of(reader: &dyn CheckpointReader, model: &FamilyModel<'_>) -> String {
+    let told = reader.metadata().text(keys::MODEL_TYPE).filter(|told| model.family().is_called(told));
+    told.unwrap_or(model.family().name()).to_owned()
+}
+
+/// Canonical names by position; none for a tensor whose canonical name another one has already.
+fn canonical_names(reader: &dyn CheckpointReader, model: &FamilyModel<'_>) -> Vec<Option<String>> {
+    let unknown = reader.tensors().iter().enumerate().filter(|(position, _)| model.canonical(*position).is_none());
+    let mut taken: HashSet<&str> = unknown.map(|(_, info)| info.name.as_str()).collect();
+    (0..reader.tensors().len())
+        .map(|position| model.canonical(position).filter(|name| taken.insert(name)).map(str::to_owned))
+        .collect()
+}
+
+/// The checkpoint under the names that its source had, or where the target has a convention of its own, under those;
+/// without what an import added for `.apr` alone.
+///
+/// # Errors
+/// E007 and E008 when a companion can't be read.
+pub fn original<'a>(
+    reader: &'a dyn CheckpointReader,
+    families: &Families,
+    target: &'static Format,
+) -> Result<View<'a>> {
+    let mut view = View::new(reader);
+    if target.convention == Convention::Canonical {
+        return Ok(view);
+    }
+    if let Some(names) = source_names(reader, families) {
+        view.rename(|_, name| names.get(name).cloned());
+    }
+    if let Some(auxiliary) = reader.metadata().auxiliary_tensor() {
+        view.drop_tensors(|name| name == auxiliary);
+    }
+    view.metadata_mut().remove(NAMES);
+    for key in derived_keys(reader)? {
+        view.metadata_mut().remove(&key);
+    }
+    Ok(view)
+}
+
+/// Metadata keys that only repeat what the companions say, and so are not lost where the companions go along.
+///
+/// # Errors
+/// E007 and E008 when a companion can't be read.
+pub fn derived_keys(reader: &dyn CheckpointReader) -> Result<Vec<String>> {
+    let learnt = learn_from(reader)?.metadata.into_iter();
+    Ok(learnt.filter(|(key, value)| reader.metadata().get(key) == Some(value)).map(|(key, _)| key).collect())
+}
+
+/// Canonical name to source name; none where the checkpoint has the names of its source already.
+fn source_names(reader: &dyn CheckpointReader, families: &Families) -> Option<HashMap<String, String>> {
+    let record = reader.metadata().object(NAMES);
+    if record.is_none() && reader.format().convention != Convention::Canonical {
+        return None;
+    }
+    let exceptions = record.and_then(|record| record.get("exceptions")?.as_object());
+    let rule = match record {
+        Some(record) => recorded_rule(record, families),
+        None => canonical_rule(reader, families),
+    };
+    let source_name = |canonical: &str| {
+        let exception = exceptions.and_then(|exceptions| exceptions.get(canonical)?.as_str()).map(str::to_owned);
+        exception.or_else(|| rule.as_ref().and_then(|(family, naming)| family.source_name(canonical, naming)))
+    };
+    let names = reader.tensors().iter().filter_map(|info| Some((info.name.clone(), source_name(&info.name)?)));
+    Some(names.collect())
+}
+
+/// The family and naming that an import wrote down.
+fn recorded_rule<'f>(record: &Map<String, Value>, families: &'f Families) -> Option<(&'f Family, Naming)> {
+    let text = |key: &str| record.get(key).and_then(Value::as_str);
+    let family = families.find(text("family")?)?;
+    let convention = text("convention")?;
+    // The names of other formats are theirs alone.
+    if [GGUF, ONNX].contains(&convention) {
+        return Some((family, family.default_naming(HUGGING_FACE)?));
+    }
+    let wrapper = text("wrapper").unwrap_or_default().to_owned();
+    Some((family, Naming { wrapper, ..Naming::new(convention, text("prefix").unwrap_or_default()) }))
+}
+
+/// Those of a checkpoint that has canonical names without a word on where they come from.
+fn canonical_rule<'f>(reader: &dyn CheckpointReader, families: &'f Families) -> Option<(&'f Family, Naming)> {
+    let model = families.identify(reader.tensors(), reader.metadata())?;
+    let family = families.find(model.family().name())?;
+    (model.naming().convention == CANONICAL).then_some((family, family.default_naming(HUGGING_FACE)?))
+}

@@ -1,0 +1,121 @@
+//! What all kinds of tokenizers are written from, and into.
+
+use apr_core::{Error, Escaped, Result};
+use apr_gguf::{KeyValue, Value};
+use serde_json::{Map, Value as Json};
+
+use super::files::{Files, size};
+use super::hugging_face::{AddedToken, TokenizerJson};
+use super::special::Special;
+use super::tokens::Tokens;
+use super::{Options, Tokenizer};
+
+/// Input and output of a conversion.
+pub(super) struct Context<'a> {
+    /// GGUF's name of the architecture.
+    pub(super) architecture: &'a str,
+    pub(super) files: Files<'a>,
+    pub(super) pre: Option<&'a str>,
+    pub(super) rows: Option<u64>,
+    pub(super) json: Option<TokenizerJson>,
+    /// `tokenizer_config.json`.
+    pub(super) settings: Map<String, Json>,
+    /// `config.json`.
+    pub(super) config: Map<String, Json>,
+    written: Tokenizer,
+}
+
+impl<'a> Context<'a> {
+    pub(super) fn read(
+        architecture: &'a str,
+        files: Files<'a>,
+        rows: Option<u64>,
+        options: &Options<'a>,
+    ) -> Result<Self> {
+        Ok(Self {
+            architecture,
+            files,
+            pre: options.pre,
+            rows,
+            json: files.json("tokenizer.json")?,
+            settings: files.object("tokenizer_config.json")?.unwrap_or_default(),
+            config: files.object("config.json")?.unwrap_or_default(),
+            written: Tokenizer::default(),
+        })
+    }
+
+    pub(super) fn finish(self) -> Tokenizer {
+        self.written
+    }
+
+    /// Writes `tokenizer.ggml.` + `name`; a key that is there keeps its place.
+    pub(super) fn set(&mut self, name: &str, value: impl Into<Value>) {
+        self.set_key(format!("tokenizer.ggml.{name}"), value.into());
+    }
+
+    pub(super) fn set_key(&mut self, key: String, value: Value) {
+        match self.written.key_values.iter_mut().find(|there| there.key == key) {
+            Some(there) => there.value = value,
+            None => self.written.key_values.push(KeyValue { key, value }),
+        }
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.written.key_values.iter().any(|there| there.key.strip_prefix("tokenizer.ggml.") == Some(name))
+    }
+
+    pub(super) fn warn(&mut self, warning: impl Into<String>) {
+        self.written.warnings.push(warning.into());
+    }
+
+    /// Refuses what llama.cpp can't do, unless the user said what it is to do instead.
+    pub(super) fn refuse(&mut self, message: String) -> Result<()> {
+        if self.pre.is_none() {
+            return Err(Error::format(message).in_file("tokenizer.json"));
+        }
+        self.warn(message);
+        Ok(())
+    }
+
+    /// Padding for as many tokens as the embedding has rows or ids go up to.
+    pub(super) fn padding(&self, file: &str, ids: impl Iterator<Item = u64>) -> Result<Tokens> {
+        let (entries, highest) = ids.fold((0, 0), |(entries, highest), id| (entries + 1, id.max(highest)));
+        if entries == 0 {
+            return Err(Error::format("it holds no tokens").in_file(file));
+        }
+        Ok(Tokens::padding(size(file, highest, entries, self.rows)?))
+    }
+
+    /// Says what llama.cpp does not know of tokens that are found before anything else.
+    pub(super) fn check_added(&mut self, added: &[AddedToken], dropped: usize) {
+        if dropped > 0 {
+            let tokens = apr_core::counted(dropped as u64, "added token");
+            let have = if dropped == 1 { "has an id" } else { "have ids" };
+            self.warn(format!("{tokens} {have} beyond the rows of the embedding: left out"));
+        }
+        let strips = |token: &&AddedToken| token.lstrip || token.rstrip || token.single_word;
+        if let Some(token) = added.iter().find(strips) {
+            let token = Escaped::short(&token.content);
+            self.warn(format!("llama.cpp does not take spaces off around added tokens such as '{token}'"));
+        }
+    }
+
+    /// Writes `model`, `pre` and the tokens, then what special tokens there are.
+    pub(super) fn write_tokens(&mut self, model: &str, pre: &str, tokens: &mut Tokens, scores: bool) {
+        if let Some(warning) = tokens.distinguish() {
+            self.warn(warning);
+        }
+        self.set("model", model);
+        self.set("pre", pre);
+        for (name, array) in tokens.arrays(scores) {
+            self.set(name, Value::Array(array));
+        }
+    }
+
+    /// Writes ids of special tokens, which of them are put around a text, the chat template and what a normalizer does.
+    pub(super) fn write_special(&mut self, json: Option<&TokenizerJson>, tokens: &Tokens) -> Result<Special> {
+        let special = Special::read(self, json, tokens)?;
+        special.write(self);
+        Ok(special)
+    }
+}

@@ -1,0 +1,270 @@
+//! Pipelines that do what llama.cpp's tokenizers do.
+
+use std::collections::HashSet;
+
+use apr_core::{Error, Escaped, Result, counted};
+use apr_gguf::{Array, Value};
+use serde_json::{Value as Json, json};
+
+use super::super::pre;
+use super::super::tokens::{BYTE, CONTROL, SPACE, UNKNOWN};
+use super::super::unigram::{AROUND, REPEATED};
+use super::source::Source;
+use super::{Ids, Model, OwnedIds, TokenizerFile, merges};
+
+fn file<'a>(source: &Source<'a>, model: Model<'a>) -> TokenizerFile<'a> {
+    TokenizerFile {
+        version: "1.0",
+        truncation: Json::Null,
+        padding: Json::Null,
+        added_tokens: source.added(),
+        normalizer: Json::Null,
+        pre_tokenizer: Json::Null,
+        post_processor: Json::Null,
+        decoder: Json::Null,
+        model,
+    }
+}
+
+fn ids<'a>(source: &Source<'a>) -> Ids<'a> {
+    Ids(source.filled().map(|(id, text, _)| (text, id)).collect())
+}
+
+/// `gpt2`: BPE on bytes.
+pub(super) fn bytes<'a>(source: &Source<'a>, warnings: &mut Vec<String>) -> Result<TokenizerFile<'a>> {
+    let name = source.text("pre")?;
+    let Some(pre) = pre::named(name.unwrap_or("default")) else {
+        let name = Escaped::short(name.unwrap_or_default()).to_string();
+        return Err(Error::format(format!(
+            "tokenizer.ggml.pre is '{name}', whose way to split a text is not known here"
+        )));
+    };
+    if name.is_none_or(|name| name == "default") {
+        warnings.push(
+            "tokenizer.ggml.pre is missing: a text is split as llama.cpp does then, not as the model's".to_owned(),
+        );
+    }
+    let model = Model::Bpe {
+        dropout: Json::Null,
+        unk_token: None,
+        continuing_subword_prefix: Json::Null,
+        end_of_word_suffix: Json::Null,
+        fuse_unk: false,
+        byte_fallback: false,
+        ignore_merges: pre.ignore_merges,
+        vocab: ids(source),
+        merges: listed_merges(source, warnings)?,
+    };
+    let bytes = json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true });
+    Ok(TokenizerFile {
+        normalizer: pre.normalizer(),
+        pre_tokenizer: pre.pre_tokenizer(),
+        post_processor: ends(source, pre.adds_bos, false),
+        decoder: bytes,
+        ..file(source, model)
+    })
+}
+
+/// Those whose tokens exist; the libraries refuse others.
+fn listed_merges<'a>(source: &Source<'a>, warnings: &mut Vec<String>) -> Result<Vec<(&'a str, &'a str)>> {
+    let merges = match source.value("merges") {
+        Some(Value::Array(Array::String(merges))) => merges.as_slice(),
+        None => &[],
+        Some(other) => {
+            return Err(Error::format(format!("tokenizer.ggml.merges is {}, not strings", other.type_name())));
+        }
+    };
+    let texts: HashSet<&str> = source.filled().map(|(_, text, _)| text).collect();
+    let mut listed = Vec::with_capacity(merges.len());
+    let mut unknown = 0;
+    let mut joint = String::new();
+    for merge in merges {
+        // A token may begin with a space, as llama.cpp reads them.
+        let cut = merge.bytes().skip(1).position(|byte| byte == b' ').map(|cut| cut + 1);
+        let pair = cut.and_then(|cut| Some((merge.get(..cut)?, merge.get(cut + 1..)?)));
+        let Some((left, right)) = pair else {
+            return Err(Error::format(format!("the merge '{}' is not two tokens", Escaped::short(merge))));
+        };
+        joint.clear();
+        joint.push_str(left);
+        joint.push_str(right);
+        if texts.contains(left) && texts.contains(right) && texts.contains(joint.as_str()) {
+            listed.push((left, right));
+        } else {
+            unknown += 1;
+        }
+    }
+    if unknown > 0 {
+        warnings.push(format!("{} of what is no token: left out", counted(unknown, "merge")));
+    }
+    Ok(listed)
+}
+
+/// `llama`: BPE on characters, by scores.
+pub(super) fn characters<'a>(source: &Source<'a>, warnings: &mut Vec<String>) -> TokenizerFile<'a> {
+    let (merges, open) = merges::from_scores(source);
+    if open {
+        warnings.push("tokens of equal scores merge in the order of their ids, in llama.cpp from the left".to_owned());
+    }
+    let mut scores = source.scores.unwrap_or_default().iter().copied();
+    if scores.any(|score| score != 0.0) {
+        warnings
+            .push("tokenizer.ggml.scores: the files keep their order, as that of merges, not the numbers".to_owned());
+    }
+    let prefix = source.flag("add_space_prefix").unwrap_or(true);
+    let space = SPACE.to_string();
+    let replace = json!({ "type": "Replace", "pattern": { "String": " " }, "content": space });
+    let prepend = json!({ "type": "Prepend", "prepend": space });
+    let mut decoders = vec![
+        json!({ "type": "Replace", "pattern": { "String": space }, "content": " " }),
+        json!({ "type": "ByteFallback" }),
+        json!({ "type": "Fuse" }),
+    ];
+    if prefix {
+        decoders.push(json!({ "type": "Strip", "content": " ", "start": 1, "stop": 0 }));
+    }
+    let model = Model::Bpe {
+        dropout: Json::Null,
+        unk_token: unknown(source),
+        continuing_subword_prefix: Json::Null,
+        end_of_word_suffix: Json::Null,
+        fuse_unk: true,
+        byte_fallback: source.filled().any(|(.., token_type)| token_type == BYTE),
+        ignore_merges: false,
+        vocab: ids(source),
+        merges,
+    };
+    TokenizerFile {
+        normalizer: if prefix { json!({ "type": "Sequence", "normalizers": [prepend, replace] }) } else { replace },
+        post_processor: ends(source, true, false),
+        decoder: json!({ "type": "Sequence", "decoders": decoders }),
+        ..file(source, model)
+    }
+}
+
+fn unknown<'a>(source: &Source<'a>) -> Option<&'a str> {
+    let marked = || source.filled().find(|(.., token_type)| *token_type == UNKNOWN).map(|(_, text, _)| text);
+    source.token("unknown_token_id").or_else(marked)
+}
+
+/// `bert`: WordPiece.
+pub(super) fn words<'a>(source: &Source<'a>, warnings: &mut Vec<String>) -> TokenizerFile<'a> {
+    let text = |text: &str, token_type: i32| match (text.strip_prefix(SPACE), token_type) {
+        (_, CONTROL | UNKNOWN) => text.to_owned(),
+        (Some(word), _) => word.to_owned(),
+        (None, _) => format!("##{text}"),
+    };
+    let vocab = source.filled().map(|(id, token, token_type)| (text(token, token_type), id)).collect();
+    let model = Model::WordPiece {
+        unk_token: source.token("unknown_token_id").map_or("[UNK]", |text| text.strip_prefix(SPACE).unwrap_or(text)),
+        continuing_subword_prefix: "##",
+        max_input_chars_per_word: 100,
+        vocab: OwnedIds(vocab),
+    };
+    let lowers = source.flag("normalizer.lowercase").unwrap_or(true);
+    let post_processor =
+        match (source.id("bos_token_id").or_else(|| source.id("cls_token_id")), source.id("seperator_token_id")) {
+            (Some(cls), Some(sep)) => template(source, Some(cls), Some(sep), [None, None]),
+            _ => {
+                warnings.push("no tokens are named to be put around a text".to_owned());
+                Json::Null
+            }
+        };
+    TokenizerFile {
+        normalizer: json!({
+            "type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
+            "strip_accents": source.flag("normalizer.strip_accents"), "lowercase": lowers,
+        }),
+        pre_tokenizer: json!({ "type": "BertPreTokenizer" }),
+        post_processor,
+        decoder: json!({ "type": "WordPiece", "prefix": "##", "cleanup": true }),
+        ..file(source, model)
+    }
+}
+
+/// `t5`: Unigram.
+pub(super) fn unigram<'a>(source: &Source<'a>, warnings: &mut Vec<String>) -> Result<TokenizerFile<'a>> {
+    let scores =
+        source.scores.ok_or_else(|| Error::format("tokenizer.ggml.scores is missing, and Unigram goes by them"))?;
+    // Ids are positions: only what fills up the end can be left out.
+    let count = source.filled().last().map_or(0, |(id, ..)| id + 1);
+    let vocab: Vec<_> = source.tokens.iter().map(String::as_str).zip(scores.iter().copied()).take(count).collect();
+    if vocab.iter().any(|(_, score)| !score.is_finite()) {
+        return Err(Error::format("tokenizer.ggml.scores are not all numbers"));
+    }
+    let marked = || source.filled().find(|(.., token_type)| *token_type == UNKNOWN).map(|(id, ..)| id);
+    let unk_id = source.id("unknown_token_id").or_else(marked).filter(|&id| id < count);
+    if unk_id.is_none() {
+        warnings.push("no token is named for unknown characters: a text with them can't be tokenized".to_owned());
+    }
+    let scheme = if source.flag("add_space_prefix").unwrap_or(true) { "always" } else { "never" };
+    let metaspace = json!({ "type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": true });
+    let model = Model::Unigram { unk_id, vocab, byte_fallback: false };
+    Ok(TokenizerFile {
+        normalizer: normalizer(source)?,
+        pre_tokenizer: metaspace.clone(),
+        post_processor: ends(source, false, true),
+        decoder: metaspace,
+        ..file(source, model)
+    })
+}
+
+fn normalizer(source: &Source<'_>) -> Result<Json> {
+    let mut steps = Vec::new();
+    match source.value("precompiled_charsmap") {
+        None => {}
+        Some(Value::Array(Array::U8(charsmap))) => steps.push(precompiled(charsmap)),
+        Some(Value::Array(Array::I8(charsmap))) => {
+            let charsmap: Vec<u8> = charsmap.iter().map(|byte| byte.cast_unsigned()).collect();
+            steps.push(precompiled(&charsmap));
+        }
+        Some(other) => {
+            let message = format!("tokenizer.ggml.precompiled_charsmap is {}, not bytes", other.type_name());
+            return Err(Error::format(message));
+        }
+    }
+    if source.flag("remove_extra_whitespaces").unwrap_or(false) {
+        for (pattern, content) in [(AROUND, ""), (REPEATED, " ")] {
+            steps.push(json!({ "type": "Replace", "pattern": { "Regex": pattern }, "content": content }));
+        }
+    }
+    Ok(if steps.is_empty() { Json::Null } else { json!({ "type": "Sequence", "normalizers": steps }) })
+}
+
+fn precompiled(charsmap: &[u8]) -> Json {
+    json!({ "type": "Precompiled", "precompiled_charsmap": crate::vocabulary::encode_base64(charsmap) })
+}
+
+/// Special tokens around a text, where the keys or llama.cpp's defaults say so.
+fn ends(source: &Source<'_>, bos: bool, eos: bool) -> Json {
+    let adds =
+        |key: &str, default: bool, id: &str| source.flag(key).unwrap_or(default).then(|| source.id(id)).flatten();
+    let (bos, eos) = (adds("add_bos_token", bos, "bos_token_id"), adds("add_eos_token", eos, "eos_token_id"));
+    if bos.is_none() && eos.is_none() {
+        return Json::Null;
+    }
+    // The second of two texts begins as the first, unless a token keeps them apart.
+    let between = match source.flag("add_sep_token") {
+        Some(true) => [source.id("seperator_token_id").or_else(|| source.id("eos_token_id")), None],
+        _ => [None, bos],
+    };
+    template(source, bos, eos, between)
+}
+
+/// A template with `first` before a text and `last` behind it, and of a pair two tokens `between` besides.
+fn template(source: &Source<'_>, first: Option<usize>, last: Option<usize>, between: [Option<usize>; 2]) -> Json {
+    let text = |id: usize| source.tokens.get(id).map_or("", String::as_str);
+    let special =
+        |id: Option<usize>, kind: u8| id.map(|id| json!({ "SpecialToken": { "id": text(id), "type_id": kind } }));
+    let sequence = |name: &str, kind: u8| Some(json!({ "Sequence": { "id": name, "type_id": kind } }));
+    let single = [special(first, 0), sequence("A", 0), special(last, 0)];
+    let [apart, again] = between;
+    let second = [special(apart, 0), special(again, 1), sequence("B", 1), special(last, 1)];
+    let pair: Vec<_> = single.iter().cloned().chain(second).flatten().collect();
+    let mut tokens = serde_json::Map::new();
+    for id in [first, last, apart, again].into_iter().flatten() {
+        tokens.insert(text(id).to_owned(), json!({ "id": text(id), "ids": [id], "tokens": [text(id)] }));
+    }
+    let single: Vec<_> = single.into_iter().flatten().collect();
+    json!({ "type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": tokens })
+}

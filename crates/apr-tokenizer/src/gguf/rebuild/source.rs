@@ -1,0 +1,206 @@
+//! A tokenizer's key-value pairs, checked against each other.
+
+use std::collections::HashSet;
+
+use apr_core::{Error, Escaped, Result, counted};
+use apr_gguf::{Array, KeyValue, Value};
+
+use super::super::tokens::{CONTROL, GAP, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, padding};
+use super::Added;
+use crate::vocabulary::MAX_TOKENS;
+
+/// Keys of llama.cpp that the files have a place for, or that say what `config.json` says.
+const KEYS: [&str; 24] = [
+    "model",
+    "pre",
+    "tokens",
+    "scores",
+    "token_type",
+    "token_type_count",
+    "merges",
+    "bos_token_id",
+    "eos_token_id",
+    "unknown_token_id",
+    "seperator_token_id",
+    "padding_token_id",
+    "cls_token_id",
+    "mask_token_id",
+    "add_bos_token",
+    "add_eos_token",
+    "add_sep_token",
+    "add_space_prefix",
+    "remove_extra_whitespaces",
+    "precompiled_charsmap",
+    "normalizer.lowercase",
+    "normalizer.strip_accents",
+    "eot_token_id",
+    "eom_token_id",
+];
+
+/// What the keys say.
+pub(super) struct Source<'a> {
+    key_values: &'a [KeyValue],
+    pub(super) model: &'a str,
+    pub(super) tokens: &'a [String],
+    pub(super) scores: Option<&'a [f32]>,
+    types: Option<&'a [i32]>,
+}
+
+impl<'a> Source<'a> {
+    /// `None` where there is no tokenizer.
+    pub(super) fn read(key_values: &'a [KeyValue]) -> Result<Option<Self>> {
+        let mut source = Self { key_values, model: "", tokens: &[], scores: None, types: None };
+        match source.text("model")? {
+            None | Some("none" | "no_vocab") => return Ok(None),
+            Some(model) => source.model = model,
+        }
+        source.tokens = match source.value("tokens") {
+            Some(Value::Array(Array::String(tokens))) if !tokens.is_empty() => tokens,
+            other => return Err(wrong("tokens", "strings", other)),
+        };
+        if source.tokens.len() > MAX_TOKENS {
+            return Err(Error::format(format!("{} are too many", counted(source.tokens.len() as u64, "token"))));
+        }
+        source.scores = match source.value("scores") {
+            Some(Value::Array(Array::F32(scores))) => Some(source.of_each("scores", scores)?),
+            None => None,
+            other => return Err(wrong("scores", "f32", other)),
+        };
+        source.types = match source.value("token_type") {
+            Some(Value::Array(Array::I32(types))) => Some(source.of_each("token_type", types)?),
+            None => None,
+            other => return Err(wrong("token_type", "i32", other)),
+        };
+        Ok(Some(source))
+    }
+
+    fn of_each<T>(&self, key: &str, items: &'a [T]) -> Result<&'a [T]> {
+        if items.len() == self.tokens.len() {
+            return Ok(items);
+        }
+        let (items, tokens) = (items.len(), counted(self.tokens.len() as u64, "token"));
+        Err(Error::format(format!("tokenizer.ggml.{key} has {items} items for {tokens}")))
+    }
+
+    pub(super) fn key_value(&self, key: &str) -> Option<&'a Value> {
+        self.key_values.iter().find(|there| there.key == key).map(|there| &there.value)
+    }
+
+    pub(super) fn key_values(&self) -> &'a [KeyValue] {
+        self.key_values
+    }
+
+    pub(super) fn value(&self, name: &str) -> Option<&'a Value> {
+        let named = |there: &&KeyValue| there.key.strip_prefix("tokenizer.ggml.") == Some(name);
+        self.key_values.iter().find(named).map(|there| &there.value)
+    }
+
+    pub(super) fn text(&self, name: &str) -> Result<Option<&'a str>> {
+        match self.value(name) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            other => Err(wrong(name, "a string", other)),
+        }
+    }
+
+    pub(super) fn flag(&self, name: &str) -> Option<bool> {
+        match self.value(name) {
+            Some(Value::Bool(flag)) => Some(*flag),
+            _ => None,
+        }
+    }
+
+    /// Position of a special token, where there is such a token.
+    pub(super) fn id(&self, name: &str) -> Option<usize> {
+        let id = match self.value(name)? {
+            Value::U32(id) => u64::from(*id),
+            Value::I32(id) => u64::try_from(*id).ok()?,
+            Value::U64(id) => *id,
+            _ => return None,
+        };
+        usize::try_from(id).ok().filter(|&id| id < self.tokens.len())
+    }
+
+    pub(super) fn token(&self, name: &str) -> Option<&'a str> {
+        self.tokens.get(self.id(name)?).map(String::as_str)
+    }
+
+    /// Without types all tokens are normal, special ones control tokens.
+    pub(super) fn token_type(&self, id: usize) -> i32 {
+        let special =
+            || ["bos_token_id", "eos_token_id", "padding_token_id"].iter().any(|name| self.id(name) == Some(id));
+        match self.types {
+            Some(types) => types.get(id).copied().unwrap_or(NORMAL),
+            None if special() => CONTROL,
+            None => NORMAL,
+        }
+    }
+
+    /// Tokens by id, without what only fills up the rows of an embedding.
+    pub(super) fn filled(&self) -> impl Iterator<Item = (usize, &'a str, i32)> {
+        self.tokens.iter().enumerate().map(|(id, text)| (id, text.as_str(), self.token_type(id))).filter(
+            |&(id, text, token_type)| {
+                token_type != UNUSED || text.strip_prefix('\u{2581}').unwrap_or(text) != padding(id)
+            },
+        )
+    }
+
+    /// Tokens that are found in a text before anything else.
+    pub(super) fn added(&self) -> Vec<Added<'a>> {
+        let added = self.filled().filter(|(.., token_type)| matches!(*token_type, CONTROL | USER_DEFINED | UNKNOWN));
+        let added = added.map(|(id, content, token_type)| Added {
+            id,
+            content,
+            single_word: false,
+            lstrip: false,
+            rstrip: false,
+            normalized: false,
+            special: token_type != USER_DEFINED || content.starts_with(GAP),
+        });
+        added.filter(|token| !token.content.is_empty()).collect()
+    }
+
+    /// What of the key-value pairs has no place in the files, or is not right.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let place = |key: &str| match key.strip_prefix("tokenizer.ggml.") {
+            Some(name) => KEYS.contains(&name),
+            None => key.starts_with("tokenizer.chat_template"),
+        };
+        let unplaced = self.key_values.iter().filter(|there| there.key.starts_with("tokenizer.") && !place(&there.key));
+        let mut warnings: Vec<_> =
+            unplaced.map(|there| format!("{}: the files have no place for it", Escaped::short(&there.key))).collect();
+        for name in ["eot_token_id", "eom_token_id"] {
+            if let Some(token) = self.token(name) {
+                let token = Escaped::short(token);
+                warnings.push(format!(
+                    "tokenizer.ggml.{name}: '{token}' ends a turn, which the files leave to eos_token_id of \
+                     generation_config.json"
+                ));
+            }
+        }
+        for key in KEYS.iter().filter(|key| key.ends_with("_token_id")) {
+            if self.value(key).is_some() && self.id(key).is_none() {
+                warnings.push(format!("tokenizer.ggml.{key} is no id of a token: left out"));
+            }
+        }
+        if matches!(self.model, "llama" | "t5") && self.flag("add_space_prefix").unwrap_or(true) {
+            warnings.push(
+                "tokenizer_config.json's legacy: GGUF has no key for it; the files put a space before a text as llama.cpp \
+                 does, not behind special tokens"
+                    .to_owned(),
+            );
+        }
+        let mut texts = HashSet::with_capacity(self.tokens.len());
+        let repeated = self.tokens.iter().filter(|text| !texts.insert(text.as_str())).count();
+        if repeated > 0 {
+            let repeated = counted(repeated as u64, "token");
+            warnings.push(format!("{repeated} with the text of an earlier one: a text is one token in the files"));
+        }
+        warnings
+    }
+}
+
+fn wrong(name: &str, expected: &str, found: Option<&Value>) -> Error {
+    let found = found.map_or_else(|| "is missing".to_owned(), |value| format!("is {}", value.type_name()));
+    Error::format(format!("tokenizer.ggml.{name} {found}, not {expected}"))
+}

@@ -1,0 +1,265 @@
+//! BPE on characters, with bytes for those that are no tokens: SentencePiece's, and Hugging Face's with `byte_fallback`.
+
+use std::collections::HashSet;
+
+use apr_core::{Error, Escaped, Result, counted};
+use serde_json::Value as Json;
+
+use super::bpe::{added_beside, check_normalizer, decoder_tokens, read_tokens};
+use super::context::Context;
+use super::hugging_face::{AddedToken, Merge, TokenizerJson};
+use super::scores::{self, Scores};
+use super::special::{kind, list, unreadable};
+use super::tokens::{ADDED_SCORE, BYTE, CONTROL, NORMAL, SPACE, Tokens, UNKNOWN, UNUSED};
+use super::unigram;
+use crate::vocabulary::{Piece, SentencePiece};
+
+/// Roles that llama.cpp gives to these ids where no key does.
+const DEFAULTS: &[(&str, u64)] = &[("bos", 1), ("eos", 2), ("unk", 0)];
+
+pub(super) fn from_sentencepiece(context: &mut Context<'_>, bytes: &[u8]) -> Result<()> {
+    let model = SentencePiece::read(bytes).map_err(|why| unreadable("tokenizer.model", &why))?;
+    if model.is_unigram() {
+        return unigram::from_sentencepiece(context, &model);
+    }
+    if model.removes_spaces {
+        context.warn("llama.cpp keeps spaces around a text and several in a row, SentencePiece leaves them out");
+    }
+    if !model.charsmap.is_empty() {
+        context.warn(
+            "llama.cpp does not normalize a text before it merges: one with letters SentencePiece replaces differs",
+        );
+    }
+    write_prefix_setting(context);
+    let mut tokens = read_pieces(context, &model)?;
+    context.write_tokens("llama", "default", &mut tokens, true);
+    let json = context.json.take();
+    let special = context.write_special(json.as_ref(), &tokens)?;
+    for (role, id) in model.roles() {
+        special.write_missing(context, role, Some(id), DEFAULTS);
+    }
+    write_for_architecture(context, &tokens);
+    write_prefix(context, model.adds_prefix);
+    check_bytes(context, &tokens);
+    Ok(())
+}
+
+/// Pieces, then the tokens that other files add.
+pub(super) fn read_pieces(context: &mut Context<'_>, model: &SentencePiece<'_>) -> Result<Tokens> {
+    let mut added = added_beside(context)?;
+    if let Some(json) = &context.json {
+        // Those of a slot that is filled are known as pieces, which tell their types.
+        let fills = |token: &&AddedToken| token.id >= model.pieces.len() as u64 || context.architecture == "phi3";
+        let known: HashSet<_> = added.iter().map(|token| (token.id, token.content.as_str())).collect();
+        let unknown = |token: &&AddedToken| !known.contains(&(token.id, token.content.as_str()));
+        let more: Vec<_> = json.added_tokens.iter().filter(fills).filter(unknown).cloned().collect();
+        added.extend(more);
+    }
+    let ids = (0..model.pieces.len() as u64).chain(added.iter().map(|token| token.id));
+    let mut tokens = context.padding("tokenizer.model", ids)?;
+    let mut beyond = 0;
+    for (id, piece) in (0..).zip(&model.pieces) {
+        beyond += usize::from(!tokens.set(id, piece.text.to_owned(), piece.score, token_type(piece)));
+    }
+    if beyond > 0 {
+        context.warn(format!("{} beyond the rows of the embedding: left out", counted(beyond as u64, "piece")));
+    }
+    let dropped = added.iter().filter(|token| !tokens.set_added(token, ADDED_SCORE)).count();
+    context.check_added(&added, dropped);
+    Ok(tokens)
+}
+
+pub(super) fn token_type(piece: &Piece<'_>) -> i32 {
+    match piece.piece_type {
+        2 => UNKNOWN,
+        3 => CONTROL,
+        5 => UNUSED,
+        6 => BYTE,
+        _ => NORMAL,
+    }
+}
+
+pub(super) fn from_tokenizer_json(context: &mut Context<'_>, json: &TokenizerJson) -> Result<()> {
+    if json.model.ignore_merges {
+        context.warn(
+            "the tokenizer takes a text that is a token whole, llama.cpp merges it: where merges differ so do ids",
+        );
+    }
+    write_prefix_setting(context);
+    let mut tokens = read_tokens(context, json)?;
+    set_types(json, &mut tokens);
+    let prefix =
+        read_normalizer(context, &json.normalizer)? | read_pre_tokenizer(context, &json.pre_tokenizer, &tokens)?;
+    set_scores(context, json, &mut tokens);
+    context.write_tokens("llama", "default", &mut tokens, true);
+    let special = context.write_special(Some(json), &tokens)?;
+    let unknown = json.model.unk_token.as_deref().and_then(|text| tokens.find(text));
+    special.write_missing(context, "unk", unknown, DEFAULTS);
+    special.settle(context, json, true, false);
+    write_for_architecture(context, &tokens);
+    write_prefix(context, prefix);
+    check_bytes(context, &tokens);
+    Ok(())
+}
+
+fn set_types(json: &TokenizerJson, tokens: &mut Tokens) {
+    let unknown = json.model.unk_token.as_deref();
+    for (text, token_type) in tokens.texts.iter().zip(&mut tokens.types) {
+        if is_byte(text) {
+            *token_type = BYTE;
+        } else if Some(text.as_str()) == unknown {
+            *token_type = UNKNOWN;
+        }
+    }
+}
+
+/// Whether a text is a byte's, `<0x0A>`.
+fn is_byte(text: &str) -> bool {
+    let digits = text.strip_prefix("<0x").and_then(|text| text.strip_suffix('>'));
+    digits.is_some_and(|digits| digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
+}
+
+/// Tokens that merges form come first, then the others a text can hold, in the order of their ids.
+fn set_scores(context: &mut Context<'_>, json: &TokenizerJson, tokens: &mut Tokens) {
+    let of_text = |token_type: i32| token_type == NORMAL;
+    let texts = tokens.texts.iter().zip(&tokens.types).filter(|(_, token_type)| of_text(**token_type));
+    let Scores { by_text, unlisted, mixed } =
+        scores::from_merges(&json.model.merges, texts.map(|(text, _)| text.as_str()));
+    let mut next = by_text.len();
+    for ((text, token_type), score) in tokens.texts.iter().zip(&tokens.types).zip(&mut tokens.scores) {
+        if !of_text(*token_type) {
+            continue;
+        }
+        *score = by_text.get(text).copied().unwrap_or_else(|| {
+            next += 1;
+            // Fewer than 2^24 tokens: exact.
+            #[expect(clippy::cast_precision_loss)]
+            let score = -((next - 1) as f32);
+            score
+        });
+    }
+    if let (count, Some(Merge(left, right))) = unlisted {
+        let (left, right) = (Escaped::short(&left).to_string(), Escaped::short(&right).to_string());
+        let pairs = counted(count as u64, "pair");
+        context.warn(format!(
+            "llama.cpp merges {pairs} of tokens that no merge lists, as '{left}' with '{right}': texts with them get other ids"
+        ));
+    }
+    if let (count, Some(text)) = mixed {
+        let (tokens, text) = (counted(count as u64, "merge"), Escaped::short(&text).to_string());
+        context
+            .warn(format!("{tokens} of a token that others stand between can't be ordered by scores, as of '{text}'"));
+    }
+}
+
+/// Whether a space is put before a text.
+fn read_normalizer(context: &mut Context<'_>, normalizer: &Json) -> Result<bool> {
+    match kind(normalizer) {
+        "Sequence" => list(normalizer, "normalizers")
+            .iter()
+            .try_fold(false, |prefix, step| Ok(read_normalizer(context, step)? | prefix)),
+        "Prepend" => Ok(normalizer.get("prepend").and_then(Json::as_str) == Some(SPACE.to_string().as_str())),
+        "Replace" if replaces_spaces(normalizer) => Ok(false),
+        _ => check_normalizer(context, normalizer).map(|()| false),
+    }
+}
+
+fn replaces_spaces(step: &Json) -> bool {
+    let pattern = step.get("pattern").and_then(|pattern| pattern.get("String")?.as_str());
+    pattern == Some(" ") && step.get("content").and_then(Json::as_str) == Some(SPACE.to_string().as_str())
+}
+
+/// Whether a space is put before a text. A splitting is none where no token has what it splits at inside.
+fn read_pre_tokenizer(context: &mut Context<'_>, step: &Json, tokens: &Tokens) -> Result<bool> {
+    match kind(step) {
+        "" => Ok(false),
+        "Sequence" => list(step, "pretokenizers")
+            .iter()
+            .try_fold(false, |prefix, step| Ok(read_pre_tokenizer(context, step, tokens)? | prefix)),
+        "Metaspace" => Ok(read_metaspace(context, step, tokens, true)),
+        // The normalizer left no spaces.
+        "Split" if step.get("pattern").and_then(|pattern| pattern.get("String")?.as_str()) == Some(" ") => Ok(false),
+        other => {
+            let message =
+                format!("llama.cpp's SentencePiece does not split a text, this one does by {}", Escaped::short(other));
+            Err(Error::format(message).in_file("tokenizer.json"))
+        }
+    }
+}
+
+/// Spaces become letters, words are pieces, and the first gets a space: always, or not behind special tokens.
+pub(super) fn read_metaspace(context: &mut Context<'_>, step: &Json, tokens: &Tokens, keeps_spaces: bool) -> bool {
+    let splits = step.get("split").and_then(Json::as_bool).unwrap_or(true);
+    let across = |(text, token_type): &(&String, &i32)| {
+        **token_type == NORMAL && text.chars().skip(1).any(|letter| letter == SPACE)
+    };
+    if let Some((text, _)) = tokens.texts.iter().zip(&tokens.types).find(across).filter(|_| splits) {
+        let text = Escaped::short(text).to_string();
+        context.warn(format!("llama.cpp does not split a text at spaces: tokens across them, as '{text}', form where the tokenizer keeps words apart"));
+    }
+    let scheme = step.get("prepend_scheme").and_then(Json::as_str);
+    let adds = step.get("add_prefix_space").and_then(Json::as_bool).unwrap_or(true);
+    match scheme {
+        Some("never") => false,
+        None if !adds => false,
+        scheme if !keeps_spaces && scheme != Some("first") => true,
+        scheme => {
+            let first = if scheme == Some("first") { ", and not behind special tokens" } else { "" };
+            context.warn(format!(
+                "the tokenizer puts a space before a text that has none{first}; llama.cpp puts one before every text"
+            ));
+            true
+        }
+    }
+}
+
+/// What llama.cpp's converter takes from the settings, before all else.
+fn write_prefix_setting(context: &mut Context<'_>) {
+    let setting = context.settings.get("add_prefix_space").and_then(Json::as_bool);
+    if let Some(adds) = setting.filter(|_| context.architecture == "llama") {
+        context.set("add_space_prefix", adds);
+    }
+}
+
+/// llama.cpp puts a space before a text unless it is told.
+fn write_prefix(context: &mut Context<'_>, adds: bool) {
+    if !adds || context.has("add_space_prefix") || context.architecture.starts_with("gemma") {
+        context.set("add_space_prefix", adds);
+    }
+}
+
+/// What llama.cpp's converter adds for some models.
+fn write_for_architecture(context: &mut Context<'_>, tokens: &Tokens) {
+    let eot = match (context.architecture, tokens.len()) {
+        // CodeLlama.
+        ("llama", 32016) => 32010_u32,
+        // Gemma ends a turn so.
+        ("gemma", 108..) if tokens.texts[107] == "<end_of_turn>" => 107,
+        _ => return,
+    };
+    context.set("eot_token_id", eot);
+}
+
+/// llama.cpp looks up bytes for what is no token, and has no answer where there are none.
+fn check_bytes(context: &mut Context<'_>, tokens: &Tokens) {
+    let bytes = tokens.types.iter().filter(|&&token_type| token_type == BYTE).count();
+    if bytes < 256 {
+        let bytes = counted(bytes as u64, "byte");
+        context.warn(format!(
+            "only {bytes} of 256 have tokens: llama.cpp fails on a text with characters that are no tokens"
+        ));
+    }
+}
+
+/// Tokens that the settings list for slots that no file fills.
+pub(super) fn fill_unused(context: &mut Context<'_>, tokens: &mut Tokens, json: Option<&TokenizerJson>) -> Result<()> {
+    let mut added = decoder_tokens(context)?;
+    added.extend(json.iter().flat_map(|json| &json.added_tokens).cloned());
+    let unused = |tokens: &Tokens, id| usize::try_from(id).ok().and_then(|id| tokens.types.get(id)) == Some(&UNUSED);
+    for token in &added {
+        if unused(tokens, token.id) {
+            tokens.set_added(token, ADDED_SCORE);
+        }
+    }
+    Ok(())
+}

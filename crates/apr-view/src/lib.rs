@@ -1,0 +1,43 @@
+//! Other looks at a checkpoint, without a copy of its weights, and what every pass over one needs.
+//!
+//! A [`View`] has other names, another order, other metadata, tensors more or fewer; a [`Change`] makes a tensor of others
+//! as it is read (rows in another order, parts stacked); [`Unpacked`] shows quantized tensors as integers and scales. All
+//! are checkpoints themselves, so that they go wherever one goes. [`chunks`] cuts tensors into the pieces that passes work
+//! on, [`values`] reads elements as numbers, and [`parse_filter`] and [`nearest`](nearest()) choose tensors by what a user
+//! typed.
+//!
+//! ```
+//! use apr_core::CheckpointReader;
+//! use apr_view::{View, parse_filter};
+//!
+//! let header = br#"{"encoder.gamma":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},
+//!     "decoder.gamma":{"dtype":"F32","shape":[2],"data_offsets":[8,16]}}"#;
+//! let mut file = (header.len() as u64).to_le_bytes().to_vec();
+//! file.extend_from_slice(header);
+//! file.extend_from_slice(&[0; 16]);
+//! let model = apr_registry::open(file, "model.safetensors", &Default::default())?;
+//!
+//! let unwanted = parse_filter("decoder.*")?;
+//! let mut view = View::new(&*model);
+//! view.drop_tensors(|name| unwanted.is_match(name));
+//! view.rename(|_, name| name.strip_prefix("encoder.").map(str::to_owned));
+//! assert_eq!(view.tensors().iter().map(|info| info.name.as_str()).collect::<Vec<_>>(), ["gamma"]);
+//! # Ok::<(), apr_core::Error>(())
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod chunks;
+mod filter;
+mod first_use;
+mod nearest;
+mod transform;
+mod unpacked;
+pub mod values;
+mod view;
+
+pub use filter::{named, parse_filter};
+pub use first_use::sort_by_first_use;
+pub use nearest::{closest, nearest};
+pub use transform::Change;
+pub use unpacked::{SCALES_FILE, Unpacked};
+pub use view::{Origin, View};

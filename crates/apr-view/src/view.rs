@@ -1,0 +1,253 @@
+//! A checkpoint seen differently: other names, other metadata, further tensors, without a copy of its weights.
+
+use std::collections::BTreeMap;
+
+use apr_core::{
+    CheckpointReader, Companion, Container, Error, FileInfo, Format, Metadata, Result, Shape, Stored, StoredRange,
+    TensorInfo, keys,
+};
+use serde_json::Value;
+
+use crate::transform::Change;
+
+/// Beginnings of names that an error lists.
+const BEGINNINGS: usize = 8;
+
+/// Where the bytes of a tensor are.
+#[derive(Debug, Clone)]
+pub enum Origin {
+    /// In the base, at this position.
+    Base(usize),
+    /// Here.
+    Own(Vec<u8>),
+    /// Made of the base's.
+    Changed(Change),
+}
+
+/// A changed look at a checkpoint.
+///
+/// ```
+/// use apr_registry::{CheckpointReader, Limits};
+/// use apr_view::View;
+///
+/// let header = br#"{"gamma":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
+/// let mut file = (header.len() as u64).to_le_bytes().to_vec();
+/// file.extend_from_slice(header);
+/// file.extend_from_slice(&[0; 8]);
+/// let model = apr_registry::open(file, "model.safetensors", &Limits::default())?;
+///
+/// let mut view = View::new(&*model);
+/// view.rename(|_, name| (name == "gamma").then(|| "weight".to_owned()));
+/// assert_eq!(view.tensors()[0].name, "weight");
+/// # Ok::<(), apr_registry::Error>(())
+/// ```
+pub struct View<'a> {
+    base: &'a dyn CheckpointReader,
+    metadata: Metadata,
+    tensors: Vec<TensorInfo>,
+    origins: Vec<Origin>,
+    companions: Vec<Companion>,
+    files: Vec<File>,
+}
+
+/// Where the bytes of a companion are.
+#[derive(Debug, Clone)]
+enum File {
+    /// In the base, at this position.
+    Base(usize),
+    /// Here.
+    Own(Vec<u8>),
+}
+
+impl<'a> View<'a> {
+    /// The checkpoint as it is.
+    #[must_use]
+    pub fn new(base: &'a dyn CheckpointReader) -> Self {
+        let tensors = base.tensors().iter().cloned().enumerate();
+        Self::of(base, tensors.map(|(position, info)| (info, Origin::Base(position))).collect())
+    }
+
+    /// Tensors of one's own choice over the base's metadata.
+    pub fn of(base: &'a dyn CheckpointReader, tensors: Vec<(TensorInfo, Origin)>) -> Self {
+        let (tensors, origins) = tensors.into_iter().unzip();
+        let files = (0..base.companions().len()).map(File::Base).collect();
+        Self {
+            base,
+            metadata: base.metadata().clone(),
+            tensors,
+            origins,
+            companions: base.companions().to_vec(),
+            files,
+        }
+    }
+
+    /// The metadata, to be changed.
+    pub fn metadata_mut(&mut self) -> &mut Metadata {
+        &mut self.metadata
+    }
+
+    /// Gives the tensors for which `name` has one a new name, also where the metadata tell which are tied.
+    pub fn rename(&mut self, name: impl Fn(usize, &str) -> Option<String>) {
+        let mut renamed = BTreeMap::new();
+        for (position, info) in self.tensors.iter_mut().enumerate() {
+            if let Some(new) = name(position, &info.name).filter(|new| *new != info.name) {
+                let old = std::mem::replace(&mut info.name, new.clone());
+                renamed.insert(old, new);
+            }
+        }
+        let Some(ties) = self.metadata.object(keys::TIED) else { return };
+        let new = |name: &str| renamed.get(name).cloned().unwrap_or_else(|| name.to_owned());
+        let target = |target: &Value| target.as_str().map_or(target.clone(), |target| new(target).into());
+        let ties: serde_json::Map<String, Value> = ties.iter().map(|(tied, to)| (new(tied), target(to))).collect();
+        self.metadata.set(keys::TIED, ties);
+    }
+
+    /// Keeps the tensors whose names start with `prefix`, and takes it off.
+    ///
+    /// # Errors
+    /// E001 when there is none, with the beginnings that there are.
+    pub fn select(&mut self, prefix: &str) -> Result<()> {
+        if !self.tensors.iter().any(|info| info.name.starts_with(prefix)) {
+            let mut beginnings: Vec<&str> =
+                self.tensors.iter().filter_map(|info| Some(&info.name[..=info.name.find('.')?])).collect();
+            beginnings.sort_unstable();
+            beginnings.dedup();
+            let beginnings = beginnings.into_iter().take(BEGINNINGS).collect::<Vec<_>>().join(", ");
+            return Err(Error::format(format!("no tensor's name starts with '{prefix}'; there are {beginnings}")));
+        }
+        self.drop_tensors(|name| !name.starts_with(prefix));
+        self.rename(|_, name| name.strip_prefix(prefix).filter(|rest| !rest.is_empty()).map(str::to_owned));
+        Ok(())
+    }
+
+    /// Leaves out the tensors that `unwanted` says yes to.
+    pub fn drop_tensors(&mut self, unwanted: impl Fn(&str) -> bool) {
+        let keep: Vec<bool> = self.tensors.iter().map(|info| !unwanted(&info.name)).collect();
+        let mut kept = keep.iter();
+        self.tensors.retain(|_| kept.next().copied().unwrap_or(true));
+        let mut kept = keep.iter();
+        self.origins.retain(|_| kept.next().copied().unwrap_or(true));
+    }
+
+    /// Puts the tensors in order of a key.
+    pub fn sort_by_key<K: Ord>(&mut self, key: impl Fn(&str) -> K) {
+        let mut tensors: Vec<_> = self.tensors.drain(..).zip(self.origins.drain(..)).collect();
+        tensors.sort_by_cached_key(|(info, _)| key(&info.name));
+        (self.tensors, self.origins) = tensors.into_iter().unzip();
+    }
+
+    /// Takes outermost dimensions of 1 off, of which ggml's tensors have no trace; a scalar becomes one element.
+    pub fn drop_outer_ones(&mut self) {
+        for info in &mut self.tensors {
+            let dims = info.shape.dims();
+            let kept = dims.iter().position(|&dim| dim != 1).unwrap_or(dims.len().saturating_sub(1));
+            if kept > 0 || dims.is_empty() {
+                let dims = if dims.is_empty() { vec![1] } else { dims[kept..].to_vec() };
+                info.shape = Shape::from(dims);
+            }
+        }
+    }
+
+    /// Leaves out the companions that `wanted` says no to.
+    pub fn keep_companions(&mut self, wanted: impl Fn(&str) -> bool) {
+        let keep: Vec<bool> = self.companions.iter().map(|file| wanted(&file.name)).collect();
+        let mut kept = keep.iter();
+        self.companions.retain(|_| kept.next().copied().unwrap_or(true));
+        let mut kept = keep.iter();
+        self.files.retain(|_| kept.next().copied().unwrap_or(true));
+    }
+
+    /// Adds a companion, in the place of one of that name.
+    pub fn add_companion(&mut self, name: &str, bytes: Vec<u8>) {
+        self.keep_companions(|other| other != name);
+        self.companions.push(Companion { name: name.to_owned(), len: bytes.len() as u64 });
+        self.files.push(File::Own(bytes));
+    }
+
+    /// Adds a tensor after the others.
+    pub fn add(&mut self, info: TensorInfo, bytes: Vec<u8>) {
+        self.tensors.push(info);
+        self.origins.push(Origin::Own(bytes));
+    }
+}
+
+fn past_end(info: &TensorInfo, offset: u64) -> Error {
+    Error::corrupt("the read ends past the tensor").for_tensor(&info.name).at(offset)
+}
+
+impl CheckpointReader for View<'_> {
+    fn format(&self) -> &'static Format {
+        self.base.format()
+    }
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    fn stored(&self, tensor: usize) -> Stored<'_> {
+        match &self.origins[tensor] {
+            Origin::Base(position) => self.base.stored(*position),
+            Origin::Own(bytes) => Stored::derived(StoredRange { file: 0, offset: 0, len: bytes.len() as u64 }),
+            Origin::Changed(change) => Stored::derived_from(self.base, &change.sources()),
+        }
+    }
+
+    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let bytes = match &self.origins[tensor] {
+            Origin::Base(position) => return self.base.read_tensor(*position, offset, buf),
+            Origin::Own(bytes) => bytes,
+            Origin::Changed(change) => {
+                let end = offset.checked_add(buf.len() as u64);
+                if end.is_none_or(|end| self.tensors[tensor].byte_len().is_ok_and(|len| end > len)) {
+                    return Err(past_end(&self.tensors[tensor], offset));
+                }
+                return change
+                    .read(self.base, offset, buf)
+                    .map_err(|error| error.for_tensor(&self.tensors[tensor].name));
+            }
+        };
+        let wanted = usize::try_from(offset).ok().and_then(|start| bytes.get(start..)?.get(..buf.len()));
+        let wanted = wanted.ok_or_else(|| past_end(&self.tensors[tensor], offset))?;
+        buf.copy_from_slice(wanted);
+        Ok(())
+    }
+
+    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
+        match &self.origins[tensor] {
+            Origin::Base(position) => self.base.tensor_slice(*position),
+            Origin::Own(bytes) => Some(bytes),
+            Origin::Changed(change) => change.slice(self.base),
+        }
+    }
+
+    fn container(&self) -> Container<'_> {
+        self.base.container().altered()
+    }
+
+    fn files(&self) -> &[FileInfo] {
+        self.base.files()
+    }
+
+    fn companions(&self) -> &[Companion] {
+        &self.companions
+    }
+
+    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
+        match &self.files[companion] {
+            File::Base(position) => self.base.read_companion(*position),
+            File::Own(bytes) => Ok(bytes.clone()),
+        }
+    }
+
+    fn left_out(&self) -> &[String] {
+        self.base.left_out()
+    }
+
+    fn warnings(&self) -> &[String] {
+        self.base.warnings()
+    }
+}

@@ -1,0 +1,106 @@
+//! Finding a mark.
+
+use apr_core::{CheckpointReader, Pipeline, Progress, Result};
+use serde::Serialize;
+
+use super::carrier::{Carrier, Carriers, Values, bytes_of, jobs};
+use super::chips::{Chips, GROUP};
+use super::correlation::{Correlation, Reading, SymbolScore};
+use super::frame::Frame;
+use super::key::MarkKey;
+
+/// The largest bound on a chance hit that counts as a find.
+pub const MAX_CHANCE: f64 = 1e-9;
+
+/// The report of `apr watermark detect`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DetectReport {
+    /// Whether the mark is there: the one asked for, or any of this key.
+    pub detected: bool,
+    /// The id that was read; only where a mark was found and the id's check holds.
+    pub id: Option<String>,
+    /// The id that was asked for.
+    pub asked: Option<String>,
+    /// Correlation with the mark, in standard deviations of a chance one.
+    pub z: f64,
+    /// Logarithm to base 10 of an upper bound on the probability that another key leads to as much.
+    pub log10_chance: f64,
+    /// Shift of the weights along the mark, in parts of the standard deviation.
+    pub strength: f64,
+    /// Tensors that were looked at.
+    pub tensors: usize,
+    /// Their elements.
+    pub weights: u64,
+    /// The symbols of the frame that was read, be it the mark's or noise.
+    pub symbols: Vec<SymbolScore>,
+}
+
+#[derive(Default)]
+struct Slot {
+    values: Values,
+    correlation: Correlation,
+}
+
+/// Correlates the weights with the key's chips, and reads what they tell; with `id`, also how well they fit that id, which
+/// finds it where too little is left to be read.
+///
+/// # Errors
+/// E001 for an id that no mark holds; what the reader says.
+pub fn detect<P: Pipeline>(
+    reader: &dyn CheckpointReader,
+    carriers: &Carriers,
+    key: &MarkKey,
+    id: Option<&str>,
+    pipeline: &P,
+    progress: &dyn Progress,
+) -> Result<DetectReport> {
+    let asked = id.map(|id| Frame::new(key, id)).transpose()?;
+    let apart: Vec<&Carrier> = carriers.apart().collect();
+    let jobs = jobs(apart.iter().copied());
+    let mut total = Correlation::default();
+    pipeline.run(
+        jobs.len(),
+        |at, slot: &mut Slot| {
+            let (carrier, elements) = &jobs[at];
+            let carrier = apart[*carrier];
+            slot.values.read(reader, carrier.tensor, elements.clone())?;
+            carrier.normalize(&mut slot.values.values);
+            slot.correlation.clear();
+            let mut chips = Chips::new(key, &carrier.name);
+            slot.correlation.add(&mut chips, elements.start / GROUP as u64, &slot.values.values);
+            Ok(())
+        },
+        |at, slot| {
+            let (carrier, elements) = &jobs[at];
+            total.merge(&slot.correlation);
+            progress.advance(bytes_of(&reader.tensors()[apart[*carrier].tensor], elements));
+            Ok(())
+        },
+    )?;
+    Ok(report(&total, key, id.zip(asked.as_ref()), apart.len()))
+}
+
+fn report(total: &Correlation, key: &MarkKey, asked: Option<(&str, &Frame)>, tensors: usize) -> DetectReport {
+    let Reading { symbols, z, ln_chance, id } = total.read(key);
+    let id = id.filter(|_| ln_chance <= MAX_CHANCE.ln());
+    let asked_id = asked.map(|(id, _)| id);
+    let (z, ln_chance) = match asked {
+        Some((_, frame)) => {
+            let z = total.score(frame);
+            (z, -z.max(0.0).powi(2) / 2.0)
+        }
+        None => (z, ln_chance),
+    };
+    DetectReport {
+        // Where another id is read, it is that one.
+        detected: ln_chance <= MAX_CHANCE.ln() && (asked.is_none() || id.is_none() || id.as_deref() == asked_id),
+        id,
+        asked: asked_id.map(str::to_owned),
+        z,
+        log10_chance: ln_chance / std::f64::consts::LN_10,
+        strength: if total.weights() > 0 { z / (total.weights() as f64).sqrt() } else { 0.0 },
+        tensors,
+        weights: total.weights(),
+        symbols,
+    }
+}
