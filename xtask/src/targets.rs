@@ -8,7 +8,7 @@ use crate::steps::{Outcome, Steps, Stop};
 use crate::system::install_packages;
 
 /// Layers 0 to 2, which build for wasm32 and use no files, threads, clocks or processes.
-pub(crate) const PORTABLE: [&str; 14] = [
+pub(crate) const PORTABLE: [&str; 15] = [
     "apr-core",
     "apr-tensor",
     "apr-format",
@@ -21,6 +21,7 @@ pub(crate) const PORTABLE: [&str; 14] = [
     "apr-tokenizer",
     "apr-source",
     "apr-quantize",
+    "apr-llama",
     "apr-watermark",
     "apr-ops",
 ];

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use apr::{CheckpointReader, Convention, Error, IoCause};
 use apr_io::{FileSource, Spool, io_error, is_index, is_manifest};
-use apr_ops::gguf::describe;
+use apr_llama::describe;
 
 use crate::Outcome;
 use crate::config::cache_folder;

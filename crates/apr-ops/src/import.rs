@@ -25,6 +25,7 @@
 
 use apr_arch::{Contradiction, Families, FamilyModel, Mismatch, TensorNameMapper};
 use apr_core::counted;
+use apr_llama::{GgufExport, Restored, described, from_gguf, is_in_gguf_layout, to_gguf};
 use apr_registry::{CheckpointReader, Convention, DType, Format, Loss, Metadata, Result, TensorInfo, keys};
 use apr_source::companions::{Learnt, NO_LICENSE, learn_from, license_warning};
 use apr_source::naming::{NAMES, canonical, original};
@@ -34,7 +35,6 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::convert::ConvertError;
-use crate::gguf::{self, GgufExport, Restored};
 use crate::inline::{Claim, InlineValidator, Reason, ValidationConfig, ValidationError};
 use crate::physics::Level;
 
@@ -185,7 +185,7 @@ pub fn prepare<'a>(
     options: &ImportOptions,
 ) -> Result<Prepared<'a>> {
     // GGUF files tell family and hyperparameters under keys of their own.
-    let described = gguf::described(reader, families, &options.architecture);
+    let described = described(reader, families, &options.architecture);
     let metadata = described.as_ref().unwrap_or_else(|| reader.metadata());
     let is_unpacked = is_unpacked(reader, &options.architecture);
     let model = match is_unpacked {
@@ -445,11 +445,11 @@ fn layout<'a>(
 ) -> Result<Layout<'a>> {
     match format.convention {
         Convention::LlamaCpp => {
-            let GgufExport { view, dtypes, losses, warnings } = gguf::to_gguf(reader, families, architecture)?;
+            let GgufExport { view, dtypes, losses, warnings } = to_gguf(reader, families, architecture)?;
             Ok(Layout { view, dtypes, losses, warnings })
         }
-        Convention::Framework if gguf::is_in_gguf_layout(reader) => {
-            let (Restored { view, losses, .. }, warnings) = gguf::from_gguf(reader, families, architecture)?;
+        Convention::Framework if is_in_gguf_layout(reader) => {
+            let (Restored { view, losses, .. }, warnings) = from_gguf(reader, families, architecture)?;
             Ok(Layout { view, dtypes: Vec::new(), losses, warnings })
         }
         Convention::Whisper => {

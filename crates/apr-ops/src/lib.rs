@@ -9,7 +9,6 @@ pub mod convert;
 pub mod debug;
 pub mod diff;
 pub mod explain;
-pub mod gguf;
 pub mod import;
 pub mod inline;
 pub mod inspect;

@@ -18,6 +18,7 @@ pub use apr_arch as arch;
 pub use apr_core::Progress;
 #[cfg(feature = "native")]
 pub use apr_io as io;
+pub use apr_llama as llama;
 pub use apr_ops as ops;
 pub use apr_quantize as quantize;
 pub use apr_registry::*;

@@ -7,8 +7,8 @@ use std::path::Path;
 use apr::{CheckpointReader, Escaped};
 use apr_core::counted;
 use apr_io::io_error;
+use apr_llama::{is_in_gguf_layout, restore};
 use apr_ops::diff::{DiffOptions, DiffReport, MetadataChange, Side, TensorDiff, Verdict, diff};
-use apr_ops::gguf::{is_in_gguf_layout, restore};
 use apr_view::{View, parse_filter};
 
 use crate::args::DiffArgs;

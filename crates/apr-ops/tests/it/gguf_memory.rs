@@ -3,8 +3,8 @@
 
 use apr_arch::Families;
 use apr_core::Sink;
+use apr_llama::describe;
 use apr_ops::convert::{ConvertOptions, plan};
-use apr_ops::gguf::describe;
 use apr_ops::inspect::inspect;
 use apr_registry::{CheckpointReader, Limits, PlanOptions, Result, Serial};
 use apr_source::Architecture;

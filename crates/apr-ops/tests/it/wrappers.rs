@@ -213,7 +213,7 @@ fn llama_cpps_layout_is_made_of_weights_however_they_are_stored() {
     let model = open_folder(&folder, options()).expect("a model");
     let families = Families::builtin();
     assert_same_over_every_storage(&model, &folder, |reader, assert| {
-        let exported = apr_ops::gguf::export(reader, &families, &Architecture::Auto, Vec::new()).expect("a LLaMA");
+        let exported = apr_llama::export(reader, &families, &Architecture::Auto, Vec::new()).expect("a LLaMA");
         assert(&exported.view);
     });
 }

@@ -1,0 +1,38 @@
+//! Between Hugging Face's checkpoints and llama.cpp's: names, layouts, hyperparameters and tokenizers, both ways.
+//!
+//! What differs from family to family stands in the families' tables (`[gguf]`); here is what they have in common. One
+//! format keeps in files beside the weights what the other keeps in key-value pairs.
+//!
+//! [`to_gguf`] and [`from_gguf`] do all of it; [`export`](export()) and [`restore`](restore()) do tensors and
+//! hyperparameters alone. All give views: a tensor is changed as it is read, a range at a time.
+//!
+//! ```
+//! use apr_arch::Families;
+//! use apr_core::{CheckpointReader, Limits};
+//! use apr_llama::{is_in_gguf_layout, to_gguf};
+//! use apr_source::Architecture;
+//!
+//! let header = br#"{"bias":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
+//! let mut file = (header.len() as u64).to_le_bytes().to_vec();
+//! file.extend_from_slice(header);
+//! file.extend_from_slice(&[0; 8]);
+//! let model = apr_registry::open(file, "model.safetensors", &Limits::default())?;
+//!
+//! assert!(!is_in_gguf_layout(&*model));
+//! let refused = to_gguf(&*model, &Families::builtin(), &Architecture::Auto).map(drop).unwrap_err();
+//! assert_eq!(refused.message(), "llama.cpp needs to know the family, and neither metadata nor names tell it");
+//! # Ok::<(), apr_core::Error>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod companions;
+mod described;
+mod export;
+mod hyperparameters;
+mod import;
+mod rope;
+
+pub use companions::{from_gguf, is_in_gguf_layout, to_gguf};
+pub use described::describe;
+pub use export::{GgufExport, export, file_type};
+pub use import::{Restored, described, restore};

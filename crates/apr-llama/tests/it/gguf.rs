@@ -1,0 +1,538 @@
+//! Exports to GGUF against what llama.cpp's converter writes (`fixtures/gguf`), and the way back.
+
+use std::collections::BTreeMap;
+
+use apr_arch::Families;
+use apr_gguf::KeyValue;
+use apr_llama::{GgufExport, Restored, export, restore};
+use apr_registry::{CheckpointReader, FolderCheckpoint, Metadata, open_folder};
+use apr_source::Architecture;
+use apr_tensor::cast::cast_float;
+use apr_testkit::llama_cpp::{self, AsGguf, Model};
+use apr_testkit::locate::fixture;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+struct Case {
+    name: String,
+    json: Value,
+    reader: FolderCheckpoint,
+}
+
+fn cases() -> Vec<Case> {
+    llama_cpp::models().into_iter().map(case).collect()
+}
+
+fn named(name: &str) -> Case {
+    case(llama_cpp::model(name))
+}
+
+fn case(model: Model) -> Case {
+    let reader = open(&model);
+    Case { name: model.name, json: model.json, reader }
+}
+
+fn open(model: &Model) -> FolderCheckpoint {
+    open_folder(&model.folder(), &apr_registry::Limits::default()).expect("a model")
+}
+
+fn exported<'a>(reader: &'a FolderCheckpoint, name: &str) -> GgufExport<'a> {
+    export(reader, &Families::builtin(), &Architecture::Auto, Vec::new())
+        .unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// With the keys of a tokenizer that tell one family of encoders from another.
+fn exported_with_tokens<'a>(case: &'a Case) -> GgufExport<'a> {
+    let tokenizer = llama_cpp::tokenizer(&case.json);
+    let export = export(&case.reader, &Families::builtin(), &Architecture::Auto, tokenizer);
+    export.unwrap_or_else(|error| panic!("{}: {error}", case.name))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn read(reader: &dyn CheckpointReader, tensor: usize) -> Vec<u8> {
+    let mut bytes = vec![0; usize::try_from(reader.tensors()[tensor].byte_len().expect("a length")).expect("it fits")];
+    reader.read_tensor(tensor, 0, &mut bytes).expect("bytes");
+    bytes
+}
+
+/// Keys that apr writes and the converter does not: those of its vocabulary step, which the fixtures do without, and the
+/// file type, which it forgets for one family.
+const MORE: [&str; 2] = ["tokenizer.ggml.token_type_count", "general.file_type"];
+
+/// Where the converter takes for granted what the configuration states otherwise: that the feed-forward network is four
+/// times as wide, and that there are as many keys as queries.
+const STATED: [(&str, &str); 2] = [("phi", "phi2.feed_forward_length"), ("phi", "phi2.attention.head_count_kv")];
+
+#[test]
+fn keys_are_the_converters() {
+    for Case { name, json, reader } in cases() {
+        let export = exported(&reader, &name);
+        let written = apr_gguf::key_values(export.view.metadata()).expect("pairs").expect("keys").to_vec();
+        let written: Vec<Value> = written.iter().map(KeyValue::to_json).collect();
+        let written: BTreeMap<String, (String, Value)> = written
+            .iter()
+            .map(|pair| {
+                let kind = match pair.get("items") {
+                    Some(items) => format!("array/{}", items.as_str().expect("a type")),
+                    None => pair["type"].as_str().expect("a type").to_owned(),
+                };
+                (pair["key"].as_str().expect("a key").to_owned(), (kind, pair["value"].clone()))
+            })
+            .collect();
+        let mut expected: BTreeMap<String, (String, Value)> = BTreeMap::new();
+        for key in json["keys"].as_array().expect("keys") {
+            let text = |at: usize| key[at].as_str().expect("text").to_owned();
+            let kind = text(1).replace("uint32", "u32").replace("int32", "i32").replace("float32", "f32");
+            expected.insert(text(0), (kind, key[2].clone()));
+        }
+        for (key, (kind, value)) in &expected {
+            if STATED.contains(&(name.as_str(), key.as_str())) {
+                continue;
+            }
+            let (found_kind, found) = written.get(key).unwrap_or_else(|| panic!("{name}: {key} is missing"));
+            assert_eq!(found_kind, kind, "{name}: {key}");
+            match (kind.as_str(), value.as_f64(), found.as_f64()) {
+                ("f32", Some(value), Some(found)) => {
+                    assert!((value - found).abs() <= f64::from(f32::EPSILON) * value.abs(), "{name}: {key} is {found}");
+                }
+                _ => assert_eq!(found, value, "{name}: {key}"),
+            }
+        }
+        for key in written.keys().filter(|key| !expected.contains_key(*key)) {
+            assert!(MORE.contains(&key.as_str()), "{name}: {key} is one too many");
+        }
+    }
+}
+
+#[test]
+fn tensors_are_the_converters_bit_for_bit() {
+    for Case { name, json, reader } in cases() {
+        let GgufExport { view, dtypes, losses, .. } = exported(&reader, &name);
+        let mut expected = json["written"].as_object().expect("tensors").clone();
+        assert_eq!(dtypes.len(), view.tensors().len(), "{name}");
+        for (position, info) in view.tensors().iter().enumerate() {
+            let golden = expected.remove(&info.name).unwrap_or_else(|| panic!("{name}: {} is one too many", info.name));
+            assert_eq!(json!(info.shape), golden[1], "{name}: {}", info.name);
+            let mut bytes = read(&view, position);
+            let dtype = dtypes[position].unwrap_or(info.dtype);
+            if dtype != info.dtype {
+                let mut cast = Vec::new();
+                cast_float(info.dtype, dtype, &bytes, &mut cast);
+                bytes = cast;
+            }
+            assert_eq!(dtype.name(), golden[0], "{name}: {}", info.name);
+            assert_eq!(hex(&bytes), golden[2], "{name}: {} differs from the converter's", info.name);
+        }
+        assert!(expected.is_empty(), "{name}: {:?} are missing", expected.keys().collect::<Vec<_>>());
+        assert!(losses.iter().all(|loss| is_head(&loss.name)), "{name}: {losses:?}");
+    }
+}
+
+/// Heads of pretraining and poolers, which the converter leaves out, too.
+fn is_head(name: &str) -> bool {
+    ["pooler.", "cls.", "vocab_"].iter().any(|part| name.contains(part))
+}
+
+#[test]
+fn any_range_reads_as_part_of_the_whole() {
+    for name in ["llama_bias", "mixtral", "gpt2", "gpt2_f16", "gemma_bf16", "gpt_neox", "roberta"] {
+        let case = named(name);
+        let view = exported(&case.reader, name).view;
+        for (position, info) in view.tensors().iter().enumerate() {
+            let whole = read(&view, position);
+            let len = whole.len();
+            for (offset, take) in [(0, len), (1, len - 1), (3, 5), (len / 3, len / 2), (len - 1, 1), (len, 0), (7, 257)]
+            {
+                let take = take.min(len - offset.min(len));
+                let mut part = vec![0; take];
+                view.read_tensor(position, offset as u64, &mut part).expect("bytes");
+                assert!(part == whole[offset..offset + take], "{name}: {} from {offset}, {take} bytes", info.name);
+            }
+            assert!(view.read_tensor(position, len as u64, &mut [0]).is_err(), "{name}: {}", info.name);
+            assert!(view.read_tensor(position, u64::MAX, &mut [0]).is_err(), "{name}: {}", info.name);
+        }
+    }
+}
+
+#[test]
+fn what_was_exported_comes_back() {
+    for case in cases() {
+        let export = exported_with_tokens(&case);
+        let Case { name, json, reader } = &case;
+        let restored = restore(&export.view, &Families::builtin(), &Architecture::Auto);
+        let Restored { view, config, losses } = restored.unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(losses, [], "{name}");
+        let config: Value = serde_json::from_slice(&config).expect("JSON");
+        let mut original = json["config"].clone();
+        if name == "mistral" {
+            // Without a sliding window, llama.cpp's files do not tell it from a LLaMA.
+            original["model_type"] = "llama".into();
+            original["architectures"] = json!(["LlamaForCausalLM"]);
+        }
+        check_config(name, &config, &original);
+        let sources: BTreeMap<&str, usize> =
+            reader.tensors().iter().enumerate().map(|(at, info)| (info.name.as_str(), at)).collect();
+        for (position, info) in view.tensors().iter().enumerate() {
+            let bare = info.name.strip_prefix("model.").or_else(|| info.name.strip_prefix("gpt_neox."));
+            let prefixed = format!("transformer.{}", info.name);
+            let bert = format!("bert.{}", info.name);
+            let encoder = bare_encoder(&info.name);
+            let names = [Some(info.name.as_str()), bare, Some(&prefixed), Some(&bert), encoder];
+            let source = names.iter().flatten().find_map(|name| sources.get(name));
+            let source = *source.unwrap_or_else(|| panic!("{name}: {} is new", info.name));
+            let original = &reader.tensors()[source];
+            assert_eq!(info.shape, original.shape, "{name}: {}", info.name);
+            let mut expected = read(reader, source);
+            if info.dtype != original.dtype {
+                let mut wide = Vec::new();
+                cast_float(original.dtype, info.dtype, &expected, &mut wide);
+                expected = wide;
+            }
+            if name.starts_with("roberta") && info.name.ends_with("position_embeddings.weight") {
+                // The row of padding is not in the file, and not used.
+                expected[..32 * 4].fill(0);
+            }
+            assert!(read(&view, position) == expected, "{name}: {} has other values", info.name);
+        }
+        let gone = reader.tensors().len() - view.tensors().len();
+        let heads = reader.tensors().iter().filter(|info| is_head(&info.name)).count();
+        assert_eq!(gone, heads, "{name}: tensors are missing");
+    }
+}
+
+fn bare_encoder(name: &str) -> Option<&str> {
+    name.strip_prefix("roberta.").or_else(|| name.strip_prefix("distilbert."))
+}
+
+/// The class of Mistral's models takes a window of 4096 tokens where the configuration has none.
+#[test]
+fn a_window_that_gguf_does_not_hold_is_reported() {
+    let case = named("mistral");
+    let mut export = exported_with_tokens(&case);
+    let mut pairs = apr_gguf::key_values(export.view.metadata()).expect("pairs").expect("there").to_vec();
+    pairs.retain(|pair| pair.key != "general.name");
+    pairs.push(KeyValue::new("general.name", "Mistral 7B v0.1"));
+    let restored = |pairs: &[KeyValue], view: &mut apr_view::View<'_>, architecture: &Architecture| {
+        let json: Vec<Value> = pairs.iter().map(KeyValue::to_json).collect();
+        view.metadata_mut().set("gguf", json!({ "version": 3, "kv": json }));
+        let Restored { config, losses, .. } = restore(view, &Families::builtin(), architecture).expect("a folder");
+        (serde_json::from_slice::<Value>(&config).expect("JSON"), losses)
+    };
+    let (config, losses) = restored(&pairs, &mut export.view, &Architecture::Auto);
+    assert_eq!(losses.iter().map(|loss| loss.name.as_str()).collect::<Vec<_>>(), ["sliding_window"]);
+    assert_eq!(config["model_type"], "llama");
+    let (config, losses) = restored(&pairs, &mut export.view, &Architecture::Named("mistral".to_owned()));
+    assert_eq!((losses.len(), config.get("sliding_window")), (1, Some(&Value::Null)));
+    pairs.push(KeyValue::new("llama.attention.sliding_window", 4096_u32));
+    let (config, losses) = restored(&pairs, &mut export.view, &Architecture::Auto);
+    assert_eq!((losses.len(), &config["sliding_window"], &config["model_type"]), (0, &json!(4096), &json!("mistral")));
+}
+
+/// Entries that shapes and computation depend on.
+fn check_config(name: &str, config: &Value, original: &Value) {
+    const KEYS: [&str; 45] = [
+        "model_type",
+        "vocab_size",
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "max_position_embeddings",
+        "rms_norm_eps",
+        "layer_norm_eps",
+        "layer_norm_epsilon",
+        "rope_theta",
+        "sliding_window",
+        "num_local_experts",
+        "num_experts",
+        "num_experts_per_tok",
+        "head_dim",
+        "moe_intermediate_size",
+        "shared_expert_intermediate_size",
+        "n_embd",
+        "n_layer",
+        "n_head",
+        "n_positions",
+        "rotary_pct",
+        "partial_rotary_factor",
+        "attn_logit_softcapping",
+        "final_logit_softcapping",
+        "hidden_act",
+        "tie_word_embeddings",
+        "type_vocab_size",
+        "d_model",
+        "d_kv",
+        "d_ff",
+        "num_layers",
+        "num_decoder_layers",
+        "num_heads",
+        "relative_attention_num_buckets",
+        "attention_bias",
+        "mlp_bias",
+        "use_parallel_residual",
+        "rope_local_base_freq",
+        "original_max_position_embeddings",
+        "is_encoder_decoder",
+        "feed_forward_proj",
+        "torch_dtype",
+    ];
+    for key in KEYS {
+        let (Some(found), Some(expected)) = (config.get(key), original.get(key).filter(|value| !value.is_null()))
+        else {
+            continue;
+        };
+        // Files of models without a head look like those of tied ones.
+        if key == "tie_word_embeddings" && original["architectures"][0].as_str().is_some_and(|c| c.ends_with("Model")) {
+            continue;
+        }
+        let alike = match (found.as_f64(), expected.as_f64()) {
+            (Some(found), Some(expected)) => (found - expected).abs() <= 1e-6 * expected.abs(),
+            _ => found == expected,
+        };
+        assert!(alike, "{name}: {key} is {found}, was {expected}");
+    }
+    let classes = [&config["architectures"][0], &original["architectures"][0]];
+    let class = |value: &Value| value.as_str().expect("a class").replace("ForMaskedLM", "Model");
+    let [found, expected] = classes.map(class);
+    // Files of models without a head do not tell.
+    assert!(found == expected || expected.ends_with("Model"), "{name}: {found} was {expected}");
+}
+
+#[test]
+fn settings_of_stretched_positions_come_back() {
+    for name in ["llama3", "llama_linear", "qwen2_yarn", "phi3_long"] {
+        let case = named(name);
+        let export = exported(&case.reader, name);
+        let restored = restore(&export.view, &Families::builtin(), &Architecture::Auto).expect("it comes back");
+        let config: Value = serde_json::from_slice(&restored.config).expect("JSON");
+        for (key, value) in case.json["config"]["rope_scaling"].as_object().expect("settings") {
+            let found = if key == "type" { config["rope_scaling"].get("rope_type") } else { None };
+            let found = found.unwrap_or(&config["rope_scaling"][key]);
+            assert_eq!(json!(found), *value, "{name}: {key}");
+        }
+    }
+}
+
+fn refused(name: &str, change: impl FnOnce(&mut Value)) -> String {
+    let mut model = llama_cpp::model(name);
+    change(&mut model.json);
+    let reader = open(&model);
+    let result = export(&reader, &Families::builtin(), &Architecture::Auto, Vec::new());
+    result.err().map(|error| error.to_string()).unwrap_or_default()
+}
+
+#[test]
+fn what_the_configuration_lacks_is_named() {
+    let without =
+        |key: &'static str| move |json: &mut Value| drop(json["config"].as_object_mut().map(|c| c.remove(key)));
+    let message = refused("mistral", without("num_attention_heads"));
+    assert_eq!(
+        message,
+        "E001: config.json has no 'num_attention_heads', which llama.cpp needs as llama.attention.head_count"
+    );
+    let message = refused("qwen2", without("num_attention_heads"));
+    assert_eq!(
+        message,
+        "E001: config.json has no 'num_attention_heads', which llama.cpp needs as qwen2.attention.head_count"
+    );
+}
+
+#[test]
+fn a_family_that_llama_cpp_does_not_have_is_refused() {
+    let vit: Value =
+        serde_json::from_slice(&std::fs::read(fixture("families/vit.json")).expect("it can be read")).expect("JSON");
+    let json = json!({
+        "config": vit["config"], "tensors": vit["tensors"], "dtype": "float32", "beside": {}, "card": "",
+    });
+    let reader = open(&Model { name: "vit".to_owned(), json });
+    let error = export(&reader, &Families::builtin(), &Architecture::Auto, Vec::new()).err().expect("no such models");
+    assert!(error.to_string().starts_with("E001: llama.cpp has no models of the family"), "{error}");
+}
+
+#[test]
+fn an_unknown_family_is_refused() {
+    let message = refused("llama", |json| {
+        json["config"] = json!({"model_type": "strange"});
+        json["tensors"] = json!({"a.weight": [3, 4]});
+    });
+    assert_eq!(message, "E001: llama.cpp needs to know the family, and apr does not know 'strange'");
+}
+
+#[test]
+fn layers_without_a_place_are_refused() {
+    let dense: Value =
+        serde_json::from_slice(&std::fs::read(fixture("families/qwen3_moe_dense.json")).expect("there")).expect("JSON");
+    let message = refused("qwen3_moe", |json| {
+        json["config"] = dense["config"].clone();
+        json["tensors"] = dense["tensors"].clone();
+    });
+    assert!(message.contains("llama.cpp's qwen3moe has no place for it"), "{message}");
+}
+
+#[test]
+fn a_missing_expert_is_noticed() {
+    let message = refused("mixtral", |json| {
+        let tensors = json["tensors"].as_object_mut().expect("tensors");
+        tensors.remove("model.layers.1.block_sparse_moe.experts.1.w2.weight").expect("it is there");
+    });
+    assert!(message.contains("has 2 experts, but llama.cpp needs all 3"), "{message}");
+}
+
+#[test]
+fn rows_without_a_token_are_cut() {
+    let case = named("gemma");
+    let tokens: Vec<String> = (0..90).map(|token| format!("t{token}")).collect();
+    let tokenizer = vec![KeyValue::new("tokenizer.ggml.tokens", tokens)];
+    let families = Families::builtin();
+    let GgufExport { view, losses, .. } =
+        export(&case.reader, &families, &Architecture::Auto, tokenizer).expect("it can be cut");
+    let position = view.tensors().iter().position(|info| info.name == "token_embd.weight").expect("embeddings");
+    assert_eq!(view.tensors()[position].shape.dims(), [90, 32]);
+    let source = case.reader.tensors().iter().position(|info| info.name == "model.embed_tokens.weight").expect("there");
+    assert!(read(&view, position) == read(&case.reader, source)[..90 * 32 * 4]);
+    assert_eq!(losses.len(), 1, "{losses:?}");
+
+    let tokens: Vec<String> = (0..110).map(|token| format!("t{token}")).collect();
+    let tokenizer = vec![KeyValue::new("tokenizer.ggml.tokens", tokens)];
+    let error = export(&case.reader, &families, &Architecture::Auto, tokenizer).err().expect("too few rows");
+    assert!(error.to_string().contains("the tokenizer has 110 tokens, but it has 101 rows"), "{error}");
+}
+
+#[test]
+fn nothing_is_misfit_in_what_was_exported() {
+    let families = Families::builtin();
+    for case in cases() {
+        let (name, export) = (&case.name, exported_with_tokens(&case));
+        let metadata = apr_llama::described(&AsGguf::new(&export.view), &families, &Architecture::Auto);
+        let metadata = metadata.unwrap_or_else(|| panic!("{name} is not described"));
+        let model = families.identify(export.view.tensors(), &metadata);
+        let model = model.unwrap_or_else(|| panic!("{name} is not identified"));
+        assert!(model.is_in_gguf_layout(), "{name}");
+        assert_eq!(model.mismatches(export.view.tensors()), [], "{name} as {}", model.family().name());
+
+        // Names alone may leave open what it is, but must not make anything look wrong.
+        let nothing = Metadata::new();
+        let guessed = families.identify(export.view.tensors(), &nothing);
+        let guessed = guessed.unwrap_or_else(|| panic!("{name} is not known by its names"));
+        assert_eq!(guessed.mismatches(export.view.tensors()), [], "{name} as {}", guessed.family().name());
+    }
+}
+
+/// A case whose configuration has these entries, too.
+fn with_config(name: &str, entries: &Value) -> Case {
+    let mut model = llama_cpp::model(name);
+    let config = model.json["config"].as_object_mut().expect("a configuration");
+    config.extend(entries.as_object().expect("entries").clone());
+    case(model)
+}
+
+#[test]
+fn numbers_that_llama_cpp_can_not_compute_with_are_refused() {
+    for (entries, expected) in [
+        (
+            json!({"rms_norm_eps": 1e300}),
+            "E001: config.json's 'rms_norm_eps' is 1e+300, so llama.attention.layer_norm_rms",
+        ),
+        (json!({"rms_norm_eps": 0}), "'rms_norm_eps' is 0, so"),
+        (json!({"rms_norm_eps": 1e-60}), "would be 0 in single precision"),
+        (json!({"rope_theta": 1e300}), "'rope_theta' is 1e+300, so llama.rope.freq_base would be inf"),
+        (json!({"rope_theta": -1.0}), "'rope_theta' is -1.0, so llama.rope.freq_base"),
+        (json!({"rope_theta": {}}), "'rope_theta' is {}"),
+        (
+            json!({"rope_scaling": {"type": "linear", "factor": -2.0}}),
+            "'rope_scaling.factor' is -2.0, so llama.rope.scal",
+        ),
+        (json!({"rope_scaling": {"type": "linear"}}), "'factor' has to be a number above 0"),
+        (json!({"rope_scaling": "x"}), "'rope_scaling' is \"x\""),
+        (json!({"rope_scaling": {"type": "longrope", "long_factor": [1.0]}}), "'long_factor' and 'short_factor'"),
+    ] {
+        let case = with_config("llama", &entries);
+        let error = export(&case.reader, &Families::builtin(), &Architecture::Auto, Vec::new());
+        let error = error.err().unwrap_or_else(|| panic!("{entries} is taken")).to_string();
+        assert!(error.contains(expected), "{entries}: {error}");
+    }
+    let short = json!({"rope_scaling": {"type": "longrope", "long_factor": [1.0], "short_factor": [1.0]}});
+    let case = with_config("phi3_long", &short);
+    let error = export(&case.reader, &Families::builtin(), &Architecture::Auto, Vec::new()).err().expect("refused");
+    assert!(error.to_string().contains("has 1 factor, but 8 dimensions"), "{error}");
+}
+
+#[test]
+fn positions_that_stay_unstretched_are_told() {
+    let lists = json!({"type": "longrope", "long_factor": [1.5, 2.0], "short_factor": [1.0, 1.0]});
+    for (name, rope, kind) in [
+        ("llama", json!({"type": "dynamic", "factor": 2.0}), "'dynamic'"),
+        ("llama", json!({"rope_type": "foo"}), "'foo'"),
+        ("llama", lists, "'longrope'"),
+        ("gemma", json!({"type": "linear", "factor": 2.0}), "'linear'"),
+    ] {
+        let case = with_config(name, &json!({"rope_scaling": rope, "max_position_embeddings": 2048}));
+        let GgufExport { losses, warnings, .. } = exported(&case.reader, name);
+        assert!(losses.iter().any(|loss| loss.name == "rope_scaling"), "{name} {kind}: {losses:?}");
+        let [warning] = &warnings[..] else { panic!("{name} {kind}: {warnings:?}") };
+        assert!(warning.contains(kind) && warning.contains("beyond 2048"), "{warning}");
+    }
+    for Case { name, reader, .. } in cases() {
+        let GgufExport { losses, warnings, .. } = exported(&reader, &name);
+        assert!(losses.iter().all(|loss| loss.name != "rope_scaling"), "{name}: {losses:?}");
+        assert!(warnings.iter().all(|warning| !warning.contains("rope_scaling")), "{name}: {warnings:?}");
+    }
+}
+
+#[test]
+fn another_activation_than_llama_cpps_is_told() {
+    for (name, key, told, computed) in [
+        ("llama", "hidden_act", "gelu", "silu"),
+        ("mixtral", "hidden_act", "relu", "silu"),
+        ("gemma2", "hidden_activation", "silu", "gelu_pytorch_tanh"),
+        ("bert", "hidden_act", "relu", "gelu"),
+        ("gpt2", "activation_function", "relu", "gelu_new"),
+        ("distilbert", "activation", "relu", "gelu"),
+        ("t5", "feed_forward_proj", "gelu", "relu"),
+        ("t5_gated", "feed_forward_proj", "gated-silu", "gated-gelu"),
+    ] {
+        let case = with_config(name, &json!({ key: told }));
+        let warnings = exported(&case.reader, name).warnings;
+        let expected = format!("'{key}' is '{told}', but llama.cpp computes '{computed}'");
+        assert!(warnings.iter().any(|warning| warning.contains(&expected)), "{name}: {warnings:?}");
+    }
+    for Case { name, reader, .. } in cases() {
+        let warnings = exported(&reader, &name).warnings;
+        assert!(warnings.iter().all(|warning| !warning.contains("computes '")), "{name}: {warnings:?}");
+    }
+    // One GELU is as good as another for llama.cpp.
+    let case = with_config("gemma", &json!({"hidden_act": "gelu", "hidden_activation": null}));
+    assert_eq!(exported(&case.reader, "gemma").warnings, Vec::<String>::new());
+}
+
+#[test]
+fn the_file_type_is_that_of_the_scheme_that_is_recorded() {
+    let case = named("llama");
+    let mut view = apr_view::View::new(&case.reader);
+    view.metadata_mut().set("quantization", json!({"type": "q4_k_s"}));
+    let export = export(&view, &Families::builtin(), &Architecture::Auto, Vec::new()).expect("it can be written");
+    let pairs = apr_gguf::key_values(export.view.metadata()).expect("pairs").expect("there");
+    assert_eq!(pairs.get("general.file_type").expect("a file type").as_u64(), Some(14));
+}
+
+#[test]
+fn one_value_a_layer_is_the_value_where_all_are_equal() {
+    let case = named("llama");
+    let mut export = exported(&case.reader, "llama");
+    let pairs = apr_gguf::key_values(export.view.metadata()).expect("pairs").expect("keys").to_vec();
+    let mut pairs: Vec<Value> = pairs.iter().map(KeyValue::to_json).collect();
+    let config = restore(&export.view, &Families::builtin(), &Architecture::Auto).expect("restored").config;
+    for pair in &mut pairs {
+        let key = pair["key"].as_str().expect("a key");
+        if ["head_count", "head_count_kv", "feed_forward_length"].iter().any(|end| key.ends_with(end)) {
+            *pair = json!({"key": key, "type": "array", "items": "u32", "value": [pair["value"], pair["value"]]});
+        }
+    }
+    export.view.metadata_mut().set("gguf", json!({ "kv": pairs }));
+    let again = restore(&export.view, &Families::builtin(), &Architecture::Auto).expect("restored").config;
+    assert_eq!(String::from_utf8(again), String::from_utf8(config));
+}

@@ -1,0 +1,3 @@
+//! Whole models.
+
+mod gguf;
