@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use apr::crypto::Unlock;
-use apr::{CheckpointReader, OpenOptions};
+use apr::{CheckpointReader, OpenOptions, Source};
 use apr_arch::{Families, Family, FamilyModel};
 use apr_io::{Interrupt, Sources, Threads, io_error};
 use apr_source::{Architecture, family_of};
@@ -39,6 +39,7 @@ pub(crate) struct Context {
     arch: Option<Arch>,
     arch_files: Vec<PathBuf>,
     families: OnceCell<Families>,
+    architecture: OnceCell<Architecture>,
 }
 
 impl Context {
@@ -66,6 +67,7 @@ impl Context {
             arch: args.arch.clone(),
             arch_files: args.arch_file.clone(),
             families: OnceCell::new(),
+            architecture: OnceCell::new(),
             config,
         })
     }
@@ -88,6 +90,7 @@ impl Context {
             arch: self.arch.clone(),
             arch_files: self.arch_files.clone(),
             families: OnceCell::new(),
+            architecture: OnceCell::new(),
         }
     }
 
@@ -125,6 +128,18 @@ impl Context {
                 Err(Failure::Usage(format!("there is no family '{named}'; try {}", names.join(", "))))
             }
         }
+    }
+
+    /// A model as jobs take it.
+    pub(crate) fn source<'a>(&'a self, reader: &'a dyn CheckpointReader, name: &'a str) -> Outcome<Source<'a>> {
+        let architecture = match self.architecture.get() {
+            Some(architecture) => architecture,
+            None => {
+                let found = self.architecture()?;
+                self.architecture.get_or_init(|| found)
+            }
+        };
+        Ok(Source { reader, name, families: self.families()?, architecture })
     }
 
     /// The family of a model.

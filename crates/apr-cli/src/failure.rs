@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
-use apr::{Code, DType, Error, Escaped, IoCause};
+use apr::{Code, DType, Error, Escaped, IoCause, JobError};
 use apr_ops::inline::ValidationError;
 use apr_quantize::QuantizationReport;
 use serde_json::json;
@@ -63,6 +63,19 @@ pub(crate) enum Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self::Model(error)
+    }
+}
+
+impl From<JobError> for Failure {
+    fn from(error: JobError) -> Self {
+        match error {
+            JobError::Model(error) => Self::Model(error),
+            JobError::Request(message) => Self::Usage(message),
+            JobError::Misfit { file, family, misfits } => Self::Misfit { file, family, misfits },
+            JobError::Unhealthy { file, error, unfit } => Self::Unhealthy { file, error, unfit },
+            JobError::Gate { failures, report } => Self::Gate { failures, report },
+            other => Self::General(other.to_string()),
+        }
     }
 }
 

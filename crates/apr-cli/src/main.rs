@@ -7,7 +7,6 @@ mod context;
 mod failure;
 mod human;
 mod model;
-mod output;
 mod printer;
 mod progress;
 mod revise;

@@ -94,14 +94,6 @@ fn described(reader: Box<dyn CheckpointReader>, context: &Context) -> Outcome<Bo
     Ok(describe(reader, context.families()?, &architecture))
 }
 
-/// Says that signatures and licence of a file are not those of another one that is made of it.
-pub(crate) fn warn_of_seals(reader: &dyn CheckpointReader, context: &Context) -> Outcome {
-    if reader.container().signed()?.is_some_and(|signed| signed.signatures.is_some() || signed.licence.is_some()) {
-        context.printer.warn("the source is signed, which holds for that file alone: the output is not");
-    }
-    Ok(())
-}
-
 /// Whether a model's tensors are encrypted, even if a key opens them.
 pub(crate) fn is_encrypted(reader: &dyn CheckpointReader) -> bool {
     reader.container().features().encrypted

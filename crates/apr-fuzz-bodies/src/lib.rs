@@ -8,7 +8,7 @@ mod packed;
 
 use apr_arch::Families;
 use apr_ops::convert::{ConvertOptions, plan};
-use apr_ops::import::{ImportOptions, prepare, restore};
+use apr_ops::import::{PrepareOptions, prepare, restore};
 use apr_ops::inline::ValidationConfig;
 use apr_ops::validate::{Level, ValidateOptions, ValidateReport, validate};
 use apr_registry::{CheckpointReader, DType, Limits, PlanOptions, Serial, Shape, apr2};
@@ -141,7 +141,7 @@ fn use_reader(reader: &dyn CheckpointReader) {
 
 /// Imports a checkpoint whatever it is like, and checks that its own names come back.
 fn import(reader: &dyn CheckpointReader, families: &Families) {
-    let options = ImportOptions { validation: ValidationConfig::relaxed(), ..ImportOptions::default() };
+    let options = PrepareOptions { validation: ValidationConfig::relaxed(), ..PrepareOptions::default() };
     let prepared = prepare(reader, families, &options).expect("companions can be read");
     let target = PlanOptions::new(&apr_registry::apr2::FORMAT, NAME);
     let Ok(conversion) = plan(&prepared.view, &ConvertOptions::default(), &target) else { return };

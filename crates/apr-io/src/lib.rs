@@ -9,7 +9,6 @@
 //! - [`StreamSink`] writes to standard output, a pipe or a device.
 //! - [`Spool`] is what a pipe is copied to.
 //! - [`open_model`] opens what a path names, with its neighbours where they belong to it.
-//! - [`apr_import`] and [`AprConverter`] run whole imports.
 //! - [`typed`] saves and loads models of serde types.
 //! - [`Threads`] runs a pass on several threads, in order and within a memory budget.
 
@@ -18,7 +17,6 @@ mod error;
 mod file;
 mod folder;
 mod identity;
-mod import;
 mod in_place;
 mod lock;
 mod mapped;
@@ -35,7 +33,6 @@ pub use atomic::{AtomicOutput, Target};
 pub use error::io_error;
 pub use file::FileSource;
 pub use folder::ModelFolder;
-pub use import::{AprConverter, apr_import};
 pub use lock::LockedFile;
 pub use mapped::MappedFile;
 pub use model::{is_index, is_manifest, open_model, open_model_with_companions};

@@ -5,7 +5,7 @@
 //! use apr_registry::{Limits, PlanOptions, Serial};
 //! use apr_arch::Families;
 //! use apr_ops::convert::{ConvertOptions, plan};
-//! use apr_ops::import::{ImportOptions, prepare};
+//! use apr_ops::import::{PrepareOptions, prepare};
 //!
 //! let header = br#"{"layer_norm.weight":{"dtype":"F32","shape":[8],"data_offsets":[0,32]}}"#;
 //! let mut file = (header.len() as u64).to_le_bytes().to_vec();
@@ -14,7 +14,7 @@
 //! let model = apr_registry::open(file, "model.safetensors", &Limits::default())?;
 //!
 //! let families = Families::builtin();
-//! let prepared = prepare(&*model, &families, &ImportOptions::default())?;
+//! let prepared = prepare(&*model, &families, &PrepareOptions::default())?;
 //! let target = PlanOptions::new(&apr_registry::apr2::FORMAT, "model.apr");
 //! let conversion = plan(&prepared.view, &ConvertOptions::default(), &target)?.validated_by(prepared.validator);
 //! let mut imported = Vec::new();
@@ -38,9 +38,9 @@ use crate::convert::ConvertError;
 use crate::inline::{Claim, InlineValidator, Reason, ValidationConfig, ValidationError};
 use crate::physics::Level;
 
-/// How to import (seed 001 §13.7).
+/// How a checkpoint is prepared.
 #[derive(Debug, Clone, Default)]
-pub struct ImportOptions {
+pub struct PrepareOptions {
     /// The family, which gives names, shapes and ranges.
     pub architecture: Architecture,
     /// What is checked on the way.
@@ -182,7 +182,7 @@ impl From<ConvertError> for ImportError {
 pub fn prepare<'a>(
     reader: &'a dyn CheckpointReader,
     families: &Families,
-    options: &ImportOptions,
+    options: &PrepareOptions,
 ) -> Result<Prepared<'a>> {
     // GGUF files tell family and hyperparameters under keys of their own.
     let described = described(reader, families, &options.architecture);
@@ -264,7 +264,7 @@ fn unknown_architecture(reader: &dyn CheckpointReader) -> Option<ValidationError
     })
 }
 
-fn of_family<'a>(reader: &'a dyn CheckpointReader, model: &FamilyModel<'_>, options: &ImportOptions) -> Prepared<'a> {
+fn of_family<'a>(reader: &'a dyn CheckpointReader, model: &FamilyModel<'_>, options: &PrepareOptions) -> Prepared<'a> {
     let validation = options.validation;
     let view = canonical(reader, model);
     let mismatches = if validation.structure { model.mismatches(reader.tensors()) } else { Vec::new() };
@@ -359,7 +359,7 @@ fn of_no_family(reader: &dyn CheckpointReader, validation: ValidationConfig) -> 
 fn learn_from_companions(
     reader: &dyn CheckpointReader,
     prepared: &mut Prepared<'_>,
-    options: &ImportOptions,
+    options: &PrepareOptions,
 ) -> Result<()> {
     let Learnt { metadata, tensors, warnings } = learn_from(reader)?;
     let answered = |warning: &String| options.license.is_some() && warning == NO_LICENSE;

@@ -13,6 +13,7 @@ pub mod import;
 pub mod inline;
 pub mod inspect;
 mod integrity;
+pub mod job;
 pub mod lint;
 pub mod physics;
 pub mod sarif;

@@ -67,8 +67,8 @@ impl PlanOptions {
         ];
         if let Some((what, _, has)) = wanted.into_iter().find(|(_, wanted, has)| *wanted && !has(target)) {
             let others = targets().filter(|format| format.target.as_ref().is_some_and(has));
-            let others = others.map(|format| format.name).collect::<Vec<_>>().join(", ");
-            let message = format!("{what} for {others} output only, not for {}", self.format.name);
+            let others = others.map(output_name).collect::<Vec<_>>().join(", ");
+            let message = format!("{what} for {others} output only, not for {}", output_name(self.format));
             return Err(Error::format(message));
         }
         match (target.alignments, self.alignment) {
@@ -80,6 +80,12 @@ impl PlanOptions {
             _ => Ok(()),
         }
     }
+}
+
+/// What people call output of a format: by its extension, where that tells the format.
+fn output_name(format: &'static Format) -> String {
+    let extension = format.target.and_then(|target| target.extensions.first().copied());
+    extension.map_or_else(|| format.name.to_owned(), |extension| format!(".{extension}"))
 }
 
 /// The formats that are written.
@@ -143,7 +149,7 @@ mod tests {
         let odd = PlanOptions { alignment: Some(16), ..PlanOptions::new(&apr2::FORMAT, "model.apr") };
         let read_only = PlanOptions::new(&apr_pytorch::ZIP, "model.zip");
         let cases = [
-            (sharded, "--shard-size works for APR2, safetensors, GGUF output"),
+            (sharded, "--shard-size works for .apr, .safetensors, .gguf output"),
             (odd, "aligned to 32 or 64 bytes"),
             (read_only, "does not write"),
         ];

@@ -14,15 +14,33 @@
 //! ```
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "native")]
+mod convert;
+#[cfg(feature = "native")]
+mod import;
+#[cfg(feature = "native")]
+mod output;
+
 pub use apr_arch as arch;
 pub use apr_core::Progress;
 #[cfg(feature = "native")]
 pub use apr_io as io;
 pub use apr_llama as llama;
 pub use apr_ops as ops;
+pub use apr_ops::job::{Job, JobError, JobReport, Planned, Quantize, Source, Weights};
 pub use apr_quantize as quantize;
+pub use apr_quantize::Scheme;
+#[cfg(feature = "compression")]
+pub use apr_registry::codec::Choice as Compression;
 pub use apr_registry::*;
 pub use apr_source as source;
+pub use apr_source::Architecture;
 pub use apr_tokenizer as tokenizer;
 pub use apr_view as view;
 pub use apr_watermark as watermark;
+#[cfg(feature = "native")]
+pub use convert::{Convert, convert, title};
+#[cfg(feature = "native")]
+pub use import::{AprConverter, ImportOptions, apr_import};
+#[cfg(feature = "native")]
+pub use output::Output;

@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use apr::apr2::{Apr2Reader, Changes};
 use apr::gguf::KeyValue;
-use apr::{CheckpointReader, Error, Escaped, Metadata, PlanOptions, keys};
+use apr::{CheckpointReader, Error, Escaped, Job, Metadata, Output, PlanOptions, keys};
 use apr_io::io_error;
-use apr_ops::convert::{ConvertError, ConvertOptions, plan};
 use apr_view::{View, parse_filter};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -230,7 +229,7 @@ fn rewrite(
     is_dropped: &dyn Fn(&str) -> bool,
     context: &Context,
 ) -> Outcome {
-    let mut sink = file.output(args.output.as_deref(), args.force, context)?;
+    let sink = file.output(args.output.as_deref(), args.force, context)?;
     let reader = &file.reader;
     let mut view = View::new(reader);
     if let Some(metadata) = &changes.metadata {
@@ -248,14 +247,12 @@ fn rewrite(
     let name = output.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut target = PlanOptions::new(&apr::apr2::FORMAT, name);
     target.alignment = u32::try_from(reader.header().flags.alignment()).ok();
-    let conversion = plan(&view, &ConvertOptions::default(), &target)?;
-    let bar = Bar::new(&context.printer, conversion.report().bytes_in);
-    conversion.run(&view, &mut sink, &context.pipeline()?, &bar).map_err(|error| match error {
-        ConvertError::Model(error) => Failure::Model(error),
-        other => Failure::General(other.to_string()),
-    })?;
-    context.sources.check_unchanged()?;
-    Ok(sink.commit()?)
+    let source = args.model.display().to_string();
+    Job::copy(target).plan(&context.source(&view, &source)?, |planned| {
+        let bar = Bar::new(&context.printer, planned.report().bytes_in);
+        Output::from(sink).write(planned, &context.sources, &context.pipeline()?, &bar)?;
+        Ok(())
+    })
 }
 
 fn render(out: &mut dyn Write, report: &EditReport) -> io::Result<()> {

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use apr::Error;
+use apr::{Error, Job, Output};
+use apr_ops::inline::ValidationConfig;
 
-use super::convert::{self, Request};
-use super::quantize::Wanted;
-use crate::args::{ContainerArgs, DecryptArgs, EncryptArgs, QuantizeOptions, WriteArgs};
+use super::convert::{self, Destination, contain};
+use crate::args::{ContainerArgs, DecryptArgs, EncryptArgs};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::{Outcome, model};
@@ -25,7 +25,7 @@ pub(super) fn encrypt(args: &EncryptArgs, context: &Context) -> Outcome {
         encrypt_metadata: args.encrypt_metadata,
         ..ContainerArgs::default()
     };
-    rewrite(&args.model, &args.output, args.force, container, context)
+    rewrite(&args.model, &args.output, args.force, &container, context)
 }
 
 /// Writes a copy that is not encrypted.
@@ -35,30 +35,11 @@ pub(super) fn decrypt(args: &DecryptArgs, context: &Context) -> Outcome {
         return Err(Error::format("the model is not encrypted").in_file(args.model.display()).into());
     }
     drop(opened);
-    rewrite(&args.model, &args.output, args.force, ContainerArgs::default(), context)
+    rewrite(&args.model, &args.output, args.force, &ContainerArgs::default(), context)
 }
 
-fn rewrite(model: &Path, output: &Path, force: bool, container: ContainerArgs, context: &Context) -> Outcome {
-    let write = WriteArgs {
-        output: Some(output.to_path_buf()),
-        force,
-        relaxed: false,
-        precision: None,
-        dry_run: false,
-        container,
-    };
-    let wanted = Wanted { scheme: None, dequantize: None, precision: None, options: &QuantizeOptions::default() };
-    let request = Request {
-        model,
-        prefix: None,
-        format: Some(&apr::apr2::FORMAT),
-        write: &write,
-        shard_size: None,
-        align: None,
-        wanted,
-        streaming: false,
-        judged: false,
-        changes: None,
-    };
-    convert::run(&request, context)
+fn rewrite(model: &Path, output: &Path, replace: bool, container: &ContainerArgs, context: &Context) -> Outcome {
+    let target = contain(Output::layout(&apr::apr2::FORMAT, Some(output)), container, context)?;
+    let job = Job { validation: ValidationConfig::off(), opens: true, ..Job::new(target) };
+    convert::run(job, model, Destination::at(output, replace), context)
 }

@@ -2,44 +2,26 @@
 
 use std::path::Path;
 
-use apr::{CheckpointReader, PlanOptions};
-use apr_ops::convert::ConvertOptions;
-use apr_ops::import::Prepared;
-use apr_ops::inline::{InlineValidator, ValidationConfig};
-use apr_view::View;
+use apr::{CheckpointReader, Job, Output, PlanOptions};
 
-use super::convert::{self, Job, Request, write};
-use super::quantize::Wanted;
-use crate::args::{ContainerArgs, JoinArgs, QuantizeOptions, ShardArgs, WriteArgs};
+use super::convert::{self, Destination, layout, write};
+use crate::args::{JoinArgs, ShardArgs};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::model::Model;
-use crate::output::Output;
 use crate::{Outcome, model};
 
 /// Cuts a model into shards. One of another format is converted on the way, as `convert` does.
 pub(super) fn shard(args: &ShardArgs, context: &Context) -> Outcome {
-    let write_args = write_args(&args.output, args.force, args.dry_run);
+    let to = Destination { dry_run: args.dry_run, ..Destination::at(&args.output, args.force) };
     let model = model::open(&args.model, context)?;
     if model.reader.format() == &apr::apr2::FORMAT {
         let target = PlanOptions { shard_size: Some(args.size), ..as_it_is(&*model.reader, &args.output) };
-        return copy(&model, &write_args, &target, context);
+        return copy(&model, target, to, context);
     }
     drop(model);
-    let options = QuantizeOptions::default();
-    let request = Request {
-        model: &args.model,
-        prefix: None,
-        format: Some(&apr::apr2::FORMAT),
-        write: &write_args,
-        shard_size: Some(args.size),
-        align: None,
-        streaming: false,
-        wanted: Wanted { scheme: None, dequantize: None, precision: None, options: &options },
-        judged: true,
-        changes: None,
-    };
-    convert::run(&request, context)
+    let target = layout(Output::layout(&apr::apr2::FORMAT, Some(&args.output)), None, Some(args.size))?;
+    convert::run(Job::new(target), &args.model, to, context)
 }
 
 /// Puts shards together.
@@ -53,7 +35,7 @@ pub(super) fn join(args: &JoinArgs, context: &Context) -> Outcome {
     }
     check_output(&model, &args.manifest, &args.output)?;
     let target = as_it_is(&*model.reader, &args.output);
-    copy(&model, &write_args(&args.output, args.force, false), &target, context)
+    copy(&model, target, Destination::at(&args.output, args.force), context)
 }
 
 /// The output may take the manifest's place, but not a shard's: the manifest would then name a file that is gone.
@@ -66,42 +48,22 @@ fn check_output(model: &Model, manifest: &Path, output: &Path) -> Outcome {
     }
 }
 
-fn write_args(output: &Path, force: bool, dry_run: bool) -> WriteArgs {
-    WriteArgs {
-        output: Some(output.into()),
-        force,
-        relaxed: false,
-        precision: None,
-        dry_run,
-        container: ContainerArgs::default(),
-    }
-}
-
 /// A layout that is the model's own, so that what was one file becomes that file again.
 fn as_it_is(reader: &dyn CheckpointReader, output: &Path) -> PlanOptions {
     let features = reader.container().features();
     PlanOptions {
         alignment: features.alignment.and_then(|alignment| alignment.try_into().ok()),
         streaming: features.streaming,
-        ..Output::plan_options(&apr::apr2::FORMAT, Some(output))
+        ..Output::layout(&apr::apr2::FORMAT, Some(output))
     }
 }
 
 /// Writes a model without changing anything about it.
-fn copy(model: &Model, args: &WriteArgs, target: &PlanOptions, context: &Context) -> Outcome {
+fn copy(model: &Model, target: PlanOptions, to: Destination<'_>, context: &Context) -> Outcome {
     if model::is_encrypted(&*model.reader) {
         let message = "the model is encrypted, and its parts would not be; `apr decrypt` it first, or convert it with \
                        --shard-size and --recipient or --encrypt";
         return Err(Failure::General(format!("{}: {message}", model.name)));
     }
-    model::warn_of_seals(&*model.reader, context)?;
-    let prepared = Prepared {
-        view: View::new(&*model.reader),
-        validator: InlineValidator::new(ValidationConfig::off()),
-        family: None,
-        misfits: Vec::new(),
-        warnings: Vec::new(),
-    };
-    let options = ConvertOptions::default();
-    write(Job { prepared, name: &model.name, args, target, losses: Vec::new(), options, changes: Vec::new() }, context)
+    write(&Job::copy(target), model, to, Vec::new(), context)
 }

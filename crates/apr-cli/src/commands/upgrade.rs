@@ -1,42 +1,23 @@
 //! `apr upgrade`: the conversion of older APR files, and what it changes.
 
-use apr::{CheckpointReader, Error};
+use apr::{CheckpointReader, Error, Job, Output};
 use apr_core::counted;
+use apr_ops::inline::ValidationConfig;
 use serde_json::Value;
 
-use super::convert::{self, Request};
-use super::quantize::Wanted;
-use crate::Outcome;
-use crate::args::{ContainerArgs, QuantizeOptions, UpgradeArgs, WriteArgs};
+use super::convert::{Destination, write};
+use crate::args::UpgradeArgs;
 use crate::context::Context;
+use crate::{Outcome, model};
 
 /// Writes an older file as an `.apr` file of today. What is wrong with the model was wrong before: it is reported
 /// and recorded, and does not end the upgrade.
 pub(super) fn run(args: &UpgradeArgs, context: &Context) -> Outcome {
-    let write = WriteArgs {
-        output: Some(args.new.clone()),
-        force: args.force,
-        relaxed: true,
-        precision: None,
-        dry_run: false,
-        container: ContainerArgs::default(),
-    };
-    let options = QuantizeOptions::default();
-    convert::run(
-        &Request {
-            model: &args.old,
-            prefix: None,
-            format: Some(&apr::apr2::FORMAT),
-            write: &write,
-            shard_size: None,
-            align: None,
-            wanted: Wanted { scheme: None, dequantize: None, precision: None, options: &options },
-            streaming: false,
-            judged: true,
-            changes: Some(changes),
-        },
-        context,
-    )
+    let model = model::open(&args.old, context)?;
+    let changes = changes(&*model.reader).map_err(|error| error.in_file(&model.name))?;
+    let target = Output::layout(&apr::apr2::FORMAT, Some(&args.new));
+    let job = Job { validation: ValidationConfig::relaxed(), ..Job::new(target) };
+    write(&job, &model, Destination::at(&args.new, args.force), changes, context)
 }
 
 /// What an upgrade does to a file.

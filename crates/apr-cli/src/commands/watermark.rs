@@ -4,22 +4,19 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-use apr::{CheckpointReader, Convention, Escaped, Format, Loss};
+use apr::{CheckpointReader, Escaped, Job, Loss, Output};
 use apr_core::{counted, grouped};
 use apr_io::io_error;
 use apr_llama::{is_in_gguf_layout, restore as hugging_face_layout};
-use apr_ops::convert::{ConvertError, ConvertOptions, plan};
-use apr_ops::import::{Foreign, ImportOptions, Prepared, prepare, restore};
 use apr_ops::inline::ValidationConfig;
 use apr_view::View;
 use apr_watermark::{Carriers, DetectReport, EmbedReport, MarkKey, Marked, detect as find};
 use serde::Serialize;
 
-use super::convert::{holds_tokenizer, target_format};
+use super::convert::{open_for, show_warnings, target_format};
 use crate::args::{DetectArgs, EmbedArgs, WatermarkAction};
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::output::Output;
 use crate::printer::{BAD, BOLD, DIM, GOOD};
 use crate::progress::Bar;
 use crate::{Outcome, human, model, signals};
@@ -48,11 +45,8 @@ struct MarkReport<'a> {
 fn embed(args: &EmbedArgs, context: &Context) -> Outcome {
     let key = read_key(context)?;
     let format = target_format(args.format, Some(&args.output))?;
-    let target = Output::plan_options(format, Some(&args.output));
-    let model = match format {
-        format if holds_tokenizer(format) => model::open_with_companions(&args.model, context)?,
-        _ => model::open(&args.model, context)?,
-    };
+    let target = Output::layout(format, Some(&args.output));
+    let model = open_for(format, &args.model, context)?;
     if is_in_gguf_layout(&*model.reader) {
         let message = "llama.cpp's files have rows in another order and weights that are mostly quantized; mark the model \
                        that they were made of. `apr watermark detect` finds its mark in them";
@@ -66,38 +60,22 @@ fn embed(args: &EmbedArgs, context: &Context) -> Outcome {
     drop(bar);
     let marked = Marked::new(&*model.reader, &carriers, &key, &args.id, args.strength)?;
 
-    let Foreign { prepared, dtypes, losses } = prepared(&marked, format, context)?;
-    let targets = dtypes.into_iter().map(|dtype| dtype.map(Into::into)).collect();
-    let options = ConvertOptions { targets, ..ConvertOptions::default() };
-    let conversion = plan(&prepared.view, &options, &target)?.after_losing(losses);
-    let warnings = conversion.report().warnings.iter().chain(&prepared.warnings);
-    warnings.for_each(|warning| context.printer.warn(warning));
-    let mut output = Output::create(&args.output, &target, &conversion.report().files, args.force, context)?;
-    let bar = Bar::new(&context.printer, conversion.report().bytes_in);
-    let written = conversion.run(&prepared.view, output.sink(), &pipeline, &bar).map_err(|error| match error {
-        ConvertError::Model(error) => error.into(),
-        other => Failure::General(other.to_string()),
+    let job = Job { validation: ValidationConfig::integrity(), ..Job::new(target) };
+    let source = context.source(&marked, &model.name)?;
+    let (written, aside) = job.plan(&source, |planned| {
+        show_warnings(&planned, context);
+        let (layout, files) = (planned.layout(), planned.report().files.clone());
+        let output = Output::create(&args.output, layout, &files, args.force, &context.interrupt)?;
+        let aside = output.is_stream();
+        let bar = Bar::new(&context.printer, planned.report().bytes_in);
+        let written = output.write(planned, &context.sources, &pipeline, &bar)?;
+        Ok::<_, Failure>((written.conversion, aside))
     })?;
-    let aside = output.is_stream();
-    output.commit(context)?;
-    drop(bar);
 
     let report =
         MarkReport { model: &model.name, mark: marked.report(), bytes_out: written.bytes_out, losses: &written.losses };
     let summary = |out: &mut dyn Write, report: &MarkReport<'_>| render_mark(out, report, &args.output);
     if aside { context.printer.report_aside(&report, summary) } else { context.printer.report(&report, summary) }
-}
-
-/// The marked model as its target format has it.
-fn prepared<'a>(marked: &'a Marked<'_>, format: &'static Format, context: &Context) -> Outcome<Foreign<'a>> {
-    let (families, architecture, validation) =
-        (context.families()?, context.architecture()?, ValidationConfig::integrity());
-    if format.convention != Convention::Canonical {
-        return Ok(restore(marked, families, &architecture, format, validation)?);
-    }
-    let options = ImportOptions { architecture, validation, license: None };
-    let prepared: Prepared<'_> = prepare(marked, families, &options)?;
-    Ok(Foreign { prepared, dtypes: Vec::new(), losses: Vec::new() })
 }
 
 fn detect(args: &DetectArgs, context: &Context) -> Outcome {

@@ -2,7 +2,7 @@
 
 use apr_arch::Families;
 use apr_llama::{export, restore};
-use apr_ops::import::{ImportOptions, Prepared, prepare};
+use apr_ops::import::{PrepareOptions, Prepared, prepare};
 use apr_registry::{CheckpointReader, FolderCheckpoint, Limits, open_folder};
 use apr_source::Architecture;
 use apr_testkit::llama_cpp::{self, AsGguf, Model};
@@ -26,7 +26,7 @@ fn imports_keep_the_layout_and_lead_back() {
         let export = export(&reader, &families, &Architecture::Auto, llama_cpp::tokenizer(&model.json));
         let export = export.unwrap_or_else(|error| panic!("{name}: {error}"));
         let file = AsGguf::new(&export.view);
-        let prepared = prepare(&file, &families, &ImportOptions::default());
+        let prepared = prepare(&file, &families, &PrepareOptions::default());
         let Prepared { view: imported, misfits, family, .. } =
             prepared.unwrap_or_else(|error| panic!("{name}: {error}"));
         assert!(misfits.is_empty(), "{name}: {misfits:?}");
@@ -58,7 +58,7 @@ fn imports_from_hugging_face_are_exported_alike() {
         let (name, reader) = (&model.name, open(&model));
         let direct = export(&reader, &families, &Architecture::Auto, Vec::new());
         let direct = direct.unwrap_or_else(|error| panic!("{name}: {error}"));
-        let imported = prepare(&reader, &families, &ImportOptions::default()).expect("a model").view;
+        let imported = prepare(&reader, &families, &PrepareOptions::default()).expect("a model").view;
         let detour = apr_llama::export(&imported, &families, &Architecture::Auto, Vec::new());
         let detour = detour.unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(detour.view.tensors(), direct.view.tensors(), "{name}");

@@ -2,11 +2,9 @@
 
 use std::io::{self, Write};
 
-use apr::{DType, Escaped, Loss};
+use apr::{DType, Escaped, JobReport, Loss};
 use apr_core::counted;
 use apr_ops::convert::ConvertReport;
-use apr_ops::import::FamilyNote;
-use apr_ops::inline::ValidationError;
 use apr_ops::physics::Level;
 use apr_quantize::{Quality, TensorQuality, TypeQuality};
 use serde::Serialize;
@@ -19,17 +17,15 @@ use crate::printer::{BAD, BOLD, DIM, GOOD, ODD};
 #[derive(Serialize)]
 pub(super) struct WriteReport {
     #[serde(flatten)]
-    pub(super) conversion: ConvertReport,
-    pub(super) family: Option<FamilyNote>,
-    pub(super) misfits: Vec<ValidationError>,
+    pub(super) job: JobReport,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) changes: Vec<String>,
 }
 
 pub(super) fn render_family(out: &mut dyn Write, report: &WriteReport) -> io::Result<()> {
-    let Some(family) = &report.family else {
+    let Some(family) = &report.job.family else {
         // What an export writes was judged when it came in.
-        let judged = report.conversion.validation.is_some();
+        let judged = report.job.conversion.validation.is_some();
         return if judged {
             writeln!(out, "  unknown family, names as they are (--arch NAME gives one)")
         } else {
@@ -45,14 +41,14 @@ pub(super) fn render_family(out: &mut dyn Write, report: &WriteReport) -> io::Re
 }
 
 pub(super) fn render_validation(out: &mut dyn Write, report: &WriteReport) -> io::Result<()> {
-    let Some(validation) = &report.conversion.validation else { return Ok(()) };
+    let Some(validation) = &report.job.conversion.validation else { return Ok(()) };
     let checked = counted(validation.checked as u64, "tensor");
-    let errors = validation.errors.len() + report.misfits.len();
+    let errors = validation.errors.len() + report.job.misfits.len();
     let (style, verdict) = match (errors, validation.warnings.len()) {
-        (0, 0) if validation.checked == 0 && !report.conversion.tensors.is_empty() => {
+        (0, 0) if validation.checked == 0 && !report.job.conversion.tensors.is_empty() => {
             (GOOD, "compressed tensors taken over as they are, digests checked".to_owned())
         }
-        (0, 0) if report.family.is_none() => {
+        (0, 0) if report.job.family.is_none() => {
             (GOOD, format!("{checked} without NaN or infinity; shapes were not checked"))
         }
         (0, 0) => (GOOD, format!("{checked} healthy")),

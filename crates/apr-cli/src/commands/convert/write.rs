@@ -1,95 +1,90 @@
-//! Writing what was prepared, and telling about it.
+//! Doing a job, and telling about it.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
+use std::path::Path;
 
-use apr::{Escaped, Loss, PlanOptions};
-use apr_ops::convert::{ConvertError, ConvertOptions, plan};
-use apr_ops::import::Prepared;
+use apr::{Escaped, Job, Output, Planned};
 
 use super::SHOWN;
 use super::render::{WriteReport, render, render_family, render_plan, render_validation};
 use crate::args::WriteArgs;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::output::Output;
+use crate::model::Model;
 use crate::printer::BOLD;
 use crate::progress::Bar;
 use crate::{Outcome, human, signals};
 
-/// What is to be written.
-pub(crate) struct Job<'a> {
-    pub(crate) prepared: Prepared<'a>,
-    /// The source, as the user wrote it.
-    pub(crate) name: &'a str,
-    pub(crate) args: &'a WriteArgs,
-    pub(crate) target: &'a PlanOptions,
-    /// What the target has no place for.
-    pub(crate) losses: Vec<Loss>,
-    /// What happens to the tensors.
-    pub(crate) options: ConvertOptions,
-    /// What the conversion does to the source, where the report is to tell.
-    pub(crate) changes: Vec<String>,
+/// Where the output goes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Destination<'a> {
+    pub(crate) output: Option<&'a Path>,
+    /// Replace what is there.
+    pub(crate) replace: bool,
+    /// Write nothing, and tell what would be written.
+    pub(crate) dry_run: bool,
 }
 
-/// Writes it, or with `--dry-run` tells what would be written.
-pub(crate) fn write(job: Job<'_>, context: &Context) -> Outcome {
-    let Job { prepared, name, args, target, losses, mut options, changes } = job;
-    // With --force the gate only tells.
-    let gate = options.gate;
-    options.gate = gate.filter(|_| !args.force);
-    let Prepared { view, validator, family, misfits, warnings } = prepared;
-    if validator.config().stop && !misfits.is_empty() && !args.dry_run {
-        let family = family.map(|family| family.title);
-        return Err(Failure::Misfit { file: name.to_owned(), family, misfits });
+impl<'a> Destination<'a> {
+    /// A path; what is there is replaced if `replace`.
+    pub(crate) fn at(output: &'a Path, replace: bool) -> Self {
+        Self { output: Some(output), replace, dry_run: false }
     }
-    let conversion = plan(&view, &options, target)?.validated_by(validator);
-    let conversion = conversion.after_losing(losses).after_warning(warnings);
-    conversion.report().warnings.iter().for_each(|warning| context.printer.warn(warning));
+
+    pub(crate) fn of(args: &'a WriteArgs) -> Self {
+        Self { output: args.output.as_deref(), replace: args.force, dry_run: args.dry_run }
+    }
+}
+
+/// Does a job, or with `--dry-run` tells what would be written. `changes` is what it does to the source, where the report is
+/// to tell that.
+pub(crate) fn write(job: &Job, model: &Model, to: Destination<'_>, changes: Vec<String>, context: &Context) -> Outcome {
+    let source = context.source(&*model.reader, &model.name)?;
+    job.plan(&source, |planned| {
+        let Some(path) = to.output.filter(|_| !to.dry_run) else {
+            show_warnings(&planned, context);
+            return context.printer.report(planned.report(), render_plan);
+        };
+        planned.check()?;
+        let told = show_warnings(&planned, context);
+        signals::stop_cleanly(&context.interrupt)?;
+        if Output::is_stdout(path) && std::io::stdout().is_terminal() {
+            return Err(Failure::Usage("a model would garble the terminal; redirect standard output".to_owned()));
+        }
+        let (layout, files) = (planned.layout(), planned.report().files.clone());
+        let output = Output::create(path, layout, &files, to.replace, &context.interrupt)?;
+        let aside = output.is_stream();
+        let bar = Bar::new(&context.printer, planned.report().bytes_in);
+        let job = output.write(planned, &context.sources, &context.pipeline()?, &bar)?;
+        let seconds = bar.elapsed().as_secs_f64();
+        drop(bar);
+
+        job.conversion.warnings.iter().skip(told).for_each(|warning| context.printer.warn(warning));
+        context.printer.detail(&format!(
+            "wrote {} in {seconds:.3} s, {:.2} GB/s",
+            human::bytes(job.conversion.bytes_out),
+            job.conversion.bytes_out as f64 / seconds / 1e9
+        ));
+        let report = WriteReport { job, changes };
+        let summary = |out: &mut dyn Write, report: &WriteReport| {
+            let target = path.display().to_string();
+            writeln!(out, "{BOLD}{}{BOLD:#} -> {BOLD}{}{BOLD:#}", Escaped(&model.name), Escaped(&target))?;
+            report.changes.iter().try_for_each(|change| writeln!(out, "  {}", Escaped(change)))?;
+            render(out, &report.job.conversion)?;
+            render_family(out, report)?;
+            render_validation(out, report)
+        };
+        if aside { context.printer.report_aside(&report, summary) } else { context.printer.report(&report, summary) }
+    })
+}
+
+/// Shows what is odd about a job before it begins; returns how many warnings of its report that were.
+pub(crate) fn show_warnings(planned: &Planned<'_>, context: &Context) -> usize {
+    let (warnings, misfits) = (&planned.report().warnings, planned.misfits());
+    warnings.iter().for_each(|warning| context.printer.warn(warning));
     misfits.iter().take(SHOWN).for_each(|misfit| context.printer.warn(&misfit.to_string()));
     if misfits.len() > SHOWN {
         context.printer.warn(&format!("and {} more; --json lists them all", misfits.len() - SHOWN));
     }
-    let Some(path) = args.output.as_ref().filter(|_| !args.dry_run) else {
-        return context.printer.report(conversion.report(), render_plan);
-    };
-
-    signals::stop_cleanly(&context.interrupt)?;
-    let mut output = Output::create(path, target, &conversion.report().files, args.force, context)?;
-    let aside = output.is_stream();
-    let bar = Bar::new(&context.printer, conversion.report().bytes_in);
-    let report = conversion.run(&view, output.sink(), &context.pipeline()?, &bar);
-    // What was read in two states may look damaged.
-    context.sources.check_unchanged()?;
-    let report = report.map_err(|error| match error {
-        ConvertError::Model(error) => error.into(),
-        ConvertError::Invalid(error) => {
-            Failure::Unhealthy { file: name.to_owned(), error: Box::new(error), unfit: None }
-        }
-        ConvertError::Unfit { error, dtype } => {
-            Failure::Unhealthy { file: name.to_owned(), error: Box::new(error), unfit: Some(dtype) }
-        }
-        ConvertError::Gate { failures, report } => Failure::Gate { failures, report },
-    })?;
-    if let (Some(gate), Some(quantization)) = (gate, &report.quantization) {
-        gate.failures(quantization).iter().for_each(|failure| context.printer.warn(failure));
-    }
-    output.commit(context)?;
-    let seconds = bar.elapsed().as_secs_f64();
-    drop(bar);
-
-    context.printer.detail(&format!(
-        "wrote {} in {seconds:.3} s, {:.2} GB/s",
-        human::bytes(report.bytes_out),
-        report.bytes_out as f64 / seconds / 1e9
-    ));
-    let report = WriteReport { family, misfits, changes, conversion: report };
-    let summary = |out: &mut dyn Write, report: &WriteReport| {
-        let target = path.display().to_string();
-        writeln!(out, "{BOLD}{}{BOLD:#} -> {BOLD}{}{BOLD:#}", Escaped(name), Escaped(&target))?;
-        report.changes.iter().try_for_each(|change| writeln!(out, "  {}", Escaped(change)))?;
-        render(out, &report.conversion)?;
-        render_family(out, report)?;
-        render_validation(out, report)
-    };
-    if aside { context.printer.report_aside(&report, summary) } else { context.printer.report(&report, summary) }
+    warnings.len()
 }

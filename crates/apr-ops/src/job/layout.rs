@@ -1,0 +1,110 @@
+//! A model under the names and in the layout of its target.
+
+use apr_quantize::place;
+use apr_registry::{Convention, PlanOptions, QuantizedTypes};
+use apr_view::{Unpacked, View};
+
+use super::planned::Parts;
+use super::{Job, JobError, Planned, Source};
+use crate::convert::ConvertOptions;
+use crate::import::{Foreign, PrepareOptions, prepare, restore};
+use crate::inline::{InlineValidator, ValidationConfig};
+
+/// The key of what people call the model.
+const NAME: &str = "model_name";
+
+impl Job {
+    /// Plans a copy.
+    pub(super) fn plan_copy<R, E: From<JobError>>(
+        &self,
+        view: &View<'_>,
+        source: &Source<'_>,
+        then: impl FnOnce(Planned<'_>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        let parts = Parts {
+            options: ConvertOptions { decompress: self.weights.decompress, ..ConvertOptions::default() },
+            losses: Vec::new(),
+            validator: InlineValidator::new(self.validation),
+            family: None,
+            misfits: Vec::new(),
+            warnings: Vec::new(),
+        };
+        then(Planned::new(self, source, view, parts)?)
+    }
+
+    /// Plans a file of the native container: canonical names, and what the companions say.
+    pub(super) fn plan_canonical<R, E: From<JobError>>(
+        &self,
+        selected: &View<'_>,
+        source: &Source<'_>,
+        then: impl FnOnce(Planned<'_>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        let options = PrepareOptions {
+            architecture: source.architecture.clone(),
+            validation: self.validation,
+            license: self.license.clone(),
+        };
+        let mut prepared = prepare(selected, source.families, &options).map_err(JobError::from)?;
+        self.record_source(prepared.view.metadata_mut());
+        let options = self.weights.apply(&mut prepared.view, Vec::new(), self.target.format, source)?;
+        let (view, parts) = Parts::of(prepared, options, Vec::new());
+        then(Planned::new(self, source, &view, parts)?)
+    }
+
+    /// Plans a file of another format: names and layout that its programs expect.
+    pub(super) fn plan_foreign<R, E: From<JobError>>(
+        &self,
+        mut reader: View<'_>,
+        source: &Source<'_>,
+        then: impl FnOnce(Planned<'_>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        let quantizes = self.weights.quantize.is_some();
+        let to_llama = self.target.format.convention == Convention::LlamaCpp;
+        if to_llama && quantizes && source.reader.format().convention == Convention::LlamaCpp {
+            // The file is then the one that llama-quantize writes.
+            reader.sort_by_key(place);
+        }
+        let title = self.title.as_deref().filter(|_| to_llama && source.reader.metadata().get(NAME).is_none());
+        if let Some(title) = title {
+            reader.metadata_mut().set(NAME, title);
+        }
+        let Foreign { mut prepared, dtypes, losses } =
+            restore(&reader, source.families, source.architecture, self.target.format, self.validation)
+                .map_err(JobError::from)?;
+        if title.is_some() {
+            // The model itself has no name that could get lost.
+            prepared.view.metadata_mut().remove(NAME);
+        }
+        if to_llama && quantizes {
+            // llama-quantize writes what ggml made of the shapes.
+            prepared.view.drop_outer_ones();
+        }
+        let options = self.weights.apply(&mut prepared.view, dtypes, self.target.format, source)?;
+        let (view, mut parts) = Parts::of(prepared, options, losses);
+        let takes_apart = self.target.target().map_err(JobError::from)?.quantized == QuantizedTypes::Unpacked;
+        let stays_quantized = parts.options.dequantize.is_none() && !quantizes;
+        if !(takes_apart && stays_quantized && Unpacked::is_needed(&view)) {
+            return then(Planned::new(self, source, &view, parts)?);
+        }
+        if !self.target.folder {
+            let message = format!(
+                "{} has no quantized types: the integers and scales that stand for them are described in a scales.json, \
+                 which needs a folder; --dequantize f16 writes floats",
+                self.target.format.name
+            );
+            return Err(JobError::Request(message).into());
+        }
+        let unpacked = Unpacked::new(&view).map_err(JobError::from)?;
+        let integrity = ValidationConfig { stop: self.validation.stop, ..ValidationConfig::integrity() };
+        parts.validator = InlineValidator::new(integrity);
+        parts.warnings.push(
+            "quantized tensors are written as integers with scales, which scales.json describes; \
+             --dequantize f16 writes floats that libraries use as they are"
+                .to_owned(),
+        );
+        // Not the name under which libraries look for weights that they can use as they are.
+        let target = PlanOptions { file_name: "weights.safetensors".to_owned(), ..self.target.clone() };
+        let job = Self { target, ..self.clone() };
+        then(Planned::new(&job, source, &View::new(&unpacked), parts)?)
+    }
+}

@@ -1,0 +1,125 @@
+//! A job that is planned.
+
+use apr_core::Progress;
+use apr_quantize::QualityGate;
+use apr_registry::{DType, Loss, Pipeline, PlanOptions, Sink};
+use apr_view::View;
+use serde::Serialize;
+
+use super::{Job, JobError, Source};
+use crate::convert::{Conversion, ConvertOptions, ConvertReport, plan};
+use crate::import::{FamilyNote, Prepared};
+use crate::inline::{InlineValidator, ValidationError};
+
+/// A job whose output is known to the last byte's place, and of which nothing is written yet.
+#[must_use = "nothing is written until it runs"]
+pub struct Planned<'a> {
+    view: &'a View<'a>,
+    name: &'a str,
+    layout: &'a PlanOptions,
+    conversion: Conversion,
+    /// A gate that only tells.
+    told_gate: Option<QualityGate>,
+    family: Option<FamilyNote>,
+    misfits: Vec<ValidationError>,
+    stops: bool,
+}
+
+/// What a job did.
+#[derive(Debug, Clone, Serialize)]
+pub struct JobReport {
+    /// Tensors, bytes, losses, and what was measured.
+    #[serde(flatten)]
+    pub conversion: ConvertReport,
+    /// The family that the model was taken for.
+    pub family: Option<FamilyNote>,
+    /// What names and shapes tell to be wrong, where that was let pass.
+    pub misfits: Vec<ValidationError>,
+}
+
+/// What a plan is made of, once names and layout are those of the target.
+pub(super) struct Parts {
+    /// What happens to the tensors.
+    pub(super) options: ConvertOptions,
+    /// What the target has no place for.
+    pub(super) losses: Vec<Loss>,
+    /// Judges the tensors on the way.
+    pub(super) validator: InlineValidator,
+    pub(super) family: Option<FamilyNote>,
+    pub(super) misfits: Vec<ValidationError>,
+    pub(super) warnings: Vec<String>,
+}
+
+impl Parts {
+    /// Those of a prepared checkpoint, and the checkpoint.
+    pub(super) fn of(prepared: Prepared<'_>, options: ConvertOptions, losses: Vec<Loss>) -> (View<'_>, Self) {
+        let Prepared { view, validator, family, misfits, warnings } = prepared;
+        (view, Self { options, losses, validator, family, misfits, warnings })
+    }
+}
+
+impl<'a> Planned<'a> {
+    pub(super) fn new(job: &'a Job, source: &Source<'a>, view: &'a View<'a>, parts: Parts) -> Result<Self, JobError> {
+        let Parts { mut options, losses, validator, family, misfits, mut warnings } = parts;
+        let told_gate = options.gate.filter(|_| job.weights.gate_only_tells);
+        options.gate = options.gate.filter(|_| !job.weights.gate_only_tells);
+        let seals = job.warnings_of_seals(source.reader)?.into_iter().map(str::to_owned);
+        warnings.splice(0..0, seals);
+        let stops = validator.config().stop;
+        let conversion = plan(view, &options, &job.target)?.validated_by(validator);
+        let conversion = conversion.after_losing(losses).after_warning(warnings);
+        Ok(Self { view, name: source.name, layout: &job.target, conversion, told_gate, family, misfits, stops })
+    }
+
+    /// What will be done.
+    #[must_use]
+    pub fn report(&self) -> &ConvertReport {
+        self.conversion.report()
+    }
+
+    /// How the output is laid out.
+    #[must_use]
+    pub fn layout(&self) -> &'a PlanOptions {
+        self.layout
+    }
+
+    /// What names and shapes tell to be wrong.
+    #[must_use]
+    pub fn misfits(&self) -> &[ValidationError] {
+        &self.misfits
+    }
+
+    /// Whether the job may run: not where errors end it and names or shapes are wrong. [`run`](Self::run) asks too.
+    ///
+    /// # Errors
+    /// [`JobError::Misfit`].
+    pub fn check(&self) -> Result<(), JobError> {
+        if !self.stops || self.misfits.is_empty() {
+            return Ok(());
+        }
+        let family = self.family.as_ref().map(|family| family.title.clone());
+        Err(JobError::Misfit { file: self.name.to_owned(), family, misfits: self.misfits.clone() })
+    }
+
+    /// Does it. Bytes of a source with digests are checked against them on the way.
+    ///
+    /// # Errors
+    /// Every [`JobError`]; what was written is then incomplete and must be dropped.
+    pub fn run<P: Pipeline>(
+        self,
+        sink: &mut dyn Sink,
+        pipeline: &P,
+        progress: &dyn Progress,
+    ) -> Result<JobReport, JobError> {
+        self.check()?;
+        let run = self.conversion.run(self.view, sink, pipeline, progress);
+        let mut conversion = run.map_err(|error| JobError::of(error, self.name))?;
+        if let (Some(gate), Some(measured)) = (self.told_gate, &conversion.quantization) {
+            conversion.warnings.extend(gate.failures(measured));
+        }
+        Ok(JobReport { conversion, family: self.family, misfits: self.misfits })
+    }
+}
+
+/// The dtypes that a target format wants, by position.
+pub(super) type Dtypes = Vec<Option<DType>>;

@@ -1,0 +1,294 @@
+//! Conversions from path to path.
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use apr_arch::Families;
+use apr_core::Progress;
+use apr_io::{Interrupt, Sources, Threads};
+use apr_ops::convert::ConvertReport;
+use apr_ops::inline::ValidationConfig;
+use apr_ops::job::{Job, JobError, JobReport, Planned, Quantize, Source, wants_companions};
+use apr_quantize::QualityGate;
+#[cfg(feature = "encryption")]
+use apr_registry::apr2::Encrypt;
+#[cfg(feature = "compression")]
+use apr_registry::codec::Choice;
+#[cfg(feature = "signing")]
+use apr_registry::crypto::SigningKey;
+use apr_registry::{DType, Format, OpenOptions, PlanOptions, apr2, target_by_extension};
+use apr_source::Architecture;
+
+use crate::Output;
+
+/// Bytes of memory that a conversion may use for its buffers unless told otherwise.
+const MEMORY: u64 = 1 << 28;
+
+/// Begins the conversion of the model at `source`: a file, a folder, or an index or manifest of shards.
+///
+/// ```
+/// # let folder = tempfile::tempdir()?;
+/// # let output = folder.path().join("model.apr");
+/// # let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
+/// let report = apr::convert(source).quantize(apr::Scheme::Q8_0).compress(apr::Compression::Auto).write(&output)?;
+/// assert_eq!(report.family.map(|family| family.name).as_deref(), Some("llama"));
+/// assert!(output.exists());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn convert(source: impl Into<PathBuf>) -> Convert {
+    Convert {
+        source: source.into(),
+        job: Job::new(PlanOptions::new(&apr2::FORMAT, "model.apr")),
+        format: None,
+        open: OpenOptions::default(),
+        families: Families::builtin(),
+        architecture: Architecture::Auto,
+        with_companions: false,
+        replace: false,
+        threads: None,
+        max_memory: MEMORY,
+        interrupt: Interrupt::default(),
+        progress: Box::new(()),
+    }
+}
+
+/// A conversion that is being described; [`write`](Self::write) runs it.
+///
+/// It checks every tensor and changes no value unless told otherwise. Its output appears when it is complete, and nothing
+/// that exists is replaced unless told so.
+#[must_use = "nothing is written until `write` or `to_bytes`"]
+pub struct Convert {
+    source: PathBuf,
+    job: Job,
+    format: Option<&'static Format>,
+    open: OpenOptions,
+    families: Families,
+    architecture: Architecture,
+    with_companions: bool,
+    replace: bool,
+    threads: Option<NonZeroUsize>,
+    max_memory: u64,
+    interrupt: Interrupt,
+    progress: Box<dyn Progress>,
+}
+
+impl Convert {
+    /// The target format; without it the output's extension tells.
+    pub fn format(mut self, format: &'static Format) -> Self {
+        self.format = Some(format);
+        self
+    }
+
+    /// Limits, keys, and whatever else opening the source takes.
+    pub fn open_with(mut self, options: OpenOptions) -> Self {
+        self.open = options;
+        self
+    }
+
+    /// Takes the model for one of this family, instead of the one that is detected.
+    pub fn architecture(mut self, architecture: Architecture) -> Self {
+        self.architecture = architecture;
+        self
+    }
+
+    /// The families that are known, instead of the built-in ones.
+    pub fn families(mut self, families: Families) -> Self {
+        self.families = families;
+        self
+    }
+
+    /// Takes the configuration and tokenizer files beside a weights file along, as those of a folder are.
+    pub fn with_companions(mut self) -> Self {
+        self.with_companions = true;
+        self
+    }
+
+    /// Only the tensors whose names start with `prefix`, which is taken off.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.job.prefix = Some(prefix.into());
+        self
+    }
+
+    /// Quantizes to a type or mix: a [`Scheme`](crate::Scheme), or a [`Quantize`] for exceptions and importance.
+    pub fn quantize(mut self, quantize: impl Into<Quantize>) -> Self {
+        self.job.weights.quantize = Some(quantize.into());
+        self
+    }
+
+    /// Turns quantized tensors into floats of this dtype.
+    pub fn dequantize(mut self, dtype: DType) -> Self {
+        self.job.weights.dequantize = Some(dtype);
+        self
+    }
+
+    /// Casts tensors of 16 to 64 bit floats.
+    pub fn precision(mut self, dtype: DType) -> Self {
+        self.job.weights.precision = Some(dtype);
+        self
+    }
+
+    /// How far quantization may move values; beyond it nothing is written.
+    pub fn gate(mut self, gate: QualityGate) -> Self {
+        self.job.weights.gate = Some(gate);
+        self
+    }
+
+    /// What is checked on the way.
+    pub fn validate(mut self, validation: ValidationConfig) -> Self {
+        self.job.validation = validation;
+        self
+    }
+
+    /// Licence of the model, where its files don't tell.
+    pub fn license(mut self, license: impl Into<String>) -> Self {
+        self.job.license = Some(license.into());
+        self
+    }
+
+    /// Compresses the tensors of `.apr` output without loss.
+    #[cfg(feature = "compression")]
+    pub fn compress(mut self, choice: Choice) -> Self {
+        self.job.target.apr2.compression = Some(choice);
+        self
+    }
+
+    /// Encrypts `.apr` output.
+    #[cfg(feature = "encryption")]
+    pub fn encrypt(mut self, encrypt: Encrypt) -> Self {
+        self.job.target.apr2.encryption = Some(encrypt);
+        self
+    }
+
+    /// Signs `.apr` output; may be called several times.
+    #[cfg(feature = "signing")]
+    pub fn sign(mut self, key: SigningKey) -> Self {
+        self.job.target.apr2.signers.push(key);
+        self
+    }
+
+    /// Cuts the output into files of at most so many bytes of tensors.
+    pub fn shard_size(mut self, bytes: u64) -> Self {
+        self.job.target.shard_size = Some(bytes);
+        self
+    }
+
+    /// Aligns tensors to multiples of so many bytes.
+    pub fn align(mut self, bytes: u32) -> Self {
+        self.job.target.alignment = Some(bytes);
+        self
+    }
+
+    /// Replaces what is there.
+    pub fn replace(mut self) -> Self {
+        self.replace = true;
+        self
+    }
+
+    /// The number of threads; otherwise one for each core.
+    pub fn threads(mut self, threads: NonZeroUsize) -> Self {
+        self.threads = Some(threads);
+        self
+    }
+
+    /// Bytes of memory for buffers; 256 MiB unless told otherwise.
+    pub fn max_memory(mut self, bytes: u64) -> Self {
+        self.max_memory = bytes;
+        self
+    }
+
+    /// What stops the conversion from another thread or a signal.
+    pub fn interrupt(mut self, interrupt: Interrupt) -> Self {
+        self.interrupt = interrupt;
+        self
+    }
+
+    /// Who hears how far it is.
+    pub fn progress(mut self, progress: impl Progress + 'static) -> Self {
+        self.progress = Box::new(progress);
+        self
+    }
+
+    /// What would be written to `output`: every tensor, its size and its losses. Nothing is.
+    ///
+    /// # Errors
+    /// Those of [`write`](Self::write) that show before weights are read.
+    pub fn plan(self, output: impl AsRef<Path>) -> Result<ConvertReport, JobError> {
+        let layout = self.layout(Some(output.as_ref()))?;
+        self.planned(layout, |planned, _, _| Ok(planned.report().clone()))
+    }
+
+    /// Converts to a file or folder. A path in a format that has folders is one, unless it ends in its extension.
+    ///
+    /// # Errors
+    /// What is wrong with source or output, or the first tensor that is not as it should be; nothing is written then.
+    pub fn write(self, output: impl AsRef<Path>) -> Result<JobReport, JobError> {
+        let output = output.as_ref();
+        let layout = self.layout(Some(output))?;
+        self.planned(layout, |planned, this, sources| {
+            planned.check()?;
+            let (layout, files) = (planned.layout(), planned.report().files.clone());
+            let target = Output::create(output, layout, &files, this.replace, &this.interrupt)?;
+            target.write(planned, sources, &this.threads_to_use()?, &*this.progress)
+        })
+    }
+
+    /// Converts to the bytes of one file: an `.apr` file unless another format was chosen.
+    ///
+    /// # Errors
+    /// Those of [`write`](Self::write).
+    pub fn to_bytes(self) -> Result<(Vec<u8>, JobReport), JobError> {
+        let layout = self.layout(None)?;
+        self.planned(layout, |planned, this, sources| {
+            let mut bytes = Vec::new();
+            let report = planned.run(&mut bytes, &this.threads_to_use()?, &*this.progress);
+            sources.check_unchanged()?;
+            Ok((bytes, report?))
+        })
+    }
+
+    fn threads_to_use(&self) -> Result<Threads, JobError> {
+        let threads = self.threads.or_else(|| std::thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN);
+        Ok(Threads::new(threads, self.max_memory, self.interrupt.clone())?)
+    }
+
+    /// The layout of the output, with what was asked for.
+    fn layout(&self, output: Option<&Path>) -> Result<PlanOptions, JobError> {
+        let extension = output.and_then(Path::extension).and_then(|extension| extension.to_str());
+        let by_extension = || extension.map_or(Some(&apr2::FORMAT), target_by_extension);
+        let Some(format) = self.format.or_else(by_extension) else {
+            return Err(JobError::Request("the output's extension names no format that is written".to_owned()));
+        };
+        let Self { job: Job { target, .. }, .. } = self;
+        let PlanOptions { shard_size, alignment, apr2, .. } = target.clone();
+        Ok(PlanOptions { shard_size, alignment, apr2, ..Output::layout(format, output) })
+    }
+
+    fn planned<R>(
+        mut self,
+        layout: PlanOptions,
+        then: impl FnOnce(Planned<'_>, &Self, &Sources) -> Result<R, JobError>,
+    ) -> Result<R, JobError> {
+        let sources = Sources::default();
+        let reader = match self.with_companions || wants_companions(layout.format) {
+            true => sources.open_model_with_companions(&self.source, &self.open)?,
+            false => sources.open_model(&self.source, &self.open)?,
+        };
+        self.job.target = layout;
+        self.job.title = title(&self.source);
+        let name = self.source.display().to_string();
+        let source =
+            Source { reader: &*reader, name: &name, families: &self.families, architecture: &self.architecture };
+        self.job.plan(&source, |planned| then(planned, &self, &sources))
+    }
+}
+
+/// What people call the model at a path: the name of its folder, or of its file where that says something.
+#[must_use]
+pub fn title(path: &Path) -> Option<String> {
+    let path = path.canonicalize().ok()?;
+    let stem =
+        path.file_stem().filter(|stem| !path.is_dir() && !["model", "pytorch_model"].iter().any(|usual| stem == usual));
+    let folder = if path.is_dir() { Some(path.as_path()) } else { path.parent() };
+    let name = stem.or_else(|| folder?.file_name())?;
+    name.to_str().map(str::to_owned)
+}

@@ -1,0 +1,183 @@
+//! Whole imports, from a path to a path or to bytes (seed 001 §13.3).
+
+use std::path::{Path, PathBuf};
+
+use apr_core::{Code, Error};
+use apr_ops::import::ImportError;
+use apr_ops::inline::ValidationConfig;
+use apr_ops::job::{JobError, JobReport, Quantize};
+#[cfg(feature = "compression")]
+use apr_registry::codec::Choice;
+use apr_registry::{DType, apr2};
+use apr_source::Architecture;
+
+use crate::{Convert, convert};
+
+/// How to import (seed 001 §13.7).
+#[derive(Debug, Clone, Default)]
+pub struct ImportOptions {
+    /// The family, which gives names, shapes and ranges.
+    pub architecture: Architecture,
+    /// What is checked on the way.
+    pub validation: ValidationConfig,
+    /// Quantize; without it every tensor keeps its dtype.
+    pub quantize: Option<Quantize>,
+    /// Compress without loss.
+    #[cfg(feature = "compression")]
+    pub compress: Option<Choice>,
+    /// Cast tensors of 16 to 64 bit floats.
+    pub precision: Option<DType>,
+    /// Licence of the model, where its files don't tell.
+    pub license: Option<String>,
+    /// Write tensors that fail validation, and record what is wrong with them.
+    pub force: bool,
+}
+
+impl ImportOptions {
+    /// The conversion that does it.
+    fn conversion(self, source: PathBuf) -> Convert {
+        let validation = ValidationConfig { stop: self.validation.stop && !self.force, ..self.validation };
+        let mut import = convert(source)
+            .format(&apr2::FORMAT)
+            .architecture(self.architecture)
+            .validate(validation)
+            .with_companions();
+        if let Some(quantize) = self.quantize {
+            import = import.quantize(quantize);
+        }
+        #[cfg(feature = "compression")]
+        if let Some(choice) = self.compress {
+            import = import.compress(choice);
+        }
+        if let Some(dtype) = self.precision {
+            import = import.precision(dtype);
+        }
+        match self.license {
+            Some(license) => import.license(license),
+            None => import,
+        }
+    }
+}
+
+/// Imports the model at `source` into the `.apr` file `target`, which appears when it is complete and is not replaced if
+/// it exists.
+///
+/// ```
+/// # let folder = tempfile::tempdir()?;
+/// # let target = folder.path().join("model.apr");
+/// # let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
+/// let report = apr::apr_import(source, &target, apr::ImportOptions::default())?;
+/// assert!(report.conversion.validation.is_some_and(|validation| validation.errors.is_empty()));
+/// assert!(target.exists());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// What is wrong with the source, or the first tensor that fails validation; then nothing is written.
+pub fn apr_import(source: &str, target: impl AsRef<Path>, options: ImportOptions) -> Result<JobReport, ImportError> {
+    let path = local(source)?;
+    let written = options.conversion(path.clone()).write(target);
+    written.map_err(|error| import_error(error, &path))
+}
+
+/// Converts a model to the bytes of an `.apr` file, step by step.
+///
+/// ```
+/// use apr::AprConverter;
+/// use apr::ops::inline::ValidationConfig;
+///
+/// # let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
+/// let bytes = AprConverter::new()
+///     .source(source)
+///     .architecture("llama")
+///     .validate(ValidationConfig::strict())
+///     .quantize(apr::Scheme::Int8)
+///     .convert()?;
+/// assert!(bytes.starts_with(b"APR2"));
+/// # Ok::<(), apr::ops::import::ImportError>(())
+/// ```
+#[derive(Debug, Clone, Default)]
+#[must_use = "nothing is converted until `convert`"]
+pub struct AprConverter {
+    source: String,
+    options: ImportOptions,
+}
+
+impl AprConverter {
+    /// A converter that detects the family, checks everything and changes no value.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The model: a file, a folder, or an index of shards.
+    pub fn source(mut self, source: impl Into<String>) -> Self {
+        self.source = source.into();
+        self
+    }
+
+    /// The family, instead of the one that is detected.
+    pub fn architecture(mut self, name: impl Into<String>) -> Self {
+        self.options.architecture = Architecture::Named(name.into());
+        self
+    }
+
+    /// What is checked on the way.
+    pub fn validate(mut self, validation: ValidationConfig) -> Self {
+        self.options.validation = validation;
+        self
+    }
+
+    /// Quantizes to a type or mix.
+    pub fn quantize(mut self, quantize: impl Into<Quantize>) -> Self {
+        self.options.quantize = Some(quantize.into());
+        self
+    }
+
+    /// Compresses without loss.
+    #[cfg(feature = "compression")]
+    pub fn compress(mut self, choice: Choice) -> Self {
+        self.options.compress = Some(choice);
+        self
+    }
+
+    /// Casts tensors of 16 to 64 bit floats.
+    pub fn precision(mut self, dtype: DType) -> Self {
+        self.options.precision = Some(dtype);
+        self
+    }
+
+    /// Writes tensors that fail validation, and records what is wrong with them.
+    pub fn force(mut self, force: bool) -> Self {
+        self.options.force = force;
+        self
+    }
+
+    /// Converts.
+    ///
+    /// # Errors
+    /// What is wrong with the source, or the first tensor that fails validation.
+    pub fn convert(self) -> Result<Vec<u8>, ImportError> {
+        let path = local(&self.source)?;
+        let converted = self.options.conversion(path.clone()).to_bytes();
+        converted.map(|(bytes, _)| bytes).map_err(|error| import_error(error, &path))
+    }
+}
+
+fn local(source: &str) -> Result<PathBuf, ImportError> {
+    if ["hf://", "https://", "http://"].iter().any(|scheme| source.starts_with(scheme)) {
+        let reason = "this version reads local files only; download the model first".to_owned();
+        return Err(ImportError::DownloadFailed { source: source.to_owned(), reason });
+    }
+    Ok(source.into())
+}
+
+fn import_error(error: JobError, path: &Path) -> ImportError {
+    // The bytes are of no known format: the name is what the caller recognises.
+    let is_unknown = |error: &Error| error.code() == Code::Format && error.offset() == Some(0);
+    match (error, path.extension()) {
+        (JobError::Model(error), Some(extension)) if is_unknown(&error) => {
+            ImportError::UnsupportedFormat { extension: extension.to_string_lossy().into_owned() }
+        }
+        (error, _) => error.into(),
+    }
+}

@@ -1,0 +1,121 @@
+//! Where a job writes: a file, a folder, a stream.
+
+use std::path::Path;
+
+use apr_core::Progress;
+use apr_io::{AtomicOutput, Interrupt, Sources, StreamSink, Target};
+use apr_ops::job::{JobError, JobReport, Planned};
+use apr_registry::{FileInfo, Format, Pipeline, PlanOptions, Sink};
+
+/// An output that nothing was written to yet.
+#[must_use = "the job still has to run"]
+pub struct Output(Kind);
+
+enum Kind {
+    /// Files that appear when they are complete.
+    Files(AtomicOutput),
+    /// A pipe, a device or standard output.
+    Stream(StreamSink),
+}
+
+impl From<AtomicOutput> for Output {
+    fn from(files: AtomicOutput) -> Self {
+        Self(Kind::Files(files))
+    }
+}
+
+impl Output {
+    /// Whether this path means standard output.
+    #[must_use]
+    pub fn is_stdout(path: &Path) -> bool {
+        path.as_os_str() == "-" || path == Path::new("/dev/stdout")
+    }
+
+    /// The layout that a path asks for: where the format has folders, a path without its extension is one. Without a path,
+    /// a file of the format's usual name.
+    #[must_use]
+    pub fn layout(format: &'static Format, path: Option<&Path>) -> PlanOptions {
+        let target = format.target.as_ref();
+        let usual = target.map_or("model", |target| target.file_name);
+        let Some(path) = path.filter(|path| !Self::is_stdout(path)) else { return PlanOptions::new(format, usual) };
+        let extension = path.extension().and_then(|extension| extension.to_str());
+        let is_named = target.is_some_and(|target| extension.is_some_and(|known| target.extensions.contains(&known)));
+        let is_file = (is_named && !path.is_dir()) || StreamSink::is_for(path);
+        if target.is_some_and(|target| target.folder) && !is_file {
+            return PlanOptions { folder: true, ..PlanOptions::new(format, usual) };
+        }
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        PlanOptions::new(format, name)
+    }
+
+    /// Prepares to write these files of a layout.
+    ///
+    /// # Errors
+    /// [`JobError::Request`] for several files and a stream, or one file where a folder is; E007 for files that exist,
+    /// unless `replace`, and where the path can't be written.
+    pub fn create(
+        path: &Path,
+        layout: &PlanOptions,
+        files: &[FileInfo],
+        replace: bool,
+        interrupt: &Interrupt,
+    ) -> Result<Self, JobError> {
+        let is_stdout = Self::is_stdout(path);
+        if is_stdout || StreamSink::is_for(path) {
+            if files.len() > 1 {
+                let message = "several files do not fit a stream; name a file or a folder";
+                return Err(JobError::Request(message.to_owned()));
+            }
+            let stream = if is_stdout { StreamSink::stdout(interrupt) } else { StreamSink::open(path, interrupt)? };
+            return Ok(Self(Kind::Stream(stream)));
+        }
+        if !layout.folder && (path.is_dir() || ends_in_separator(path)) {
+            let usual = Self::layout(layout.format, None).file_name;
+            let (folder, file) = (path.display(), path.join(usual));
+            let message =
+                format!("'{folder}' is a folder, but the output is one file; name it, such as '{}'", file.display());
+            return Err(JobError::Request(message));
+        }
+        let target = if layout.folder { Target::Folder(path.into()) } else { Target::File(path.into()) };
+        let names = files.iter().map(|file| file.name.as_str());
+        Ok(Self(Kind::Files(AtomicOutput::create(target, replace, names)?)))
+    }
+
+    /// Whether what is written may end up where reports are printed.
+    #[must_use]
+    pub fn is_stream(&self) -> bool {
+        matches!(self.0, Kind::Stream(_))
+    }
+
+    /// Runs a job and puts its output in place, if none of the files in `sources` was changed meanwhile.
+    ///
+    /// # Errors
+    /// Those of [`Planned::run`], and E007 where a source was changed or the output can't be put in place. Files are then
+    /// as they were before; a stream may have got a part.
+    pub fn write<P: Pipeline>(
+        mut self,
+        planned: Planned<'_>,
+        sources: &Sources,
+        pipeline: &P,
+        progress: &dyn Progress,
+    ) -> Result<JobReport, JobError> {
+        let sink: &mut dyn Sink = match &mut self.0 {
+            Kind::Files(files) => files,
+            Kind::Stream(stream) => stream,
+        };
+        let report = planned.run(sink, pipeline, progress);
+        // What was read in two states may look damaged.
+        sources.check_unchanged()?;
+        let report = report?;
+        match self.0 {
+            Kind::Files(files) => files.commit()?,
+            Kind::Stream(mut stream) => stream.flush()?,
+        }
+        Ok(report)
+    }
+}
+
+/// Whether a path says that it is a folder's, whatever is there.
+fn ends_in_separator(path: &Path) -> bool {
+    path.as_os_str().as_encoded_bytes().last().is_some_and(|&last| std::path::is_separator(char::from(last)))
+}
