@@ -74,10 +74,19 @@ pub(crate) fn features(steps: &mut Steps) {
             check(&mut command, "apr-format", features)
         })
     });
-    steps.run("few features of apr and apr-ops, and of apr-tensor", || {
-        [("apr-tensor", ""), ("apr", "std"), ("apr-ops", "std"), ("apr-ops", "std,quantize")]
-            .iter()
-            .try_for_each(|(name, features)| check(&mut cargo("rustc", []), name, features))
+    steps.run("few features of apr, apr-ops, apr-quantize, apr-view and apr-tensor", || {
+        [
+            ("apr-tensor", ""),
+            ("apr-view", ""),
+            ("apr-quantize", ""),
+            ("apr-quantize", "std"),
+            ("apr-watermark", ""),
+            ("apr", "std"),
+            ("apr-ops", "std"),
+            ("apr-ops", "std,quantize"),
+        ]
+        .iter()
+        .try_for_each(|(name, features)| check(&mut cargo("rustc", []), name, features))
     });
 }
 

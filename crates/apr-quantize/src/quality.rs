@@ -139,6 +139,7 @@ impl QualityLog {
     }
 
     /// The report; none if nothing was quantized.
+    #[must_use]
     pub fn finish(self) -> Option<QuantizationReport> {
         if self.tensors.is_empty() {
             return None;

@@ -78,6 +78,7 @@ pub struct Found {
 
 impl Found {
     /// Whether everything could be quantized.
+    #[must_use]
     pub fn is_finite(&self) -> bool {
         self.nan + self.infinite == 0
     }
@@ -137,6 +138,7 @@ impl Recode {
     }
 
     /// The pieces of the input: whole rows, or whole blocks where rows do not matter.
+    #[must_use]
     pub fn pieces(&self) -> Vec<Chunk> {
         let unit = if self.needs_rows() { self.row_bytes } else { self.block_unit() };
         let total = self.row_bytes * self.rows;
@@ -269,6 +271,9 @@ fn non_finite(values: &[f32]) -> (u64, u64) {
 
 /// The tensor's way to its target, if its elements need one: none where it is copied, or cast from float to float without
 /// a look at what that costs.
+///
+/// # Errors
+/// Those of [`Recode::plan`].
 pub fn needed(
     reader: &dyn CheckpointReader,
     tensor: usize,

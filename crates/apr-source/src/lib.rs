@@ -6,19 +6,19 @@
 //!
 //! ```
 //! use apr_arch::Families;
-//! use apr_core::CheckpointReader;
+//! use apr_core::{CheckpointReader, Limits};
 //! use apr_source::{Architecture, family_of, naming};
 //!
 //! let header = br#"{"model.layers.0.self_attn.q_proj.weight":{"dtype":"F32","shape":[1,1],"data_offsets":[0,4]}}"#;
 //! let mut file = (header.len() as u64).to_le_bytes().to_vec();
 //! file.extend_from_slice(header);
 //! file.extend_from_slice(&[0; 4]);
-//! let model = apr_registry::open(file, "model.safetensors", &Default::default())?;
+//! let model = apr_registry::open(file, "model.safetensors", &Limits::default())?;
 //!
 //! let families = Families::builtin();
 //! let family = family_of(&*model, &families, &Architecture::Named("llama".to_owned()))?.expect("it was asked for");
 //! let view = naming::canonical(&*model, &family);
-//! assert_eq!(view.tensors()[0].name, "layers.0.self_attn.q_proj.weight");
+//! assert_eq!(view.tensors()[0].name, "layers.0.attn.q_proj.weight");
 //! # Ok::<(), apr_core::Error>(())
 //! ```
 #![forbid(unsafe_code)]

@@ -7,7 +7,7 @@
 //! typed.
 //!
 //! ```
-//! use apr_core::CheckpointReader;
+//! use apr_core::{CheckpointReader, Limits};
 //! use apr_view::{View, parse_filter};
 //!
 //! let header = br#"{"encoder.gamma":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},
@@ -15,7 +15,7 @@
 //! let mut file = (header.len() as u64).to_le_bytes().to_vec();
 //! file.extend_from_slice(header);
 //! file.extend_from_slice(&[0; 16]);
-//! let model = apr_registry::open(file, "model.safetensors", &Default::default())?;
+//! let model = apr_registry::open(file, "model.safetensors", &Limits::default())?;
 //!
 //! let unwanted = parse_filter("decoder.*")?;
 //! let mut view = View::new(&*model);

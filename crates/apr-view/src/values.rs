@@ -94,6 +94,7 @@ fn in_memory(len: u64) -> Result<usize> {
 
 /// The elements of a quantized tensor whose blocks (or whose own bytes) begin in a range of its bytes: over consecutive
 /// ranges, each element comes once.
+#[must_use]
 pub fn elements_in(info: &TensorInfo, bytes: Range<u64>) -> Range<u64> {
     let first_from = |byte: u64| match info.dtype {
         DType::I8_ROW => {
@@ -154,6 +155,7 @@ fn read_chunk(reader: &dyn CheckpointReader, tensor: usize, chunk: Chunk, buffer
 
 /// Values that no writer of their dtype makes, in bytes that start `offset` bytes into a tensor: quants of -128 where quants
 /// lie in [-127, 127], truth values other than 0 and 1.
+#[must_use]
 pub fn beyond_range(info: &TensorInfo, offset: u64, bytes: &[u8]) -> u64 {
     const BEYOND: u8 = i8::MIN.to_le_bytes()[0];
     let (unit, scale) = match info.dtype {

@@ -68,6 +68,7 @@ impl<'a> View<'a> {
     }
 
     /// Tensors of one's own choice over the base's metadata.
+    #[must_use]
     pub fn of(base: &'a dyn CheckpointReader, tensors: Vec<(TensorInfo, Origin)>) -> Self {
         let (tensors, origins) = tensors.into_iter().unzip();
         let files = (0..base.companions().len()).map(File::Base).collect();

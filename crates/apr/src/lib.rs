@@ -12,6 +12,19 @@
 //! assert_eq!(model.tensors()[0].name, "bias");
 //! # Ok::<(), apr::Error>(())
 //! ```
+//!
+//! | module | what it has |
+//! |---|---|
+//! | the root | the contracts, formats, readers and writers: [`open`], [`open_folder`], [`plan`] |
+//! | [`ops`] | passes and their reports: import, convert, inspect, validate, diff, lint, explain |
+//! | [`view`] | other looks at a checkpoint: names, order, rows, numbers |
+//! | [`arch`] | model families |
+//! | [`source`] | what a model is before its weights are read: family, names, companions |
+//! | [`tokenizer`] | vocabularies, and GGUF's tokenizer keys |
+//! | [`quantize`] | schemes, mixes, importance, quantizers of one's own |
+//! | [`llama`] | Hugging Face's layout and llama.cpp's, both ways |
+//! | [`watermark`] | a keyed mark in the weights |
+//! | `io` | files and threads, with the feature `native` |
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "native")]

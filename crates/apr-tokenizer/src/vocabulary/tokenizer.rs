@@ -180,6 +180,7 @@ fn check_size(bytes: &[u8]) -> std::result::Result<(), String> {
 }
 
 /// What is wrong with a file, in one line that is safe to show: `why` may repeat what the file holds.
+#[must_use]
 pub fn warning(name: &str, why: &str) -> String {
     format!("{}: {}", Escaped::short(name), Escaped::short(why))
 }
