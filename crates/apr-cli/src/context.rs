@@ -39,7 +39,6 @@ pub(crate) struct Context {
     arch: Option<Arch>,
     arch_files: Vec<PathBuf>,
     families: OnceCell<Families>,
-    architecture: OnceCell<Architecture>,
 }
 
 impl Context {
@@ -67,7 +66,6 @@ impl Context {
             arch: args.arch.clone(),
             arch_files: args.arch_file.clone(),
             families: OnceCell::new(),
-            architecture: OnceCell::new(),
             config,
         })
     }
@@ -90,7 +88,6 @@ impl Context {
             arch: self.arch.clone(),
             arch_files: self.arch_files.clone(),
             families: OnceCell::new(),
-            architecture: OnceCell::new(),
         }
     }
 
@@ -130,16 +127,9 @@ impl Context {
         }
     }
 
-    /// A model as jobs take it.
+    /// A model, to be taken for what `--arch` says.
     pub(crate) fn source<'a>(&'a self, reader: &'a dyn CheckpointReader, name: &'a str) -> Outcome<Source<'a>> {
-        let architecture = match self.architecture.get() {
-            Some(architecture) => architecture,
-            None => {
-                let found = self.architecture()?;
-                self.architecture.get_or_init(|| found)
-            }
-        };
-        Ok(Source { reader, name, families: self.families()?, architecture })
+        Ok(Source::new(reader, self.families()?).named(name).taken_for(&self.architecture()?))
     }
 
     /// The family of a model.

@@ -12,7 +12,7 @@ use apr_ops::import::{PrepareOptions, prepare, restore};
 use apr_ops::inline::ValidationConfig;
 use apr_ops::validate::{Level, ValidateOptions, ValidateReport, validate};
 use apr_registry::{CheckpointReader, DType, Limits, PlanOptions, Serial, Shape, apr2};
-use apr_source::Architecture;
+use apr_source::Source;
 use apr_tensor::block::{can_dequantize, can_quantize, dequantize, quantize};
 
 pub use generated::{roundtrip_apr2, roundtrip_gguf};
@@ -142,7 +142,7 @@ fn use_reader(reader: &dyn CheckpointReader) {
 /// Imports a checkpoint whatever it is like, and checks that its own names come back.
 fn import(reader: &dyn CheckpointReader, families: &Families) {
     let options = PrepareOptions { validation: ValidationConfig::relaxed(), ..PrepareOptions::default() };
-    let prepared = prepare(reader, families, &options).expect("companions can be read");
+    let prepared = prepare(&Source::new(reader, families), &options).expect("companions can be read");
     let target = PlanOptions::new(&apr_registry::apr2::FORMAT, NAME);
     let Ok(conversion) = plan(&prepared.view, &ConvertOptions::default(), &target) else { return };
     let mut file = Vec::new();
@@ -154,14 +154,14 @@ fn import(reader: &dyn CheckpointReader, families: &Families) {
         } else {
             &apr_registry::safetensors::FORMAT
         };
-        let restored = restore(&*imported, families, &Architecture::Auto, target, off);
+        let restored = restore(&Source::new(&*imported, families), target, off);
         // An export leaves out what an import could have added, though it was in the file.
         if reader.format() != &apr_registry::apr2::FORMAT && reader.metadata().auxiliary_tensor().is_none() {
             assert_same(reader, &restored.expect("what was imported can be exported").prepared.view);
         }
         // Other layouts than its own may not exist for what is not a model, but asking does no harm.
         for target in [&apr_registry::gguf::FORMAT, &apr_registry::safetensors::FORMAT] {
-            if let Ok(foreign) = restore(&*imported, families, &Architecture::Auto, target, off) {
+            if let Ok(foreign) = restore(&Source::new(&*imported, families), target, off) {
                 let view = &foreign.prepared.view;
                 (0..view.tensors().len()).for_each(|at| drop(bytes(view, at)));
             }

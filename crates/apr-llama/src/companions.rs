@@ -4,7 +4,7 @@ use apr_arch::{Families, GGUF};
 use apr_gguf::{derived, key_values};
 use apr_registry::{CheckpointReader, Result, keys};
 use apr_source::naming::{NAMES, original};
-use apr_source::{Architecture, family_of};
+use apr_source::{Architecture, Source};
 use apr_tokenizer::gguf::{self as tokenizer, tokenizer_files, tokenizer_key_values};
 
 use super::{GgufExport, Restored, export, restore};
@@ -46,18 +46,15 @@ pub fn is_in_gguf_layout(reader: &dyn CheckpointReader) -> bool {
 ///
 /// # Errors
 /// Those of [`export`](export()), and E001 for a tokenizer that llama.cpp has not.
-pub fn to_gguf<'a>(
-    reader: &'a dyn CheckpointReader,
-    families: &Families,
-    architecture: &Architecture,
-) -> Result<GgufExport<'a>> {
-    if is_in_gguf_layout(reader) && family_of(reader, families, architecture)?.is_none() {
+pub fn to_gguf<'a>(source: &Source<'a>) -> Result<GgufExport<'a>> {
+    let reader = source.reader();
+    let model = source.family()?;
+    if is_in_gguf_layout(reader) && model.is_none() {
         // Whatever llama.cpp has tensors of comes back as it was.
-        let view = original(reader, families, &apr_registry::gguf::FORMAT)?;
+        let view = original(source, &apr_registry::gguf::FORMAT)?;
         let dtypes = vec![None; view.tensors().len()];
         return Ok(from_pairs(GgufExport { view, dtypes, losses: Vec::new(), warnings: Vec::new() }));
     }
-    let model = family_of(reader, families, architecture)?;
     let mut pairs = Vec::new();
     let mut warnings = Vec::new();
     if let Some(model) = model.filter(|model| !model.is_in_gguf_layout()) {
@@ -69,9 +66,9 @@ pub fn to_gguf<'a>(
     }
     let has_tokens = !pairs.is_empty();
     if is_in_gguf_layout(reader) {
-        return export(reader, families, architecture, pairs).map(from_pairs);
+        return export(source, pairs).map(from_pairs);
     }
-    let mut result = export(reader, families, architecture, pairs)?;
+    let mut result = export(source, pairs)?;
     result.view.keep_companions(|name| !IN_PAIRS.contains(&name));
     // The pairs say what these keys say, in other words.
     let metadata = result.view.metadata_mut();

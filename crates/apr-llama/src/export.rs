@@ -7,8 +7,8 @@ use apr_core::counted;
 use apr_gguf::{Array, KeyValue, Value as Typed};
 use apr_quantize::{Scheme, recorded_scheme};
 use apr_registry::{CheckpointReader, DType, Error, Loss, Metadata, Result, TensorInfo, keys};
+use apr_source::Source;
 use apr_source::naming::NAMES;
-use apr_source::{Architecture, family_of};
 use apr_view::{Change, Origin, View};
 use serde_json::{Map, Value, json};
 
@@ -58,26 +58,21 @@ pub struct GgufExport<'a> {
 /// a hyperparameter that is not there; when a tensor is stored so that its layout can't be changed. E007 and E008 when a
 /// companion can't be read. E001, too, when a hyperparameter is a number that llama.cpp can't compute with, or
 /// `rope_scaling` is malformed.
-pub fn export<'a>(
-    reader: &'a dyn CheckpointReader,
-    families: &Families,
-    architecture: &Architecture,
-    tokenizer: Vec<KeyValue>,
-) -> Result<GgufExport<'a>> {
-    let model =
-        family_of(reader, families, architecture)?.ok_or_else(|| unknown_family(reader.metadata(), families))?;
+pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufExport<'a>> {
+    let reader = source.reader();
+    let model = source.family()?.ok_or_else(|| unknown_family(reader.metadata(), source.families()))?;
     if model.is_in_gguf_layout() && reader.metadata().get(keys::GGUF).is_some() {
-        return Ok(as_it_is(reader, &model));
+        return Ok(as_it_is(reader, model));
     }
     if model.gguf_architecture().is_none() {
         let title = model.family().title();
         return Err(Error::format(format!("llama.cpp has no models of the family {title}, so GGUF can't hold one")));
     }
-    let facts = Facts::of(reader)?;
+    let facts = Facts::of(source)?;
     // What the configuration lacks is told by its name, before a tensor's layout is found to depend on it.
-    let early = facts.keys(&model, &Written::default())?;
+    let early = facts.keys(model, &Written::default())?;
     let scaling = rope::scaling(&facts.config)?;
-    let mut plan = Plan { reader, model: &model, tensors: Vec::new(), losses: Vec::new(), names: HashSet::new() };
+    let mut plan = Plan { reader, model, tensors: Vec::new(), losses: Vec::new(), names: HashSet::new() };
     plan.add_computed(&facts, &early)?;
     plan.add_all()?;
     plan.cut_to_vocabulary(&tokenizer)?;
@@ -90,25 +85,25 @@ pub fn export<'a>(
         file_type: recorded_file_type(reader.metadata()).unwrap_or_else(|| file_type(stored)),
         size_label: size_label(tensors.iter().map(|(info, _)| (info.name.as_str(), info.shape.dims()))),
     };
-    let mut keys = facts.keys(&model, &written)?;
+    let mut keys = facts.keys(model, &written)?;
     let known: HashSet<String> = keys.iter().map(|pair| pair.key.clone()).collect();
     keys.extend(tokenizer.into_iter().filter(|pair| !known.contains(&pair.key)));
 
     let mut view = View::of(reader, tensors);
     set_keys(view.metadata_mut(), &keys);
-    let mut warnings: Vec<String> = missing_output(&view, &model).into_iter().collect();
+    let mut warnings: Vec<String> = missing_output(&view, model).into_iter().collect();
     if let Some(kind) = scaling.filter(|kind| !is_stretched(kind, &keys, &view)) {
         let why = format!("GGUF can't say for this architecture that positions are stretched by '{kind}'");
         losses.push(Loss { name: "rope_scaling".to_owned(), what: "left out".to_owned(), why });
         warnings.push(unstretched(&kind, &facts.config));
     }
-    let held =
-        Described::of(view.metadata(), view.tensors(), families).map(|described| described.config(model.family()));
+    let held = Described::of(view.metadata(), view.tensors(), source.families())
+        .map(|described| described.config(model.family()));
     let held = held.unwrap_or_default();
     let other = other_activation(&facts.config, &held);
     forget_what_is_held(view.metadata_mut(), &held, other.is_some());
     warnings.extend(other);
-    let is_stranger = families.stranger(reader.metadata()).is_some();
+    let is_stranger = source.families().stranger(reader.metadata()).is_some();
     warnings.extend(beyond_family(view.metadata(), view.tensors(), is_stranger));
     Ok(GgufExport { view, dtypes, losses, warnings })
 }

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use apr_arch::{FamilyModel, GgufValue};
 use apr_gguf::{KeyValue, Pair, Value as Typed};
 use apr_registry::{CheckpointReader, Error, Result, keys};
-use apr_source::companions::learn_from;
+use apr_source::Source;
 use serde_json::{Map, Value, json};
 
 use super::rope;
@@ -45,8 +45,8 @@ pub(super) struct Written {
 impl Facts {
     /// # Errors
     /// E007 and E008 when a companion can't be read.
-    pub(super) fn of(reader: &dyn CheckpointReader) -> Result<Self> {
-        let learnt = learn_from(reader)?;
+    pub(super) fn of(source: &Source<'_>) -> Result<Self> {
+        let (reader, learnt) = (source.reader(), source.learnt()?);
         let learnt = |key: &str| learnt.metadata.iter().find(|(known, _)| known == key).map(|(_, value)| value.clone());
         let found = |key: &str| reader.metadata().get(key).cloned().or_else(|| learnt(key));
         let object = |name: &str| Ok::<_, apr_registry::Error>(object(companion(reader, name)?));

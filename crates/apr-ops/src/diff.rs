@@ -3,6 +3,7 @@
 //! Tensors that both files have digests of are compared without being read. The others are read side by side, in
 //! chunks; where dtypes differ, values are compared after exact widening.
 
+mod alike;
 mod compare;
 mod metadata;
 mod pairing;
@@ -17,6 +18,7 @@ use serde::Serialize;
 
 use apr_tokenizer::vocabulary;
 
+pub use alike::{Alike, alike};
 use compare::{Comparison, Norms, compare};
 use metadata::metadata_changes;
 use pairing::{Pair, pair};

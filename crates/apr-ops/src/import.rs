@@ -27,9 +27,9 @@ use apr_arch::{Contradiction, Families, FamilyModel, Mismatch, TensorNameMapper}
 use apr_core::counted;
 use apr_llama::{GgufExport, Restored, described, from_gguf, is_in_gguf_layout, to_gguf};
 use apr_registry::{CheckpointReader, Convention, DType, Format, Loss, Metadata, Result, TensorInfo, keys};
-use apr_source::companions::{Learnt, NO_LICENSE, learn_from, license_warning};
+use apr_source::companions::{Learnt, NO_LICENSE, license_warning};
 use apr_source::naming::{NAMES, canonical, original};
-use apr_source::{Architecture, family_in, family_of, is_unpacked};
+use apr_source::{Architecture, Source, family_in, is_unpacked};
 use apr_view::{View, nearest};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -41,8 +41,6 @@ use crate::physics::Level;
 /// How a checkpoint is prepared.
 #[derive(Debug, Clone, Default)]
 pub struct PrepareOptions {
-    /// The family, which gives names, shapes and ranges.
-    pub architecture: Architecture,
     /// What is checked on the way.
     pub validation: ValidationConfig,
     /// Licence of the model, where its files don't tell.
@@ -179,20 +177,18 @@ impl From<ConvertError> for ImportError {
 ///
 /// # Errors
 /// E001 when the family asked for is not known, E007 and E008 when a companion can't be read.
-pub fn prepare<'a>(
-    reader: &'a dyn CheckpointReader,
-    families: &Families,
-    options: &PrepareOptions,
-) -> Result<Prepared<'a>> {
+pub fn prepare<'a>(source: &Source<'a>, options: &PrepareOptions) -> Result<Prepared<'a>> {
+    let (reader, families, architecture) = (source.reader(), source.families(), source.architecture());
     // GGUF files tell family and hyperparameters under keys of their own.
-    let described = described(reader, families, &options.architecture);
-    let metadata = described.as_ref().unwrap_or_else(|| reader.metadata());
-    let is_unpacked = is_unpacked(reader, &options.architecture);
-    let model = match is_unpacked {
-        true => None,
-        false => family_in(reader.tensors(), metadata, families, &options.architecture)?,
+    let described = described(reader, families, architecture);
+    let of_pairs = match &described {
+        Some(metadata) if !is_unpacked(reader, architecture) => {
+            family_in(reader.tensors(), metadata, families, architecture)?
+        }
+        _ => None,
     };
-    let mut prepared = match (&model, &options.architecture) {
+    let model = if described.is_some() { of_pairs.as_ref() } else { source.family()? };
+    let mut prepared = match (model, architecture) {
         (Some(model), _) => of_family(reader, model, options),
         (None, Architecture::Custom(mapper)) => by_mapper(reader, &**mapper, options.validation),
         (None, _) => of_no_family(reader, options.validation),
@@ -206,12 +202,12 @@ pub fn prepare<'a>(
             prepared.view.metadata_mut().set(key, told.clone());
         }
     }
-    learn_from_companions(reader, &mut prepared, options)?;
-    if model.is_none() && options.validation.structure && matches!(options.architecture, Architecture::Auto) {
+    learn_from_companions(source.learnt()?, &mut prepared, options);
+    if model.is_none() && options.validation.structure && matches!(architecture, Architecture::Auto) {
         prepared.misfits.extend(false_claim(reader, prepared.view.metadata(), families));
         prepared.misfits.extend(unknown_architecture(reader));
     }
-    if let Some(rows) = model.as_ref().and_then(|model| model.dimension("vocab")) {
+    if let Some(rows) = model.and_then(|model| model.dimension("vocab")) {
         let misfit = vocabulary_misfit(rows, |key| prepared.view.metadata().get(key));
         prepared.misfits.extend(misfit.filter(|_| options.validation.structure));
     }
@@ -356,28 +352,27 @@ fn of_no_family(reader: &dyn CheckpointReader, validation: ValidationConfig) -> 
     }
 }
 
-fn learn_from_companions(
-    reader: &dyn CheckpointReader,
-    prepared: &mut Prepared<'_>,
-    options: &PrepareOptions,
-) -> Result<()> {
-    let Learnt { metadata, tensors, warnings } = learn_from(reader)?;
-    let answered = |warning: &String| options.license.is_some() && warning == NO_LICENSE;
-    prepared.warnings.extend(warnings.into_iter().filter(|warning| !answered(warning)));
+fn learn_from_companions(learnt: &Learnt, prepared: &mut Prepared<'_>, options: &PrepareOptions) {
+    let answered = |warning: &&String| options.license.is_some() && *warning == NO_LICENSE;
+    prepared.warnings.extend(learnt.warnings.iter().filter(|warning| !answered(warning)).cloned());
     let target = prepared.view.metadata_mut();
     if let Some(license) = &options.license {
         target.set("license", license.as_str());
     }
-    for (key, value) in metadata {
-        target.set_default(&key, value);
+    for (key, value) in &learnt.metadata {
+        target.set_default(key, value.clone());
     }
     prepared.warnings.extend(target.text("license").and_then(license_warning));
-    for tensor in tensors {
-        if prepared.view.tensors().iter().all(|info| info.name != tensor.info.name) {
-            prepared.view.add(tensor.info, tensor.bytes);
+    add_learnt(&mut prepared.view, learnt);
+}
+
+/// Adds what companions hold that is too large for metadata, where the checkpoint has none of that name.
+fn add_learnt(view: &mut View<'_>, learnt: &Learnt) {
+    for tensor in &learnt.tensors {
+        if view.tensors().iter().all(|info| info.name != tensor.info.name) {
+            view.add(tensor.info.clone(), tensor.bytes.clone());
         }
     }
-    Ok(())
 }
 
 /// A checkpoint ready for a format other than `.apr`.
@@ -396,34 +391,29 @@ pub struct Foreign<'a> {
 /// # Errors
 /// E001 when the family asked for is not known, or GGUF needs one and there is none; E007 and E008 when a companion can't
 /// be read.
-pub fn restore<'a>(
-    reader: &'a dyn CheckpointReader,
-    families: &Families,
-    architecture: &Architecture,
-    format: &'static Format,
-    validation: ValidationConfig,
-) -> Result<Foreign<'a>> {
-    let Layout { view, dtypes, losses, warnings } = layout(reader, families, architecture, format)?;
+pub fn restore<'a>(source: &Source<'a>, format: &'static Format, validation: ValidationConfig) -> Result<Foreign<'a>> {
+    let reader = source.reader();
+    let Layout { view, dtypes, losses, warnings } = layout(source, format)?;
     if !validation.structure && !validation.reads_values() {
         let validator = InlineValidator::new(validation);
         let prepared = Prepared { view, validator, family: None, misfits: Vec::new(), warnings };
         return Ok(Foreign { prepared, dtypes, losses });
     }
     // Names and shapes are judged as they come, values as they go.
-    let source = family_of(reader, families, architecture)?;
-    let mismatches = source.as_ref().filter(|_| validation.structure).map(|model| model.mismatches(reader.tensors()));
+    let found = source.family()?;
+    let mismatches = found.filter(|_| validation.structure).map(|model| model.mismatches(reader.tensors()));
     let (misfits, odd) = errors_and_warnings(mismatches.map(misfits).unwrap_or_default());
-    let model = family_of(&view, families, architecture)?;
+    let model = source.family_in(&view)?;
     let validator = InlineValidator::for_checkpoint(validation, view.tensors(), model.as_ref());
     // What a format can't hold no longer says what the model is; the source did.
-    let guessed = source.as_ref().or(model.as_ref()).is_some_and(FamilyModel::is_guessed);
+    let guessed = found.or(model.as_ref()).is_some_and(FamilyModel::is_guessed);
     let family = model.as_ref().map(|model| FamilyNote { guessed, ..note(model, &view, reader) });
     let is_known = model.is_some();
     drop(model);
     let warnings = warnings.into_iter().chain(odd).collect();
     let mut prepared = Prepared { view, validator, family, misfits, warnings };
-    if !is_known && validation.structure && matches!(architecture, Architecture::Auto) {
-        let contradiction = contradiction(&prepared.view, prepared.view.metadata(), families);
+    if !is_known && validation.structure && matches!(source.architecture(), Architecture::Auto) {
+        let contradiction = contradiction(&prepared.view, prepared.view.metadata(), source.families());
         prepared.misfits.extend(contradiction);
     }
     Ok(Foreign { prepared, dtypes, losses })
@@ -437,27 +427,23 @@ struct Layout<'a> {
     warnings: Vec<String>,
 }
 
-fn layout<'a>(
-    reader: &'a dyn CheckpointReader,
-    families: &Families,
-    architecture: &Architecture,
-    format: &'static Format,
-) -> Result<Layout<'a>> {
+fn layout<'a>(source: &Source<'a>, format: &'static Format) -> Result<Layout<'a>> {
     match format.convention {
         Convention::LlamaCpp => {
-            let GgufExport { view, dtypes, losses, warnings } = to_gguf(reader, families, architecture)?;
+            let GgufExport { view, dtypes, losses, warnings } = to_gguf(source)?;
             Ok(Layout { view, dtypes, losses, warnings })
         }
-        Convention::Framework if is_in_gguf_layout(reader) => {
-            let (Restored { view, losses, .. }, warnings) = from_gguf(reader, families, architecture)?;
+        Convention::Framework if is_in_gguf_layout(source.reader()) => {
+            let (Restored { view, losses, .. }, warnings) =
+                from_gguf(source.reader(), source.families(), source.architecture())?;
             Ok(Layout { view, dtypes: Vec::new(), losses, warnings })
         }
         Convention::Whisper => {
-            let view = for_apr1(reader, families, architecture)?;
+            let view = for_apr1(source)?;
             Ok(Layout { view, dtypes: Vec::new(), losses: Vec::new(), warnings: Vec::new() })
         }
         _ => {
-            let view = original(reader, families, format)?;
+            let view = original(source, format)?;
             Ok(Layout { view, dtypes: Vec::new(), losses: Vec::new(), warnings: Vec::new() })
         }
     }
@@ -465,24 +451,16 @@ fn layout<'a>(
 
 /// The programs that read APR1 know a Whisper model by the canonical names, and take vocabulary and mel filterbank from
 /// the file: those of the companions, where the checkpoint has none of its own.
-fn for_apr1<'a>(
-    reader: &'a dyn CheckpointReader,
-    families: &Families,
-    architecture: &Architecture,
-) -> Result<View<'a>> {
-    let mut view = match family_of(reader, families, architecture)? {
-        Some(model) => canonical(reader, &model),
-        None => View::new(reader),
+fn for_apr1<'a>(source: &Source<'a>) -> Result<View<'a>> {
+    let mut view = match source.family()? {
+        Some(model) => canonical(source.reader(), model),
+        None => View::new(source.reader()),
     };
-    let Learnt { metadata, tensors, .. } = learn_from(reader)?;
-    for (key, value) in metadata {
-        view.metadata_mut().set_default(&key, value);
+    let learnt = source.learnt()?;
+    for (key, value) in &learnt.metadata {
+        view.metadata_mut().set_default(key, value.clone());
     }
-    for tensor in tensors {
-        if view.tensors().iter().all(|info| info.name != tensor.info.name) {
-            view.add(tensor.info, tensor.bytes);
-        }
-    }
+    add_learnt(&mut view, learnt);
     Ok(view)
 }
 

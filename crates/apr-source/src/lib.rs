@@ -26,5 +26,7 @@
 pub mod companions;
 mod family;
 pub mod naming;
+mod source;
 
 pub use family::{Architecture, family_in, family_of, is_unpacked};
+pub use source::Source;

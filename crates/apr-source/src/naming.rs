@@ -10,7 +10,8 @@ use apr_registry::{CheckpointReader, Convention, Format, Result, keys};
 use apr_view::View;
 use serde_json::{Map, Value, json};
 
-use crate::companions::learn_from;
+use crate::Source;
+use crate::companions::Learnt;
 
 /// The metadata key.
 pub const NAMES: &str = "names";
@@ -71,54 +72,49 @@ fn canonical_names(reader: &dyn CheckpointReader, model: &FamilyModel<'_>) -> Ve
 ///
 /// # Errors
 /// E007 and E008 when a companion can't be read.
-pub fn original<'a>(
-    reader: &'a dyn CheckpointReader,
-    families: &Families,
-    target: &'static Format,
-) -> Result<View<'a>> {
+pub fn original<'a>(source: &Source<'a>, target: &'static Format) -> Result<View<'a>> {
+    let reader = source.reader();
     let mut view = View::new(reader);
     if target.convention == Convention::Canonical {
         return Ok(view);
     }
-    if let Some(names) = source_names(reader, families) {
+    if let Some(names) = source_names(source)? {
         view.rename(|_, name| names.get(name).cloned());
     }
     if let Some(auxiliary) = reader.metadata().auxiliary_tensor() {
         view.drop_tensors(|name| name == auxiliary);
     }
     view.metadata_mut().remove(NAMES);
-    for key in derived_keys(reader)? {
-        view.metadata_mut().remove(&key);
+    for key in derived_keys(reader, source.learnt()?) {
+        view.metadata_mut().remove(key);
     }
     Ok(view)
 }
 
 /// Metadata keys that only repeat what the companions say, and so are not lost where the companions go along.
-///
-/// # Errors
-/// E007 and E008 when a companion can't be read.
-pub fn derived_keys(reader: &dyn CheckpointReader) -> Result<Vec<String>> {
-    let learnt = learn_from(reader)?.metadata.into_iter();
-    Ok(learnt.filter(|(key, value)| reader.metadata().get(key) == Some(value)).map(|(key, _)| key).collect())
+pub fn derived_keys<'l>(reader: &'l dyn CheckpointReader, learnt: &'l Learnt) -> impl Iterator<Item = &'l str> {
+    let learnt = learnt.metadata.iter();
+    learnt.filter(move |(key, value)| reader.metadata().get(key) == Some(value)).map(|(key, _)| key.as_str())
 }
 
 /// Canonical name to source name; none where the checkpoint has the names of its source already.
-fn source_names(reader: &dyn CheckpointReader, families: &Families) -> Option<HashMap<String, String>> {
+fn source_names(source: &Source<'_>) -> Result<Option<HashMap<String, String>>> {
+    let reader = source.reader();
     let record = reader.metadata().object(NAMES);
     if record.is_none() && reader.format().convention != Convention::Canonical {
-        return None;
+        return Ok(None);
     }
     let exceptions = record.and_then(|record| record.get("exceptions")?.as_object());
     let rule = match record {
-        Some(record) => recorded_rule(record, families),
-        None => canonical_rule(reader, families),
+        Some(record) => recorded_rule(record, source.families()),
+        None => canonical_rule(source)?,
     };
     let source_name = |canonical: &str| {
         let exception = exceptions.and_then(|exceptions| exceptions.get(canonical)?.as_str()).map(str::to_owned);
         exception.or_else(|| rule.as_ref().and_then(|(family, naming)| family.source_name(canonical, naming)))
     };
     let names = reader.tensors().iter().filter_map(|info| Some((info.name.clone(), source_name(&info.name)?)));
-    Some(names.collect())
+    Ok(Some(names.collect()))
 }
 
 /// The family and naming that an import wrote down.
@@ -135,8 +131,8 @@ fn recorded_rule<'f>(record: &Map<String, Value>, families: &'f Families) -> Opt
 }
 
 /// Those of a checkpoint that has canonical names without a word on where they come from.
-fn canonical_rule<'f>(reader: &dyn CheckpointReader, families: &'f Families) -> Option<(&'f Family, Naming)> {
-    let model = families.identify(reader.tensors(), reader.metadata())?;
-    let family = families.find(model.family().name())?;
-    (model.naming().convention == CANONICAL).then_some((family, family.default_naming(HUGGING_FACE)?))
+fn canonical_rule<'f>(source: &Source<'f>) -> Result<Option<(&'f Family, Naming)>> {
+    let model = source.family()?.filter(|model| model.naming().convention == CANONICAL);
+    let family = model.and_then(|model| source.families().find(model.family().name()));
+    Ok(family.and_then(|family| Some((family, family.default_naming(HUGGING_FACE)?))))
 }

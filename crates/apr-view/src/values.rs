@@ -5,7 +5,7 @@ use std::ops::Range;
 use apr_core::{CheckpointReader, DType, Error, Result, TensorInfo};
 use apr_tensor::block;
 use apr_tensor::cast::cast_float;
-use apr_tensor::element::{is_decodable, widen_f32};
+use apr_tensor::element::{is_decodable, widen_f32, widen_f64};
 use apr_tensor::stats::{Histogram, Moments, Scratch};
 
 use crate::chunks::{Chunk, take};
@@ -61,6 +61,51 @@ pub fn read_quantized(
     // Blocks know nothing of rows, and a range may cut one.
     block::dequantize(info.dtype, bytes, in_memory(elements.end - elements.start)?, out);
     Ok(())
+}
+
+/// Elements of a tensor as numbers, in the order of its rows.
+///
+/// ```
+/// use apr_view::values::read;
+///
+/// let header = br#"{"bias":{"dtype":"F16","shape":[3],"data_offsets":[0,6]}}"#;
+/// let mut file = (header.len() as u64).to_le_bytes().to_vec();
+/// file.extend_from_slice(header);
+/// file.extend_from_slice(&[0, 0x3c, 0, 0x40, 0, 0x42]);
+/// let model = apr_registry::open(file, "model.safetensors", &apr_core::Limits::default())?;
+///
+/// assert_eq!(read(&*model, 0, 1..3)?, [2.0, 3.0]);
+/// # Ok::<(), apr_core::Error>(())
+/// ```
+///
+/// # Errors
+/// E001 for a dtype whose elements are no real numbers, E002 past the tensor's end, E007 when reading fails, E008 when the
+/// range does not fit in memory.
+pub fn read(reader: &dyn CheckpointReader, tensor: usize, elements: Range<u64>) -> Result<Vec<f64>> {
+    let info = &reader.tensors()[tensor];
+    let total = info.shape.elements().unwrap_or_default();
+    if elements.end > total || elements.start > elements.end {
+        let Range { start, end } = elements;
+        return Err(
+            Error::corrupt(format!("it has no elements {start} to {end}, but {total} in all")).for_tensor(&info.name)
+        );
+    }
+    if info.dtype.is_quantized() {
+        let start = elements.start / info.dtype.block_len() * info.dtype.block_len();
+        let mut values = Vec::new();
+        read_quantized(reader, tensor, start..elements.end, (&mut Vec::new(), &mut Vec::new()), &mut values)?;
+        let before = in_memory(elements.start - start)?;
+        return Ok(values.into_iter().skip(before).map(f64::from).collect());
+    }
+    if !is_decodable(info.dtype) {
+        return Err(Error::format(format!("elements of {} are no real numbers", info.dtype)).for_tensor(&info.name));
+    }
+    let width = info.dtype.block_bytes();
+    let mut bytes = vec![0; in_memory((elements.end - elements.start) * width)?];
+    reader.read_tensor(tensor, elements.start * width, &mut bytes)?;
+    let mut values = Vec::new();
+    widen_f64(info.dtype, &bytes, &mut values);
+    Ok(values)
 }
 
 /// Rows that start with their scale.

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use apr_arch::Families;
 use apr_core::Progress;
 use apr_io::{Interrupt, Sources, Threads};
+use apr_llama::describe;
 use apr_ops::convert::ConvertReport;
 use apr_ops::inline::ValidationConfig;
-use apr_ops::job::{Job, JobError, JobReport, Planned, Quantize, Source, wants_companions};
+use apr_ops::job::{Job, JobError, JobReport, Planned, Quantize, wants_companions};
 use apr_quantize::QualityGate;
 #[cfg(feature = "encryption")]
 use apr_registry::apr2::Encrypt;
@@ -17,7 +18,7 @@ use apr_registry::codec::Choice;
 #[cfg(feature = "signing")]
 use apr_registry::crypto::SigningKey;
 use apr_registry::{DType, Format, OpenOptions, PlanOptions, apr2, target_by_extension};
-use apr_source::Architecture;
+use apr_source::{Architecture, Source};
 
 use crate::Output;
 
@@ -276,8 +277,8 @@ impl Convert {
         self.job.target = layout;
         self.job.title = title(&self.source);
         let name = self.source.display().to_string();
-        let source =
-            Source { reader: &*reader, name: &name, families: &self.families, architecture: &self.architecture };
+        let reader = describe(reader, &self.families, &self.architecture);
+        let source = Source::new(&*reader, &self.families).named(&name).taken_for(&self.architecture);
         self.job.plan(&source, |planned| then(planned, &self, &sources))
     }
 }

@@ -32,6 +32,8 @@ mod convert;
 #[cfg(feature = "native")]
 mod import;
 #[cfg(feature = "native")]
+mod model;
+#[cfg(feature = "native")]
 mod output;
 
 pub use apr_arch as arch;
@@ -40,14 +42,14 @@ pub use apr_core::Progress;
 pub use apr_io as io;
 pub use apr_llama as llama;
 pub use apr_ops as ops;
-pub use apr_ops::job::{Job, JobError, JobReport, Planned, Quantize, Source, Weights};
+pub use apr_ops::job::{Job, JobError, JobReport, Planned, Quantize, Weights};
 pub use apr_quantize as quantize;
 pub use apr_quantize::Scheme;
 #[cfg(feature = "compression")]
 pub use apr_registry::codec::Choice as Compression;
 pub use apr_registry::*;
 pub use apr_source as source;
-pub use apr_source::Architecture;
+pub use apr_source::{Architecture, Source};
 pub use apr_tokenizer as tokenizer;
 pub use apr_view as view;
 pub use apr_watermark as watermark;
@@ -55,5 +57,7 @@ pub use apr_watermark as watermark;
 pub use convert::{Convert, convert, title};
 #[cfg(feature = "native")]
 pub use import::{AprConverter, ImportOptions, apr_import};
+#[cfg(feature = "native")]
+pub use model::Model;
 #[cfg(feature = "native")]
 pub use output::Output;

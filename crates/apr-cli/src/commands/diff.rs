@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
 
-use apr::{CheckpointReader, Escaped};
+use apr::Escaped;
 use apr_core::counted;
 use apr_io::io_error;
-use apr_llama::{is_in_gguf_layout, restore};
-use apr_ops::diff::{DiffOptions, DiffReport, MetadataChange, Side, TensorDiff, Verdict, diff};
-use apr_view::{View, parse_filter};
+use apr_ops::diff::{DiffOptions, DiffReport, MetadataChange, Side, TensorDiff, Verdict, alike, diff};
+use apr_view::parse_filter;
 
 use crate::args::DiffArgs;
 use crate::context::Context;
@@ -34,39 +33,18 @@ pub(super) fn run(args: &DiffArgs, context: &Context) -> Outcome {
     };
     let total = [&left, &right].iter().flat_map(|model| model.reader.files()).map(|file| file.len).sum();
     let bar = Bar::new(&context.printer, total);
-    let views = alike(&*left.reader, &*right.reader, context)?;
-    let families = (context.family_of(&views.0)?, context.family_of(&views.1)?);
-    let left = Side { reader: &views.0, name: &left.name, model: families.0.as_ref() };
-    let right = Side { reader: &views.1, name: &right.name, model: families.1.as_ref() };
+    let sources = (context.source(&*left.reader, &left.name)?, context.source(&*right.reader, &right.name)?);
+    let views = alike(&sources.0, &sources.1);
+    views.warnings.iter().for_each(|warning| context.printer.warn(warning));
+    let families = (context.family_of(&views.left)?, context.family_of(&views.right)?);
+    let left = Side { reader: &views.left, name: &left.name, model: families.0.as_ref() };
+    let right = Side { reader: &views.right, name: &right.name, model: families.1.as_ref() };
     let report = diff(left, right, &options, &context.pipeline()?, &bar);
     context.sources.check_unchanged()?;
     let report = report?;
     drop(bar);
     context.printer.report(&report, |out, report| render(out, report, args))?;
     if args.exit_code && !report.same { Err(Failure::Validation) } else { Ok(()) }
-}
-
-/// Both models in one layout: where only one is in llama.cpp's, which orders rows and offsets norms in its own way, it is
-/// seen in that of Hugging Face.
-fn alike<'a>(
-    left: &'a dyn CheckpointReader,
-    right: &'a dyn CheckpointReader,
-    context: &Context,
-) -> Outcome<(View<'a>, View<'a>)> {
-    let differ = is_in_gguf_layout(left) != is_in_gguf_layout(right);
-    let view = |reader: &'a dyn CheckpointReader| -> Outcome<View<'a>> {
-        if !differ || !is_in_gguf_layout(reader) {
-            return Ok(View::new(reader));
-        }
-        match restore(reader, context.families()?, &context.architecture()?) {
-            Ok(restored) => Ok(restored.view),
-            Err(error) => {
-                context.printer.warn(&format!("values are compared as llama.cpp lays them out: {}", error.message()));
-                Ok(View::new(reader))
-            }
-        }
-    };
-    Ok((view(left)?, view(right)?))
 }
 
 fn read_mapping(path: &Path) -> Outcome<Vec<(String, String)>> {

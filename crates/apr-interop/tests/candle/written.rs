@@ -7,7 +7,7 @@ use apr_ops::import::{Foreign, Prepared, restore};
 use apr_ops::inline::ValidationConfig;
 use apr_quantize::{Casts, Choices, Quantization, Scheme, TensorTarget};
 use apr_registry::{CheckpointReader, DType, OpenOptions, PlanOptions, Serial};
-use apr_source::{Architecture, family_of};
+use apr_source::{Architecture, Source, family_of};
 use apr_testkit::locate::fixture;
 
 use crate::Outcome;
@@ -48,10 +48,10 @@ pub(crate) fn restored(gguf: Vec<u8>, format: &'static apr_registry::Format, fil
 
 fn foreign<'a>(
     model: &'a dyn CheckpointReader,
-    families: &Families,
+    families: &'a Families,
     format: &'static apr_registry::Format,
 ) -> Outcome<Foreign<'a>> {
-    let foreign = restore(model, families, &Architecture::Auto, format, ValidationConfig::strict())?;
+    let foreign = restore(&Source::new(model, families), format, ValidationConfig::strict())?;
     assert!(foreign.prepared.misfits.is_empty(), "{:?}", foreign.prepared.misfits);
     Ok(foreign)
 }

@@ -1,12 +1,13 @@
 //! Exports to GGUF against what llama.cpp's converter writes (`fixtures/gguf`), and the way back.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use apr_arch::Families;
 use apr_gguf::KeyValue;
 use apr_llama::{GgufExport, Restored, export, restore};
 use apr_registry::{CheckpointReader, FolderCheckpoint, Metadata, open_folder};
-use apr_source::Architecture;
+use apr_source::{Architecture, Source};
 use apr_tensor::cast::cast_float;
 use apr_testkit::llama_cpp::{self, AsGguf, Model};
 use apr_testkit::locate::fixture;
@@ -17,6 +18,12 @@ struct Case {
     name: String,
     json: Value,
     reader: FolderCheckpoint,
+}
+
+/// The families, which what is made by them lives as long as.
+fn families() -> &'static Families {
+    static FAMILIES: LazyLock<Families> = LazyLock::new(Families::builtin);
+    &FAMILIES
 }
 
 fn cases() -> Vec<Case> {
@@ -37,14 +44,13 @@ fn open(model: &Model) -> FolderCheckpoint {
 }
 
 fn exported<'a>(reader: &'a FolderCheckpoint, name: &str) -> GgufExport<'a> {
-    export(reader, &Families::builtin(), &Architecture::Auto, Vec::new())
-        .unwrap_or_else(|error| panic!("{name}: {error}"))
+    export(&Source::new(reader, families()), Vec::new()).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
 /// With the keys of a tokenizer that tell one family of encoders from another.
 fn exported_with_tokens<'a>(case: &'a Case) -> GgufExport<'a> {
     let tokenizer = llama_cpp::tokenizer(&case.json);
-    let export = export(&case.reader, &Families::builtin(), &Architecture::Auto, tokenizer);
+    let export = export(&Source::new(&case.reader, families()), tokenizer);
     export.unwrap_or_else(|error| panic!("{}: {error}", case.name))
 }
 
@@ -162,7 +168,7 @@ fn what_was_exported_comes_back() {
     for case in cases() {
         let export = exported_with_tokens(&case);
         let Case { name, json, reader } = &case;
-        let restored = restore(&export.view, &Families::builtin(), &Architecture::Auto);
+        let restored = restore(&export.view, families(), &Architecture::Auto);
         let Restored { view, config, losses } = restored.unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(losses, [], "{name}");
         let config: Value = serde_json::from_slice(&config).expect("JSON");
@@ -218,7 +224,7 @@ fn a_window_that_gguf_does_not_hold_is_reported() {
     let restored = |pairs: &[KeyValue], view: &mut apr_view::View<'_>, architecture: &Architecture| {
         let json: Vec<Value> = pairs.iter().map(KeyValue::to_json).collect();
         view.metadata_mut().set("gguf", json!({ "version": 3, "kv": json }));
-        let Restored { config, losses, .. } = restore(view, &Families::builtin(), architecture).expect("a folder");
+        let Restored { config, losses, .. } = restore(view, families(), architecture).expect("a folder");
         (serde_json::from_slice::<Value>(&config).expect("JSON"), losses)
     };
     let (config, losses) = restored(&pairs, &mut export.view, &Architecture::Auto);
@@ -307,7 +313,7 @@ fn settings_of_stretched_positions_come_back() {
     for name in ["llama3", "llama_linear", "qwen2_yarn", "phi3_long"] {
         let case = named(name);
         let export = exported(&case.reader, name);
-        let restored = restore(&export.view, &Families::builtin(), &Architecture::Auto).expect("it comes back");
+        let restored = restore(&export.view, families(), &Architecture::Auto).expect("it comes back");
         let config: Value = serde_json::from_slice(&restored.config).expect("JSON");
         for (key, value) in case.json["config"]["rope_scaling"].as_object().expect("settings") {
             let found = if key == "type" { config["rope_scaling"].get("rope_type") } else { None };
@@ -321,7 +327,7 @@ fn refused(name: &str, change: impl FnOnce(&mut Value)) -> String {
     let mut model = llama_cpp::model(name);
     change(&mut model.json);
     let reader = open(&model);
-    let result = export(&reader, &Families::builtin(), &Architecture::Auto, Vec::new());
+    let result = export(&Source::new(&reader, families()), Vec::new());
     result.err().map(|error| error.to_string()).unwrap_or_default()
 }
 
@@ -349,7 +355,7 @@ fn a_family_that_llama_cpp_does_not_have_is_refused() {
         "config": vit["config"], "tensors": vit["tensors"], "dtype": "float32", "beside": {}, "card": "",
     });
     let reader = open(&Model { name: "vit".to_owned(), json });
-    let error = export(&reader, &Families::builtin(), &Architecture::Auto, Vec::new()).err().expect("no such models");
+    let error = export(&Source::new(&reader, families()), Vec::new()).err().expect("no such models");
     assert!(error.to_string().starts_with("E001: llama.cpp has no models of the family"), "{error}");
 }
 
@@ -389,7 +395,7 @@ fn rows_without_a_token_are_cut() {
     let tokenizer = vec![KeyValue::new("tokenizer.ggml.tokens", tokens)];
     let families = Families::builtin();
     let GgufExport { view, losses, .. } =
-        export(&case.reader, &families, &Architecture::Auto, tokenizer).expect("it can be cut");
+        export(&Source::new(&case.reader, &families), tokenizer).expect("it can be cut");
     let position = view.tensors().iter().position(|info| info.name == "token_embd.weight").expect("embeddings");
     assert_eq!(view.tensors()[position].shape.dims(), [90, 32]);
     let source = case.reader.tensors().iter().position(|info| info.name == "model.embed_tokens.weight").expect("there");
@@ -398,7 +404,7 @@ fn rows_without_a_token_are_cut() {
 
     let tokens: Vec<String> = (0..110).map(|token| format!("t{token}")).collect();
     let tokenizer = vec![KeyValue::new("tokenizer.ggml.tokens", tokens)];
-    let error = export(&case.reader, &families, &Architecture::Auto, tokenizer).err().expect("too few rows");
+    let error = export(&Source::new(&case.reader, &families), tokenizer).err().expect("too few rows");
     assert!(error.to_string().contains("the tokenizer has 110 tokens, but it has 101 rows"), "{error}");
 }
 
@@ -451,13 +457,13 @@ fn numbers_that_llama_cpp_can_not_compute_with_are_refused() {
         (json!({"rope_scaling": {"type": "longrope", "long_factor": [1.0]}}), "'long_factor' and 'short_factor'"),
     ] {
         let case = with_config("llama", &entries);
-        let error = export(&case.reader, &Families::builtin(), &Architecture::Auto, Vec::new());
+        let error = export(&Source::new(&case.reader, families()), Vec::new());
         let error = error.err().unwrap_or_else(|| panic!("{entries} is taken")).to_string();
         assert!(error.contains(expected), "{entries}: {error}");
     }
     let short = json!({"rope_scaling": {"type": "longrope", "long_factor": [1.0], "short_factor": [1.0]}});
     let case = with_config("phi3_long", &short);
-    let error = export(&case.reader, &Families::builtin(), &Architecture::Auto, Vec::new()).err().expect("refused");
+    let error = export(&Source::new(&case.reader, families()), Vec::new()).err().expect("refused");
     assert!(error.to_string().contains("has 1 factor, but 8 dimensions"), "{error}");
 }
 
@@ -514,7 +520,7 @@ fn the_file_type_is_that_of_the_scheme_that_is_recorded() {
     let case = named("llama");
     let mut view = apr_view::View::new(&case.reader);
     view.metadata_mut().set("quantization", json!({"type": "q4_k_s"}));
-    let export = export(&view, &Families::builtin(), &Architecture::Auto, Vec::new()).expect("it can be written");
+    let export = export(&Source::new(&view, families()), Vec::new()).expect("it can be written");
     let pairs = apr_gguf::key_values(export.view.metadata()).expect("pairs").expect("there");
     assert_eq!(pairs.get("general.file_type").expect("a file type").as_u64(), Some(14));
 }
@@ -525,7 +531,7 @@ fn one_value_a_layer_is_the_value_where_all_are_equal() {
     let mut export = exported(&case.reader, "llama");
     let pairs = apr_gguf::key_values(export.view.metadata()).expect("pairs").expect("keys").to_vec();
     let mut pairs: Vec<Value> = pairs.iter().map(KeyValue::to_json).collect();
-    let config = restore(&export.view, &Families::builtin(), &Architecture::Auto).expect("restored").config;
+    let config = restore(&export.view, families(), &Architecture::Auto).expect("restored").config;
     for pair in &mut pairs {
         let key = pair["key"].as_str().expect("a key");
         if ["head_count", "head_count_kv", "feed_forward_length"].iter().any(|end| key.ends_with(end)) {
@@ -533,6 +539,6 @@ fn one_value_a_layer_is_the_value_where_all_are_equal() {
         }
     }
     export.view.metadata_mut().set("gguf", json!({ "kv": pairs }));
-    let again = restore(&export.view, &Families::builtin(), &Architecture::Auto).expect("restored").config;
+    let again = restore(&export.view, families(), &Architecture::Auto).expect("restored").config;
     assert_eq!(String::from_utf8(again), String::from_utf8(config));
 }

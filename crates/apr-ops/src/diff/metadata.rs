@@ -6,6 +6,7 @@ use std::sync::Arc;
 use apr_core::{counted, grouped};
 use apr_gguf::{KeyValues, Pair};
 use apr_registry::{CheckpointReader, Metadata, Result, keys};
+use apr_source::companions::learn_from;
 use apr_source::naming;
 use serde_json::{Map, Value};
 
@@ -22,15 +23,17 @@ pub(super) fn metadata_changes(
     const OF_THE_FILE: [&str; 6] =
         [keys::APR_VERSION, keys::SOURCE, keys::LOSS, keys::SAFETENSORS, keys::FILES, naming::NAMES];
     // What repeats the companions is there after an import alone: it tells nothing where the other side lacks it.
-    let derived = [naming::derived_keys(left)?, naming::derived_keys(right)?];
+    let learnt = [learn_from(left)?, learn_from(right)?];
+    let derived = |side: usize| naming::derived_keys([left, right][side], &learnt[side]).collect::<BTreeSet<_>>();
+    let derived = [derived(0), derived(1)];
     let is_whole = |side: &dyn CheckpointReader| side.format().target.is_some_and(|target| target.self_contained);
     let holds_none = [left, right].map(|side| !is_whole(side) && side.companions().is_empty());
     let (left, right) = (left.metadata(), right.metadata());
     let keys: BTreeSet<&str> = left.iter().chain(right.iter()).map(|(key, _)| key).collect();
     // And a format without metadata lacks all of it.
     let untold = |key: &str| match (left.get(key), right.get(key)) {
-        (Some(_), None) => holds_none[1] || derived[0].iter().any(|derived| derived == key),
-        (None, Some(_)) => holds_none[0] || derived[1].iter().any(|derived| derived == key),
+        (Some(_), None) => holds_none[1] || derived[0].contains(key),
+        (None, Some(_)) => holds_none[0] || derived[1].contains(key),
         _ => false,
     };
     let is_same = |key: &str| {

@@ -2,10 +2,11 @@
 
 use apr_quantize::place;
 use apr_registry::{Convention, PlanOptions, QuantizedTypes};
+use apr_source::Source;
 use apr_view::{Unpacked, View};
 
 use super::planned::Parts;
-use super::{Job, JobError, Planned, Source};
+use super::{Job, JobError, Planned};
 use crate::convert::ConvertOptions;
 use crate::import::{Foreign, PrepareOptions, prepare, restore};
 use crate::inline::{InlineValidator, ValidationConfig};
@@ -39,12 +40,8 @@ impl Job {
         source: &Source<'_>,
         then: impl FnOnce(Planned<'_>) -> Result<R, E>,
     ) -> Result<R, E> {
-        let options = PrepareOptions {
-            architecture: source.architecture.clone(),
-            validation: self.validation,
-            license: self.license.clone(),
-        };
-        let mut prepared = prepare(selected, source.families, &options).map_err(JobError::from)?;
+        let options = PrepareOptions { validation: self.validation, license: self.license.clone() };
+        let mut prepared = prepare(&source.through(selected), &options).map_err(JobError::from)?;
         self.record_source(prepared.view.metadata_mut());
         let options = self.weights.apply(&mut prepared.view, Vec::new(), self.target.format, source)?;
         let (view, parts) = Parts::of(prepared, options, Vec::new());
@@ -60,17 +57,16 @@ impl Job {
     ) -> Result<R, E> {
         let quantizes = self.weights.quantize.is_some();
         let to_llama = self.target.format.convention == Convention::LlamaCpp;
-        if to_llama && quantizes && source.reader.format().convention == Convention::LlamaCpp {
+        if to_llama && quantizes && source.reader().format().convention == Convention::LlamaCpp {
             // The file is then the one that llama-quantize writes.
             reader.sort_by_key(place);
         }
-        let title = self.title.as_deref().filter(|_| to_llama && source.reader.metadata().get(NAME).is_none());
+        let title = self.title.as_deref().filter(|_| to_llama && source.reader().metadata().get(NAME).is_none());
         if let Some(title) = title {
             reader.metadata_mut().set(NAME, title);
         }
         let Foreign { mut prepared, dtypes, losses } =
-            restore(&reader, source.families, source.architecture, self.target.format, self.validation)
-                .map_err(JobError::from)?;
+            restore(&source.through(&reader), self.target.format, self.validation).map_err(JobError::from)?;
         if title.is_some() {
             // The model itself has no name that could get lost.
             prepared.view.metadata_mut().remove(NAME);

@@ -2,9 +2,9 @@
 //!
 //! ```
 //! use apr_arch::Families;
-//! use apr_ops::job::{Job, Source};
+//! use apr_ops::job::Job;
 //! use apr_registry::{Limits, PlanOptions, Serial, apr2};
-//! use apr_source::Architecture;
+//! use apr_source::Source;
 //!
 //! let header = br#"{"bias":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
 //! let mut file = (header.len() as u64).to_le_bytes().to_vec();
@@ -13,7 +13,7 @@
 //! let model = apr_registry::open(file, "model.safetensors", &Limits::default())?;
 //!
 //! let families = Families::builtin();
-//! let source = Source { reader: &*model, name: "model.safetensors", families: &families, architecture: &Architecture::Auto };
+//! let source = Source::new(&*model, &families).named("model.safetensors");
 //! let job = Job::new(PlanOptions::new(&apr2::FORMAT, "model.apr"));
 //! let mut file = Vec::new();
 //! let report = job.plan(&source, |planned| planned.run(&mut file, &Serial, &()))?;
@@ -26,9 +26,8 @@ mod layout;
 mod planned;
 mod weights;
 
-use apr_arch::Families;
 use apr_registry::{CheckpointReader, Convention, Format, Metadata, PlanOptions, keys};
-use apr_source::Architecture;
+use apr_source::Source;
 use apr_view::{View, sort_by_first_use};
 
 pub use error::JobError;
@@ -36,19 +35,6 @@ pub use planned::{JobReport, Planned};
 pub use weights::{Quantize, Weights};
 
 use crate::inline::ValidationConfig;
-
-/// A model that was opened, and what it is taken for.
-#[derive(Clone, Copy)]
-pub struct Source<'a> {
-    /// Its reader.
-    pub reader: &'a dyn CheckpointReader,
-    /// What errors call it.
-    pub name: &'a str,
-    /// The families that are known.
-    pub families: &'a Families,
-    /// The family that it is taken for.
-    pub architecture: &'a Architecture,
-}
 
 /// What is to be done with a model.
 #[derive(Debug, Clone)]
@@ -114,7 +100,7 @@ impl Job {
         then: impl FnOnce(Planned<'_>) -> Result<R, E>,
     ) -> Result<R, E> {
         self.target.check().map_err(|error| JobError::Request(error.message().to_owned()))?;
-        let mut selected = View::new(source.reader);
+        let mut selected = View::new(source.reader());
         if let Some(prefix) = &self.prefix {
             selected.select(prefix).map_err(JobError::from)?;
         }

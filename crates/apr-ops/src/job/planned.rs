@@ -3,10 +3,11 @@
 use apr_core::Progress;
 use apr_quantize::QualityGate;
 use apr_registry::{DType, Loss, Pipeline, PlanOptions, Sink};
+use apr_source::Source;
 use apr_view::View;
 use serde::Serialize;
 
-use super::{Job, JobError, Source};
+use super::{Job, JobError};
 use crate::convert::{Conversion, ConvertOptions, ConvertReport, plan};
 use crate::import::{FamilyNote, Prepared};
 use crate::inline::{InlineValidator, ValidationError};
@@ -59,16 +60,21 @@ impl Parts {
 }
 
 impl<'a> Planned<'a> {
-    pub(super) fn new(job: &'a Job, source: &Source<'a>, view: &'a View<'a>, parts: Parts) -> Result<Self, JobError> {
+    pub(super) fn new<'s: 'a>(
+        job: &'a Job,
+        source: &Source<'s>,
+        view: &'a View<'a>,
+        parts: Parts,
+    ) -> Result<Self, JobError> {
         let Parts { mut options, losses, validator, family, misfits, mut warnings } = parts;
         let told_gate = options.gate.filter(|_| job.weights.gate_only_tells);
         options.gate = options.gate.filter(|_| !job.weights.gate_only_tells);
-        let seals = job.warnings_of_seals(source.reader)?.into_iter().map(str::to_owned);
+        let seals = job.warnings_of_seals(source.reader())?.into_iter().map(str::to_owned);
         warnings.splice(0..0, seals);
         let stops = validator.config().stop;
         let conversion = plan(view, &options, &job.target)?.validated_by(validator);
         let conversion = conversion.after_losing(losses).after_warning(warnings);
-        Ok(Self { view, name: source.name, layout: &job.target, conversion, told_gate, family, misfits, stops })
+        Ok(Self { view, name: source.name(), layout: &job.target, conversion, told_gate, family, misfits, stops })
     }
 
     /// What will be done.

@@ -5,12 +5,12 @@ use apr_quantize::{
     record_dequantized,
 };
 use apr_registry::{CheckpointReader, Convention, DType, Format, QuantizedTypes};
-use apr_source::family_of;
+use apr_source::Source;
 use apr_view::View;
 use globset::GlobMatcher;
 
+use super::JobError;
 use super::planned::Dtypes;
-use super::{JobError, Source};
 use crate::convert::ConvertOptions;
 
 /// What happens to the weights.
@@ -133,7 +133,7 @@ impl Quantize {
         self.check(format)?;
         let quantization = self.quantization(format);
         options.warnings.extend(self.without_blocks());
-        let family = family_of(view, source.families, source.architecture)?;
+        let family = source.family_in(view)?;
         let planned = plan(view, family.as_ref(), &quantization).map_err(JobError::unsuited)?;
         drop(family);
         options.warnings.extend(planned.warnings);

@@ -4,7 +4,7 @@ use apr_arch::Families;
 use apr_ops::import::{PrepareOptions, prepare};
 use apr_ops::validate::{ValidateOptions, validate};
 use apr_registry::{Limits, Serial};
-use apr_source::{Architecture, family_of};
+use apr_source::{Architecture, Source, family_of};
 use apr_testkit::ggml::GgmlBuilder;
 use apr_testkit::gguf::GgufBuilder;
 
@@ -12,7 +12,10 @@ use apr_testkit::gguf::GgufBuilder;
 fn verdicts(file: Vec<u8>) -> (bool, bool) {
     let families = Families::builtin();
     let reader = apr_registry::open(file, "model", &Limits::default()).expect("a file that opens");
-    let taken = prepare(&*reader, &families, &PrepareOptions::default()).expect("it is looked at").check().is_ok();
+    let taken = prepare(&Source::new(&*reader, &families), &PrepareOptions::default())
+        .expect("it is looked at")
+        .check()
+        .is_ok();
     let model = family_of(&*reader, &families, &Architecture::Auto).expect("no family is asked for");
     let options = ValidateOptions { families: Some(&families), ..ValidateOptions::default() };
     let report = validate(&*reader, "model", model.as_ref(), options, &Serial, &()).expect("it can be read");

@@ -4,7 +4,7 @@ use apr_arch::Families;
 use apr_llama::{export, restore};
 use apr_ops::import::{PrepareOptions, Prepared, prepare};
 use apr_registry::{CheckpointReader, FolderCheckpoint, Limits, open_folder};
-use apr_source::Architecture;
+use apr_source::{Architecture, Source};
 use apr_testkit::llama_cpp::{self, AsGguf, Model};
 
 fn open(model: &Model) -> FolderCheckpoint {
@@ -23,10 +23,10 @@ fn imports_keep_the_layout_and_lead_back() {
     let families = Families::builtin();
     for model in llama_cpp::models() {
         let (name, reader) = (&model.name, open(&model));
-        let export = export(&reader, &families, &Architecture::Auto, llama_cpp::tokenizer(&model.json));
+        let export = export(&Source::new(&reader, &families), llama_cpp::tokenizer(&model.json));
         let export = export.unwrap_or_else(|error| panic!("{name}: {error}"));
         let file = AsGguf::new(&export.view);
-        let prepared = prepare(&file, &families, &PrepareOptions::default());
+        let prepared = prepare(&Source::new(&file, &families), &PrepareOptions::default());
         let Prepared { view: imported, misfits, family, .. } =
             prepared.unwrap_or_else(|error| panic!("{name}: {error}"));
         assert!(misfits.is_empty(), "{name}: {misfits:?}");
@@ -34,7 +34,7 @@ fn imports_keep_the_layout_and_lead_back() {
         assert!(imported.metadata().object("architecture").is_some_and(|config| !config.is_empty()), "{name}");
         assert_eq!(imported.tensors().iter().filter(|info| info.name.starts_with("blk.")).count(), 0, "{name}");
 
-        let again = apr_llama::export(&imported, &families, &Architecture::Auto, Vec::new());
+        let again = apr_llama::export(&Source::new(&imported, &families), Vec::new());
         let again = again.unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(again.view.tensors(), export.view.tensors(), "{name}");
         assert_eq!(again.view.metadata().get("gguf"), export.view.metadata().get("gguf"), "{name}");
@@ -56,10 +56,10 @@ fn imports_from_hugging_face_are_exported_alike() {
     let families = Families::builtin();
     for model in llama_cpp::models() {
         let (name, reader) = (&model.name, open(&model));
-        let direct = export(&reader, &families, &Architecture::Auto, Vec::new());
+        let direct = export(&Source::new(&reader, &families), Vec::new());
         let direct = direct.unwrap_or_else(|error| panic!("{name}: {error}"));
-        let imported = prepare(&reader, &families, &PrepareOptions::default()).expect("a model").view;
-        let detour = apr_llama::export(&imported, &families, &Architecture::Auto, Vec::new());
+        let imported = prepare(&Source::new(&reader, &families), &PrepareOptions::default()).expect("a model").view;
+        let detour = apr_llama::export(&Source::new(&imported, &families), Vec::new());
         let detour = detour.unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(detour.view.tensors(), direct.view.tensors(), "{name}");
         assert_eq!(detour.view.metadata().get("gguf"), direct.view.metadata().get("gguf"), "{name}");

@@ -13,7 +13,7 @@ use apr_registry::codec::Choice;
 use apr_registry::crypto::{Argon2Costs, EncrBlock, Lock, Unlock};
 use apr_registry::digest::TensorDigest;
 use apr_registry::{CheckpointReader, DType, MemoryFolder, OpenOptions, PlanOptions, Serial, open_folder, open_in};
-use apr_source::Architecture;
+use apr_source::Source;
 use apr_testkit::FolderInMemory;
 use apr_testkit::locate::fixture;
 use apr_view::{Unpacked, View};
@@ -213,7 +213,7 @@ fn llama_cpps_layout_is_made_of_weights_however_they_are_stored() {
     let model = open_folder(&folder, options()).expect("a model");
     let families = Families::builtin();
     assert_same_over_every_storage(&model, &folder, |reader, assert| {
-        let exported = apr_llama::export(reader, &families, &Architecture::Auto, Vec::new()).expect("a LLaMA");
+        let exported = apr_llama::export(&Source::new(reader, &families), Vec::new()).expect("a LLaMA");
         assert(&exported.view);
     });
 }

@@ -1,0 +1,125 @@
+//! A model, and what is found out about it once.
+
+use std::cell::OnceCell;
+
+use apr_arch::{Families, FamilyModel};
+use apr_core::{CheckpointReader, Result};
+
+use crate::companions::{Learnt, learn_from};
+use crate::{Architecture, family_of};
+
+/// A model that was opened. Its family and what its companions say are found when they are first asked for, and kept.
+///
+/// ```
+/// use apr_arch::Families;
+/// use apr_source::Source;
+///
+/// let header = br#"{"model.layers.0.self_attn.q_proj.weight":{"dtype":"F32","shape":[1,1],"data_offsets":[0,4]}}"#;
+/// let mut file = (header.len() as u64).to_le_bytes().to_vec();
+/// file.extend_from_slice(header);
+/// file.extend_from_slice(&[0; 4]);
+/// let model = apr_registry::open(file, "model.safetensors", &apr_core::Limits::default())?;
+///
+/// let families = Families::builtin();
+/// let source = Source::new(&*model, &families);
+/// assert!(source.family()?.is_none(), "one tensor speaks for no family");
+/// assert!(source.learnt()?.metadata.is_empty(), "there are no companions");
+/// # Ok::<(), apr_core::Error>(())
+/// ```
+pub struct Source<'a> {
+    reader: &'a dyn CheckpointReader,
+    name: &'a str,
+    families: &'a Families,
+    architecture: Architecture,
+    family: OnceCell<Option<FamilyModel<'a>>>,
+    learnt: OnceCell<Learnt>,
+}
+
+impl<'a> Source<'a> {
+    /// A model whose family is detected, without a name.
+    #[must_use]
+    pub fn new(reader: &'a dyn CheckpointReader, families: &'a Families) -> Self {
+        let (family, learnt) = (OnceCell::new(), OnceCell::new());
+        Self { reader, name: "", families, architecture: Architecture::Auto, family, learnt }
+    }
+
+    /// With what errors call it.
+    #[must_use]
+    pub fn named(self, name: &'a str) -> Self {
+        Self { name, ..self }
+    }
+
+    /// Taken for one of this family.
+    #[must_use]
+    pub fn taken_for(self, architecture: &Architecture) -> Self {
+        Self { architecture: architecture.clone(), family: OnceCell::new(), ..self }
+    }
+
+    /// The same model seen through another reader, of which everything is found anew.
+    #[must_use]
+    pub fn through<'b>(&self, reader: &'b dyn CheckpointReader) -> Source<'b>
+    where
+        'a: 'b,
+    {
+        Source::new(reader, self.families).named(self.name).taken_for(&self.architecture)
+    }
+
+    /// Its reader.
+    #[must_use]
+    pub fn reader(&self) -> &'a dyn CheckpointReader {
+        self.reader
+    }
+
+    /// What errors call it.
+    #[must_use]
+    pub fn name(&self) -> &'a str {
+        self.name
+    }
+
+    /// The families that are known.
+    #[must_use]
+    pub fn families(&self) -> &'a Families {
+        self.families
+    }
+
+    /// What it is taken for.
+    #[must_use]
+    pub fn architecture(&self) -> &Architecture {
+        &self.architecture
+    }
+
+    /// Its family, as [`family_of`] finds it.
+    ///
+    /// # Errors
+    /// E001 when the family that was asked for is not known.
+    pub fn family(&self) -> Result<Option<&FamilyModel<'a>>> {
+        if let Some(family) = self.family.get() {
+            return Ok(family.as_ref());
+        }
+        let found = family_of(self.reader, self.families, &self.architecture)?;
+        Ok(self.family.get_or_init(|| found).as_ref())
+    }
+
+    /// The family in a view of the model, which may have other names and another layout.
+    ///
+    /// # Errors
+    /// Those of [`family`](Self::family).
+    pub fn family_in<'b>(&'b self, view: &'b dyn CheckpointReader) -> Result<Option<FamilyModel<'b>>> {
+        match self.family()? {
+            Some(model) => self.families.apply(model.family().name(), view.tensors(), view.metadata()).map(Some),
+            None => family_of(view, self.families, &self.architecture),
+        }
+    }
+
+    /// What its companions say.
+    ///
+    /// # Errors
+    /// E007 and E008 when a companion can't be read.
+    pub fn learnt(&self) -> Result<&Learnt> {
+        if let Some(learnt) = self.learnt.get() {
+            return Ok(learnt);
+        }
+        let found = learn_from(self.reader)?;
+        Ok(self.learnt.get_or_init(|| found))
+    }
+}
