@@ -4,6 +4,7 @@ mod bench;
 mod fuzz;
 mod interop;
 mod lint;
+mod picture;
 mod process;
 mod reference;
 mod steps;
@@ -24,6 +25,7 @@ Usage: cargo xtask TASK
   ci     lint, then test
   wasm   only the wasm32 build and its test under Node
   bench  figures against cp and Python's safetensors; --gb 1 4, --runs 5
+  picture  draws docs/session.svg, the README's picture of a terminal, with the binary of today
   fuzz   every fuzz target for 60 seconds, or the seconds given; takes a nightly toolchain
   deny   dependencies including security advisories, which takes the network
 
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
         }
         ["wasm"] => targets::wasm(&mut steps),
         ["bench", ref arguments @ ..] => bench::run(&mut steps, arguments),
+        ["picture"] => picture::run(&mut steps),
         ["fuzz"] => fuzz::run(&mut steps, "60"),
         ["fuzz", seconds] => fuzz::run(&mut steps, seconds),
         ["deny"] => lint::advisories(&mut steps),

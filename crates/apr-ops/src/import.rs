@@ -6,6 +6,7 @@
 //! use apr_arch::Families;
 //! use apr_ops::convert::{ConvertOptions, plan};
 //! use apr_ops::import::{PrepareOptions, prepare};
+//! use apr_source::Source;
 //!
 //! let header = br#"{"layer_norm.weight":{"dtype":"F32","shape":[8],"data_offsets":[0,32]}}"#;
 //! let mut file = (header.len() as u64).to_le_bytes().to_vec();
@@ -14,7 +15,7 @@
 //! let model = apr_registry::open(file, "model.safetensors", &Limits::default())?;
 //!
 //! let families = Families::builtin();
-//! let prepared = prepare(&*model, &families, &PrepareOptions::default())?;
+//! let prepared = prepare(&Source::new(&*model, &families), &PrepareOptions::default())?;
 //! let target = PlanOptions::new(&apr_registry::apr2::FORMAT, "model.apr");
 //! let conversion = plan(&prepared.view, &ConvertOptions::default(), &target)?.validated_by(prepared.validator);
 //! let mut imported = Vec::new();

@@ -1,4 +1,29 @@
-//! One dependency for model files: open, check, convert, quantize, seal.
+//! Model files: open, check, compare, convert, quantize, compress, encrypt, sign. Any size, in bounded memory, without
+//! running anything that a file holds.
+//!
+//! A file becomes another one, checked tensor by tensor on the way:
+//!
+//! ```
+//! # let folder = tempfile::tempdir()?;
+//! # let output = folder.path().join("model.apr");
+//! # let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
+//! let report = apr::convert(model).quantize(apr::Scheme::Q4_K_M).compress(apr::Compression::Auto).write(&output)?;
+//! println!("{} bytes became {}", report.conversion.bytes_in, report.conversion.bytes_out);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A model is looked at, and checked:
+//!
+//! ```
+//! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
+//! let model = apr::Model::open(path)?;
+//! let values = model.values("model.norm.weight", 0..4)?;
+//! assert_eq!(values.len(), 4);
+//! assert!(model.validate(apr::ops::validate::ValidateOptions::default())?.valid);
+//! # Ok::<(), apr::Error>(())
+//! ```
+//!
+//! Bytes that are in memory, as in a browser, need no files:
 //!
 //! ```
 //! use apr::{CheckpointReader, Limits};
@@ -12,6 +37,31 @@
 //! assert_eq!(model.tensors()[0].name, "bias");
 //! # Ok::<(), apr::Error>(())
 //! ```
+//!
+//! # Formats
+//!
+//! | format | read | written | to a stream | also |
+//! |---|---|---|---|---|
+//! | APR2 (`.apr`), the native container | yes | yes | unless compressed | shards, companions, compression, encryption, signatures |
+//! | safetensors | files, shards | files, shards, folders | yes | quantized tensors as integers and scales |
+//! | GGUF | v1 to v3, both byte orders, splits | v3, splits | yes | all of ggml's types |
+//! | PyTorch | ZIP, pre-ZIP, TAR, TorchScript, shards | state dicts | yes | nothing in a file is run |
+//! | GGML, GGMF, GGJT | yes | | | eleven families |
+//! | APR1, APRN, dialects of APR v2 | yes | APR1, APRN | yes | `typed` |
+//!
+//! # Features
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `native` | files, threads, [`convert`], [`Model`], [`apr_import`]; without it the crate builds for browsers |
+//! | `std` | what of the layers below `native` needs the standard library |
+//! | `compression` | the codecs of `.apr` files |
+//! | `zstd-encoder` | Zstandard written as well as read; half of all code |
+//! | `encryption`, `signing` | AES-256-GCM for passwords and recipients; Ed25519 signatures |
+//! | `quantize` | tensors get ggml's types; they are read without it |
+//! | `typed` | APRN, one model of a serde type in one file |
+//!
+//! # Modules
 //!
 //! | module | what it has |
 //! |---|---|
