@@ -1,4 +1,5 @@
-//! Model families: how their tensors are called, shaped and distributed, and what they are for (seed 001 §10.8, §10.9).
+//! Model families: how their tensors are called, shaped and distributed, and what they are for
+//! (`docs/families.md`).
 //!
 //! A family is a table in `families/NAME.toml`: one entry per tensor, with its canonical name, its names in other
 //! conventions, its shape as expressions over the configuration, what it is, and its role in a sentence. Kin extend one

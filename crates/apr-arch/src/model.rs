@@ -42,7 +42,7 @@ struct Member {
     canonical: String,
 }
 
-/// What a family says about its model (seed 001 §4.12).
+/// What a family says about its model, for `apr explain`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Description {
     /// Title of the family.

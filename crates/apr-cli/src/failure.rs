@@ -1,4 +1,4 @@
-//! Why a command ended without success, how that is told, and the exit code it has (seed 001, appendix A).
+//! Why a command ended without success, how that is reported, and its exit code.
 
 use std::io::Write;
 use std::process::ExitCode;

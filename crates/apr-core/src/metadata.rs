@@ -1,4 +1,4 @@
-//! Metadata of a checkpoint: one JSON object (seed 001 §3.4).
+//! Metadata of a checkpoint: one JSON object (`docs/format/apr2.md`, "Metadata").
 
 use alloc::format;
 use alloc::string::String;
@@ -27,16 +27,17 @@ pub mod keys {
     pub const LOSS: &str = "loss";
     /// What was wrong with tensors that an import took all the same.
     pub const VIOLATIONS: &str = "violations";
-    /// How the tensors were quantized: `method`, `bits_per_weight` (seed 001 §3.4), and `type`, `original_dtype`,
-    /// `calibration_method`, `calibration_samples` (seed 004 §6.2.2), `degradation` (§6.2.9).
+    /// How the tensors were quantized: `method`, `bits_per_weight`, `type`, `original_dtype`,
+    /// `calibration_method`, `calibration_samples`, `degradation` (`docs/format/apr2.md`,
+    /// "Metadata").
     pub const QUANTIZATION: &str = "quantization";
     /// Entry of [`QUANTIZATION`]: by how much values moved, where that is more than 5 %.
     pub const DEGRADATION: &str = "degradation";
     /// Names of tensors stored once and used twice: tensor to tensor.
     pub const TIED: &str = "tied";
-    /// The mel filterbank that an import added: `{"tensor": NAME}` (seed 001 §5.3).
+    /// The mel filterbank that an import added: `{"tensor": NAME}`.
     pub const MEL_FILTERBANK: &str = "mel_filterbank";
-    /// The tensor it is in (seed 001 §5.3).
+    /// The tensor it is in.
     pub const MEL_FILTERBANK_TENSOR: &str = "audio.mel_filterbank";
     /// Companion files: name to text, or to `{"tensor": NAME}` where the bytes are.
     pub const FILES: &str = "files";

@@ -18,7 +18,7 @@
 use apr_core::{Array, KeyValues, Metadata, Value, keys};
 use serde_json::{Map, Value as Json};
 
-/// Longest text that is given a second time, in bytes (seed 001 §5.3).
+/// Longest text that is given a second time, in bytes.
 const MAX_TEXT: usize = 1 << 20;
 
 /// Longest array of a hyperparameter, one value a layer.

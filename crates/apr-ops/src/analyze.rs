@@ -1,4 +1,4 @@
-//! What a source is like before it is converted (seed 001 §4.8.6): the verdict on each tensor, and nothing written.
+//! What a source is like before it is converted: the verdict on each tensor, and nothing written.
 
 use apr_arch::{FamilyModel, TensorExpectation};
 use apr_core::Progress;

@@ -1,4 +1,4 @@
-//! What differs between two checkpoints (seed 001 §4.5).
+//! What differs between two checkpoints.
 //!
 //! Tensors that both files have digests of are compared without being read. The others are read side by side, in
 //! chunks; where dtypes differ, values are compared after exact widening.

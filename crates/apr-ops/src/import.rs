@@ -1,5 +1,5 @@
 //! What an import does to a checkpoint before it is written: canonical names, what its companions say, and the checks
-//! that its tensors must pass (seed 001 §13).
+//! that its tensors must pass.
 //!
 //! ```
 //! use apr_registry::{Limits, PlanOptions, Serial};
@@ -78,7 +78,7 @@ pub struct Prepared<'a> {
     pub warnings: Vec<String>,
 }
 
-/// Why an import failed (seed 001 §13.8).
+/// Why an import failed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ImportError {

@@ -1,4 +1,4 @@
-//! Validation on the way: each tensor is judged while a pass streams it (seed 001 §13.6).
+//! Validation on the way: each tensor is judged while a pass streams it.
 
 use apr_arch::{Contradiction, FamilyModel, Mismatch, TensorExpectation};
 use apr_registry::{DType, TensorInfo};

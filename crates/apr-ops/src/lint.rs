@@ -1,4 +1,4 @@
-//! Best practices and conventions (seed 001 §4.11): what is not wrong, but could be better.
+//! Best practices and conventions: what is not wrong, but could be better.
 
 use apr_arch::FamilyModel;
 use apr_core::{Convention, ExtentKind, counted};
@@ -14,7 +14,7 @@ use crate::import::{COMPARED, expected_mels, filterbank_misfit};
 const ALIGNMENT: u64 = 64;
 /// Uncompressed tensors above this many bytes are worth a word.
 const LARGE: u64 = 1 << 20;
-/// The bits of a stored form that tell of a sparse layout (`spec/apr2.md`, "Per-tensor flags").
+/// The bits of a stored form that say which sparse layout it has (`docs/format/apr2.md`, "Index").
 const SPARSE: u32 = 0xf00;
 /// Bytes of padding read at a time.
 const PIECE: usize = 1 << 16;
@@ -214,7 +214,8 @@ fn naming_of_no_family(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
     }
 }
 
-/// The rules of seed 001 §10.8 that hold for every family: no `model.` in front, `weight` and `bias` in full.
+/// The rules of canonical names that hold for every family: no `model.` in front, `weight` and
+/// `bias` in full.
 fn by_general_rules(name: &str) -> Option<String> {
     let stem = name.strip_prefix("model.").unwrap_or(name);
     let better = match stem.rsplit_once('.') {

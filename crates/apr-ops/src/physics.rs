@@ -1,4 +1,4 @@
-//! Whether a tensor's values are those of a healthy model (seed 001 §10.9, §10.10).
+//! Whether a tensor's values are those of a healthy model (`docs/families.md`, "Ranges").
 
 use apr_arch::{FamilyModel, Kind, Range, TensorExpectation};
 use apr_registry::{DType, TensorInfo};
@@ -212,7 +212,7 @@ fn deviation(stats: &Stats, TensorExpectation { kind, std, .. }: TensorExpectati
     wrong.then_some(Violation::Std { std, expected, kind })
 }
 
-/// Whether a tensor is a mel filterbank, by its name (seed 001 §5.3).
+/// Whether a tensor is a mel filterbank, by its name.
 #[must_use]
 pub fn is_filterbank(name: &str) -> bool {
     name.ends_with("mel_filterbank") || name.ends_with("mel_filters")

@@ -76,7 +76,6 @@
 //!
 //! The pickle protocols are documented in the Python library's `pickletools`; the containers in PyTorch's
 //! `torch/serialization.py`, `caffe2/serialize` and `docs/source/notes/serialization.rst`; ZIP in PKWARE's APPNOTE.
-//! See also seed 001, section 10.3.
 //!
 //! ```
 //! use apr_core::{Code, Limits};

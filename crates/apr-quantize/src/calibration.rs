@@ -1,4 +1,4 @@
-//! What sample data alone tells about the importance of weights (seed 004 §6.2.6, `--calibration data.csv`).
+//! What sample data alone tells about the importance of weights (`--calibration data.csv`).
 //!
 //! A table of samples, one a line and one feature a column, is what the first layer of a model multiplies. The mean square
 //! of a column says how much an error in the weights of that column costs, which is just what an

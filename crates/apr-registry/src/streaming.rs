@@ -1,4 +1,4 @@
-//! Loading tensor by tensor, as a page or a network reader does (seed 001 §3.9).
+//! Loading tensor by tensor, as a page or a network reader does.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

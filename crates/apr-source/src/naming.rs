@@ -1,4 +1,4 @@
-//! Canonical names on the way in, the source's names on the way out (seed 001 §10.8).
+//! Canonical names on the way in, the source's names on the way out (`docs/families.md`).
 //!
 //! What is needed to give the names back is written under the metadata key `names`: `family`, `convention`, `prefix`,
 //! `wrapper`, and under `exceptions` the names that those three don't lead back to.

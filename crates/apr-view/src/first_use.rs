@@ -1,5 +1,6 @@
-//! Tensors in the order in which a forward pass first needs them (`spec/apr2.md`, "Header flags", STREAMING): what takes
-//! the input, layer after layer, what follows the layers, the head; an encoder before its decoder.
+//! Tensors in the order in which a forward pass first needs them (`docs/format/apr2.md`, "Header",
+//! STREAMING): what takes the input, layer after layer, what follows the layers, the head; an
+//! encoder before its decoder.
 
 use crate::view::View;
 

@@ -1,4 +1,5 @@
-//! A keyed spread-spectrum mark in the weights, which tells whose copy of a model this is (seed 004 §9.2).
+//! A keyed spread-spectrum mark in the weights, which tells whose copy of a model this is
+//! (`docs/watermark.md`).
 //!
 //! Every weight of the larger matrices is moved by the same small part of its tensor's standard deviation, up or down as
 //! a stream of chips says that only the key's owner can make. To find the mark, the chips are correlated with the

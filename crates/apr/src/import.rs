@@ -1,4 +1,4 @@
-//! Whole imports, from a path to a path or to bytes (seed 001 §13.3).
+//! Whole imports, from a path to a path or to bytes.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use apr_source::Architecture;
 
 use crate::{Convert, convert};
 
-/// How to import (seed 001 §13.7).
+/// How to import.
 #[derive(Debug, Clone, Default)]
 pub struct ImportOptions {
     /// The family, which gives names, shapes and ranges.

@@ -1,4 +1,4 @@
-//! `apr convert --analyze-source` (seed 001 §4.8.6).
+//! `apr convert --analyze-source`.
 
 use std::io::{self, Write};
 

@@ -1,4 +1,4 @@
-//! `apr debug` (seed 001 §4.3): for files that may not open.
+//! `apr debug`: for files that may not open.
 
 use std::io::{self, Write};
 

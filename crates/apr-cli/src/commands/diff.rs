@@ -1,4 +1,4 @@
-//! `apr diff` (seed 001 §4.5).
+//! `apr diff`.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

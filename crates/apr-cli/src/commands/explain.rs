@@ -1,4 +1,4 @@
-//! `apr explain` (seed 001 §4.12).
+//! `apr explain`.
 
 use std::io::{self, Write};
 use std::path::Path;

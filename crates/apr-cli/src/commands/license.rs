@@ -1,4 +1,4 @@
-//! `apr license` (seed 004 §9.1).
+//! `apr license` (`docs/format/sealing.md`, "Licences").
 
 use std::io::{self, Write};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! `apr lint` (seed 001 §4.11).
+//! `apr lint`.
 
 use std::io::{self, Write};
 

@@ -1,4 +1,5 @@
-//! `apr shard` and `apr join` (seed 001 §3.8): the same model, in several files or in one.
+//! `apr shard` and `apr join` (`docs/format/apr2.md`, "Shards"): the same model, in several files
+//! or in one.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! `apr validate` (seed 001 §4.4).
+//! `apr validate`.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};

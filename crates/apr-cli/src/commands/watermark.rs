@@ -1,4 +1,4 @@
-//! `apr watermark` (seed 004 §9.2).
+//! `apr watermark` (`docs/watermark.md`).
 
 use std::fs::File;
 use std::io::{self, Read, Write};

@@ -1,4 +1,5 @@
-//! Points 84, 85, 86, 90, 93, 94 and 95 of seed 001 §11, D: what comes along with a model of a known family.
+//! Points 84, 85, 86, 90, 93, 94 and 95 of `docs/qa.md`, D: what comes along with a model of a
+//! known family.
 
 use std::fs;
 

@@ -1,4 +1,5 @@
-//! Points 32, 33, 38, 80, 87 and 88 of seed 001 §11: names and shapes against those that the configuration leads to.
+//! Points 32, 33, 38, 80, 87 and 88 of `docs/qa.md`: names and shapes against those that the
+//! configuration leads to.
 
 use apr_testkit::locate;
 use serde_json::{Value, json};

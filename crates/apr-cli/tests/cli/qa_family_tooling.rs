@@ -1,4 +1,4 @@
-//! Points 52 and 66 to 69 of seed 001 §11, C, on models of known families.
+//! Points 52 and 66 to 69 of `docs/qa.md`, C, on models of known families.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::support::{Run, Sandbox, f32s, safetensors};
 /// The layer norm that the broken model has a mean of eleven in.
 const GAMMA: &str = "model.encoder.layer_norm.weight";
 
-/// A Whisper model whose encoder's last layer norm is what seed 001 §10.11 tells of.
+/// A Whisper model whose encoder's last layer norm has a mean of 11. Such a model repeats tokens.
 fn broken() -> TinyModel {
     TinyModel::new("whisper").map(GAMMA, |gamma| 11.0 * gamma)
 }

@@ -1,4 +1,4 @@
-//! Points 26, 27, 31 and 41 of seed 001 §11, B: tensor physics and statistics.
+//! Points 26, 27, 31 and 41 of `docs/qa.md`, B: tensor physics and statistics.
 
 use apr::DType;
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};

@@ -1,4 +1,4 @@
-//! Points 1-7 and 10-22 of seed 001 §11, A: format and structural integrity.
+//! Points 1-7 and 10-22 of `docs/qa.md`, A: format and structural integrity.
 //!
 //! Each test has a command accept the sound file and then meet the broken one under the same name.
 

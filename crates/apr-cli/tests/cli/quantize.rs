@@ -1,5 +1,5 @@
 //! Quantization from outside: types and who gets which, what it costs, when it is refused. Points 34, 62, 81, 82 and 83 of
-//! seed 001 §11 for quantized models.
+//! `docs/qa.md` for quantized models.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! The layout of whisper-apr 0.1 and 0.2 (seed 002; `spec/legacy.md`, table C).
+//! The layout of whisper-apr 0.1 and 0.2 (`docs/format/older.md`, C).
 
 use alloc::format;
 use alloc::string::{String, ToString};

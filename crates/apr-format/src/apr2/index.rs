@@ -1,4 +1,4 @@
-//! The tensor index (seed 001 §3.5): one entry a tensor, names strictly ascending.
+//! The tensor index (`docs/format/apr2.md`, "Index"): one entry a tensor, names strictly ascending.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -14,7 +14,7 @@ pub(super) const INDEX_HEADER_LEN: usize = 8;
 /// Bytes of an entry beside its name and dimensions: name length, dtype, n_dims, offset, size, raw size, flags.
 const ENTRY_FIXED_LEN: usize = 2 + 1 + 1 + 8 + 8 + 8 + 4;
 
-/// Per-tensor flags (`spec/apr2.md`, "Per-tensor flags").
+/// Per-tensor flags (`docs/format/apr2.md`, "Index").
 mod flag {
     pub(crate) const CODEC: u32 = 0xf;
     pub(crate) const FILTER: u32 = 0xf0;

@@ -1,4 +1,5 @@
-//! The manifest of a sharded model (seed 001 §3.8, `spec/apr2.md`, "Shards"): JSON in a file with the model's name.
+//! The manifest of a sharded model (`docs/format/apr2.md`, "Shards"): JSON in a file with the
+//! model's name.
 //!
 //! ```text
 //! {"apr_version": "2.0.0", "sharded": true, "shard_count": 2,

@@ -17,7 +17,8 @@ use super::layout::{BLOCK_ALIGNMENT, FOOTER_LEN, align};
 /// Room left in the front, so that a loss note or a small edit patches it instead of moving the data.
 pub(super) const FRONT_SLACK: u64 = 1024;
 
-/// The front of a file with the STREAMING flag ends within so many bytes (`spec/apr2.md`, "Header flags").
+/// The front of a file with the STREAMING flag ends within so many bytes (`docs/format/apr2.md`,
+/// "Header").
 pub const STREAMING_FRONT: u32 = 8 << 20;
 
 /// How to lay the file out.

@@ -269,8 +269,8 @@ impl Apr2Reader {
         self.encryption.seal.authenticate(&block, header, [metadata, index])
     }
 
-    /// All bytes of a tensor: borrowed where they lie plainly in memory, read into a vector elsewhere (seed 000,
-    /// `tensor_slice`).
+    /// All bytes of a tensor: borrowed where they lie plainly in memory, read into a vector
+    /// elsewhere.
     ///
     /// # Errors
     /// E001 when there is no such tensor, E002 when its blocks don't decode, E005 when it can't be decrypted, E007 when

@@ -1,4 +1,5 @@
-//! What follows the tensors: blocks, then the footer (`spec/apr2.md`, "Trailer blocks"; seed 001 §3.7).
+//! What follows the tensors: blocks, then the footer (`docs/format/apr2.md`, "Trailer" and
+//! "Footer").
 
 use alloc::format;
 use alloc::string::String;

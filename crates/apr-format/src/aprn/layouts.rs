@@ -1,4 +1,5 @@
-//! Payloads whose type is known without a Rust type (`spec/legacy.md` table B): their arrays are tensors.
+//! Payloads whose type is known without a Rust type (`docs/format/older.md`, B): their arrays are
+//! tensors.
 
 use alloc::format;
 use alloc::string::{String, ToString};

@@ -1,7 +1,7 @@
-//! MessagePack metadata and the model card (seed 004 §4, §9.1).
+//! MessagePack metadata and the model card (`docs/format/older.md`, B).
 //!
 //! The keys, their order and which are required are those of published programs, so that these read what we write; the
-//! card holds the fields of seed 004 §4.1, and any other key that a file has.
+//! card holds the fields of `docs/format/older.md`, B, and any other key that a file has.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -56,7 +56,7 @@ pub struct ModelMetadata {
     pub model_card: Option<ModelCard>,
 }
 
-/// A model card (seed 004 §4.1).
+/// A model card.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ModelCard {
@@ -107,7 +107,7 @@ pub struct ModelCard {
     pub extra: BTreeMap<String, Value>,
 }
 
-/// A commercial licence (seed 004 §9.1). Published programs keep it in the metadata; there is no block of its own.
+/// A commercial licence. Published programs keep it in the metadata; there is no block of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct License {

@@ -1,4 +1,4 @@
-//! Encryption of the payload (seed 004 §5.2, §5.3; `spec/legacy.md` table B) and the signature over the file (§5.4).
+//! Encryption of the payload and the signature over the file (`docs/format/older.md`, B).
 //!
 //! Both layouts of encryption look alike; only who opens a file knows which one it is.
 
@@ -48,7 +48,7 @@ mod encryption {
     const INFO: &[u8] = b"apr-v1-encrypt";
     /// Bytes of the recipient's public key that stand in the file.
     const HINT_LEN: usize = 8;
-    /// Those of seed 004 §5.2, whatever the file: it can't ask for more.
+    /// The same for every file, so that none can ask for more.
     const COSTS: Argon2Costs = Argon2Costs { m: 19_456, t: 2, p: 1 };
 
     /// The stored form of a payload: what leads to the key, then nonce, ciphertext and tag.

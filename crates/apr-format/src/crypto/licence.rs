@@ -1,4 +1,4 @@
-//! The LICN block: who may use a file, and until when (seed 004 §9.1).
+//! The LICN block: who may use a file, and until when (`docs/format/sealing.md`, "Licences").
 
 use alloc::format;
 use alloc::string::{String, ToString};

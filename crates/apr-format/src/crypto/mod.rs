@@ -1,4 +1,4 @@
-//! Encryption, signatures and licences (`spec/apr2.md`, "Encryption" and "Trailer blocks"). All integers are
+//! Encryption, signatures and licences (`docs/format/sealing.md`). All integers are
 //! little-endian; `+` joins bytes; `"..."` is ASCII without a terminator unless `\0` is written.
 //!
 //! # Keys and what they open

@@ -1,4 +1,5 @@
-//! The dialect of aprender 0.20 and of aprender and apr-cli 0.25 to 0.72 (`spec/legacy.md`, table A).
+//! The dialect of aprender 0.20 and of aprender and apr-cli 0.25 to 0.72 (`docs/format/older.md`,
+//! A).
 
 use alloc::format;
 use alloc::string::{String, ToString};

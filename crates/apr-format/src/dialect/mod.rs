@@ -1,4 +1,5 @@
-//! APR v2 as other programs wrote it (`spec/legacy.md`, tables A and D). All integers are little-endian.
+//! APR v2 as other programs wrote it (`docs/format/older.md`, A and D). All integers are
+//! little-endian.
 //!
 //! ```text
 //! aprender 0.20, aprender and apr-cli 0.25 to 0.72      whisper-apr 0.3

@@ -1,4 +1,4 @@
-//! What a model is, and what one of its tensors is for (seed 001 §4.12).
+//! What a model is, and what one of its tensors is for.
 
 use apr_arch::{Description, Families, FamilyModel, Kind, TensorNameMapper};
 use apr_core::Progress;

@@ -9,7 +9,8 @@ use super::{
     QuantType, QuantizationHooks, QuantizationInfo, QuantizedBlock, Quantizer, QuantizerRegistry, unsupported,
 };
 
-/// Energy of the error above which the information of a tensor warns, as a share of that of the values (seed 004 §6.2.9).
+/// Energy of the error above which the information of a tensor warns, as a share of that of the
+/// values.
 const WARN_ABOVE: f64 = 0.05;
 
 /// What became of a tensor.

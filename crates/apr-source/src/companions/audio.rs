@@ -7,7 +7,7 @@ use super::files::Files;
 use super::mel::{self, Filterbank};
 use super::{Learnt, LearntTensor};
 
-/// Name of the filterbank's tensor (seed 001 §5.3).
+/// Name of the filterbank's tensor.
 const TENSOR: &str = keys::MEL_FILTERBANK_TENSOR;
 
 /// What Whisper's feature extractor is made with where its file is silent.
