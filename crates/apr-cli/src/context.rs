@@ -143,7 +143,7 @@ impl Context {
     }
 
     /// The family of a model.
-    pub(crate) fn family_of<'a>(&'a self, reader: &'a dyn CheckpointReader) -> Outcome<Option<FamilyModel<'a>>> {
+    pub(crate) fn family<'a>(&'a self, reader: &'a dyn CheckpointReader) -> Outcome<Option<FamilyModel<'a>>> {
         Ok(family_of(reader, self.families()?, &self.architecture()?)?)
     }
 

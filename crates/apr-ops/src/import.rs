@@ -35,7 +35,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::convert::ConvertError;
-use crate::inline::{Claim, InlineValidator, Reason, ValidationConfig, ValidationError};
+use crate::inline::{Claim, InlineValidator, ValidationConfig, ValidationError, ValidationReason};
 use crate::physics::Level;
 
 /// How a checkpoint is prepared.
@@ -155,11 +155,11 @@ impl From<apr_registry::Error> for ImportError {
 impl From<ValidationError> for ImportError {
     fn from(error: ValidationError) -> Self {
         match *error.reason {
-            Reason::Family(Contradiction { told, alike, .. }) => {
+            ValidationReason::Family(Contradiction { told, alike, .. }) => {
                 Self::ArchitectureMismatch { expected: told, found: alike.unwrap_or("unknown".to_owned()) }
             }
-            Reason::Structure(Mismatch::Unexpected { name, .. }) => Self::UnknownTensor { source_name: name },
-            Reason::Structure(Mismatch::Missing { name }) => Self::MissingTensor { name },
+            ValidationReason::Structure(Mismatch::Unexpected { name, .. }) => Self::UnknownTensor { source_name: name },
+            ValidationReason::Structure(Mismatch::Missing { name }) => Self::MissingTensor { name },
             _ => Self::ValidationFailed { name: error.tensor, reason: error.message },
         }
     }
@@ -244,7 +244,7 @@ fn contradiction(reader: &dyn CheckpointReader, metadata: &Metadata, families: &
         tensor: contradiction.stranger.clone(),
         level: Level::Error,
         message: contradiction.to_string(),
-        reason: Box::new(Reason::Family(contradiction)),
+        reason: Box::new(ValidationReason::Family(contradiction)),
     })
 }
 
@@ -260,7 +260,7 @@ fn unknown_architecture(reader: &dyn CheckpointReader) -> Option<ValidationError
         message: format!(
             "the file says '{name}', which is no architecture that apr knows: names and shapes can't be checked"
         ),
-        reason: Box::new(Reason::Claim(Claim::Architecture { name })),
+        reason: Box::new(ValidationReason::Claim(Claim::Architecture { name })),
     })
 }
 
@@ -299,7 +299,7 @@ pub(crate) fn misfits(mismatches: Vec<Mismatch>) -> Vec<ValidationError> {
         .collect();
     let mut unknown = 0;
     let hint = |mut error: ValidationError| {
-        if !matches!(*error.reason, Reason::Structure(Mismatch::Unexpected { .. })) || unknown == COMPARED {
+        if !matches!(*error.reason, ValidationReason::Structure(Mismatch::Unexpected { .. })) || unknown == COMPARED {
             return error;
         }
         unknown += 1;
@@ -498,7 +498,7 @@ pub(crate) fn vocabulary_misfit<'m>(rows: u64, get: impl Fn(&str) -> Option<&'m 
         tensor: "token_embedding".to_owned(),
         level: Level::Error,
         message: format!("the tokenizer has {has}, the embedding {takes}: the last ids have none"),
-        reason: Box::new(Reason::Claim(Claim::Vocabulary { tokens, rows })),
+        reason: Box::new(ValidationReason::Claim(Claim::Vocabulary { tokens, rows })),
     })
 }
 
@@ -526,7 +526,7 @@ pub(crate) fn filterbank_misfit<'m>(
         tensor: keys::MEL_FILTERBANK_TENSOR.to_owned(),
         level: Level::Error,
         message: format!("the sound becomes {has}, but the configuration's num_mel_bins is {expected}"),
-        reason: Box::new(Reason::Claim(Claim::Mels { filters, expected })),
+        reason: Box::new(ValidationReason::Claim(Claim::Mels { filters, expected })),
     })
 }
 

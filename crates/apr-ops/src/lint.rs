@@ -17,7 +17,7 @@ const LARGE: u64 = 1 << 20;
 /// The bits of a stored form that say which sparse layout it has (`docs/format/apr2.md`, "Index").
 const SPARSE: u32 = 0xf00;
 /// Bytes of padding read at a time.
-const PIECE: usize = 1 << 16;
+const READ_LEN: usize = 1 << 16;
 
 /// How much a remark matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -290,12 +290,12 @@ fn structure(reader: &dyn CheckpointReader, remarks: &mut Remarks) -> Result<()>
         remarks.add(Severity::Warn, Topic::Structure, warning.clone());
     }
     let Some(checksum) = reader.container().checksum() else { return Ok(()) };
-    let mut bytes = vec![0; PIECE];
+    let mut bytes = vec![0; READ_LEN];
     let padding = checksum.extents.iter().filter(|extent| extent.kind == ExtentKind::Padding);
     for extent in padding {
         let mut done = 0;
         while done < extent.len {
-            let piece = usize::try_from(extent.len - done).map_or(PIECE, |left| left.min(PIECE));
+            let piece = usize::try_from(extent.len - done).map_or(READ_LEN, |left| left.min(READ_LEN));
             reader.container().read_raw(extent.offset + done, &mut bytes[..piece])?;
             if let Some(odd) = bytes[..piece].iter().position(|&byte| byte != 0) {
                 let offset = extent.offset + done + odd as u64;

@@ -27,7 +27,7 @@ const COUNTS: &str = ".counts";
 const MOST: f32 = 1e12;
 
 /// Bytes read at once, so that no more memory is taken than the file has bytes.
-const PIECE: usize = 1 << 20;
+const READ_LEN: usize = 1 << 20;
 
 /// An importance matrix.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -237,7 +237,7 @@ fn read_f32(reader: &dyn CheckpointReader, tensor: usize) -> Result<Vec<f32>> {
     }
     let len = info.byte_len()?;
     let mut values = Vec::new();
-    let mut piece = vec![0; usize::try_from(len).map_or(PIECE, |len| len.min(PIECE))];
+    let mut piece = vec![0; usize::try_from(len).map_or(READ_LEN, |len| len.min(READ_LEN))];
     let mut offset = 0;
     while offset < len {
         let take = usize::try_from(len - offset).map_or(piece.len(), |left| left.min(piece.len()));

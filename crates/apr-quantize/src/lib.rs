@@ -40,7 +40,7 @@ pub use calibration::{ColumnStatistics, importance_from_csv};
 pub use category::Kept;
 pub use facts::ModelFacts;
 pub use imatrix::{Imatrix, Importance};
-pub use mix::{Candidate, Casts, Choices, Decision, Reason, assign};
+pub use mix::{Candidate, Casts, Choices, Decision, DecisionReason, assign};
 pub use plan::{Quantization, QuantizationPlan, Weighting, plan};
 pub use quality::{
     DEGRADED_ABOVE, Degradation, Quality, QualityGate, QualityLog, QuantizationReport, TensorQuality, TypeQuality,

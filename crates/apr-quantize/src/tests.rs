@@ -159,7 +159,11 @@ fn rows_that_are_shorter_than_their_scale_saves_stay() {
     let candidates =
         [candidate("conv1.weight", DType::F16, &[384, 80, 3]), candidate("x.weight", DType::F32, &[384, 80, 3])];
     let decisions = assign(&candidates, &ModelFacts::default(), &Choices::new(Scheme::Int8)).expect("types");
-    assert_eq!((decisions[0].dtype, &decisions[0].reason), (DType::F16, &Reason::Kept(Kept::NoGain)), "6 bytes to 7");
+    assert_eq!(
+        (decisions[0].dtype, &decisions[0].reason),
+        (DType::F16, &DecisionReason::Kept(Kept::NoGain)),
+        "6 bytes to 7"
+    );
     assert_eq!(decisions[1].dtype, DType::I8_ROW, "12 bytes to 7");
 }
 

@@ -20,7 +20,7 @@ pub const NAMES: &str = "names";
 pub fn canonical<'a>(reader: &'a dyn CheckpointReader, model: &FamilyModel<'_>) -> View<'a> {
     let mut view = View::new(reader);
     let naming = model.naming();
-    view.metadata_mut().set(keys::MODEL_TYPE, family_of(reader, model));
+    view.metadata_mut().set(keys::MODEL_TYPE, family_name(reader, model));
     if naming.convention == CANONICAL {
         return view;
     }
@@ -52,7 +52,7 @@ pub fn canonical<'a>(reader: &'a dyn CheckpointReader, model: &FamilyModel<'_>) 
 }
 
 /// A kin's own `model_type` says more than the family it belongs to.
-fn family_of(reader: &dyn CheckpointReader, model: &FamilyModel<'_>) -> String {
+fn family_name(reader: &dyn CheckpointReader, model: &FamilyModel<'_>) -> String {
     let told = reader.metadata().text(keys::MODEL_TYPE).filter(|told| model.family().is_called(told));
     told.unwrap_or(model.family().name()).to_owned()
 }

@@ -129,7 +129,7 @@ impl Play {
         self.tensors = Some(reader.tensors().len());
         let elements = reader.tensors().iter().map(|info| info.shape.elements().unwrap_or_default());
         self.parameters = Some(elements.fold(0, u64::saturating_add));
-        let family = context.family_of(reader)?;
+        let family = context.family(reader)?;
         let options = ValidateOptions { families: Some(context.families()?), ..ValidateOptions::default() };
         let bar = Bar::new(&context.printer, bytes_to_read(reader));
         match validate(reader, &self.file, family.as_ref(), options, &context.pipeline()?, &bar) {

@@ -35,7 +35,7 @@ pub(super) fn run(args: &DiffArgs, context: &Context) -> Outcome {
     let total = [&left, &right].iter().flat_map(|model| model.reader.files()).map(|file| file.len).sum();
     let bar = Bar::new(&context.printer, total);
     let views = alike(&*left.reader, &*right.reader, context)?;
-    let families = (context.family_of(&views.0)?, context.family_of(&views.1)?);
+    let families = (context.family(&views.0)?, context.family(&views.1)?);
     let left = Side { reader: &views.0, name: &left.name, model: families.0.as_ref() };
     let right = Side { reader: &views.1, name: &right.name, model: families.1.as_ref() };
     let report = diff(left, right, &options, &context.pipeline()?, &bar);

@@ -46,7 +46,7 @@ pub(super) fn run(args: &InspectArgs, context: &Context) -> Outcome {
         None
     };
     let filters = if args.filters || args.full { filters(reader, context)? } else { None };
-    let family = context.family_of(reader)?;
+    let family = context.family(reader)?;
     let report = Report { inspect: inspect(reader, &model.name, family.as_ref()), vocabulary, filters };
     context.printer.report(&report, |out, report| {
         render(out, &report.inspect, args)?;

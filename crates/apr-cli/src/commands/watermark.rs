@@ -54,7 +54,7 @@ fn embed(args: &EmbedArgs, context: &Context) -> Outcome {
     }
     signals::stop_cleanly(&context.interrupt)?;
     let pipeline = context.pipeline()?;
-    let family = context.family_of(&*model.reader)?;
+    let family = context.family(&*model.reader)?;
     let bar = Bar::new(&context.printer, model.reader.files().iter().map(|file| file.len).sum());
     let carriers = Carriers::survey(&*model.reader, family.as_ref(), &pipeline, &bar)?;
     drop(bar);
@@ -84,7 +84,7 @@ fn detect(args: &DetectArgs, context: &Context) -> Outcome {
     let view = plain_layout(&*model.reader, context)?;
     signals::stop_cleanly(&context.interrupt)?;
     let pipeline = context.pipeline()?;
-    let family = context.family_of(&view)?;
+    let family = context.family(&view)?;
     // The weights are read twice.
     let bar = Bar::new(&context.printer, model.reader.files().iter().map(|file| 2 * file.len).sum());
     let carriers = Carriers::survey(&view, family.as_ref(), &pipeline, &bar)?;

@@ -106,7 +106,7 @@ mod encryption {
 
     fn open(key: &[u8; 32], sealed: &[u8]) -> Result<Vec<u8>> {
         let (nonce, sealed) = sealed.split_first_chunk().ok_or_else(too_short)?;
-        if sealed.len() < aead::TAG_LEN {
+        if sealed.len() < crate::sealed::TAG_LEN {
             return Err(too_short());
         }
         aead_open(key, nonce, &[], sealed)

@@ -13,7 +13,7 @@ use super::planes::MAX_PLANES;
 use super::{Codec, Coding, Element, Filter, entropy, kernel};
 
 /// Bytes that are put together and compared at a time: whole elements of every width.
-const STEP: usize = 16 << 10;
+const COMPARED_LEN: usize = 16 << 10;
 
 /// Top bit of a length: what follows is stored as it is.
 const RAW: u32 = 1 << 31;
@@ -261,11 +261,11 @@ impl BlockDecoder {
         let (whole, rest) = block.split_at(block.len() / width * width);
         let Ok((planes, after)) = self.planes(body, whole.len()) else { return false };
         // Put together and compared a step at a time, which stays in the first-level cache.
-        decoded.resize(STEP, 0);
-        let mut steps = whole.chunks(STEP).enumerate();
+        decoded.resize(COMPARED_LEN, 0);
+        let mut steps = whole.chunks(COMPARED_LEN).enumerate();
         after == rest
             && steps.all(|(i, step)| {
-                let elements = i * STEP / width..(i * STEP + step.len()) / width;
+                let elements = i * COMPARED_LEN / width..(i * COMPARED_LEN + step.len()) / width;
                 let part = planes.map(|plane| plane.get(elements.clone()).unwrap_or_default());
                 let decoded = &mut decoded[..step.len()];
                 kernel::merge(element, &part, decoded);

@@ -6,11 +6,10 @@ use alloc::vec::Vec;
 use apr_core::{Code, Error, Result};
 use zeroize::Zeroize;
 
+use crate::sealed::TAG_LEN;
+
 /// Length of a nonce in bytes.
 pub const NONCE_LEN: usize = 12;
-
-/// Length of a tag in bytes.
-pub const TAG_LEN: usize = 16;
 
 /// E005. What was tried and how it failed is nobody's business.
 pub(super) fn decryption_failed() -> Error {

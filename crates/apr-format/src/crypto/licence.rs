@@ -55,7 +55,7 @@ struct Body {
 /// What a use of the file would break.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Violation {
+pub enum LicenceViolation {
     /// The licence has ended.
     Expired {
         /// When.
@@ -74,7 +74,7 @@ pub enum Violation {
     },
 }
 
-impl fmt::Display for Violation {
+impl fmt::Display for LicenceViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Expired { at } => write!(f, "the licence expired at {at}"),
@@ -114,14 +114,14 @@ impl Licence {
     ///
     /// A number of seats that nobody counted is taken as fine.
     #[must_use]
-    pub fn check(&self, now: Timestamp, licensee: Option<&str>, seats_used: Option<u64>) -> Vec<Violation> {
-        let expired = self.expires.filter(|&at| at <= now).map(|at| Violation::Expired { at });
+    pub fn check(&self, now: Timestamp, licensee: Option<&str>, seats_used: Option<u64>) -> Vec<LicenceViolation> {
+        let expired = self.expires.filter(|&at| at <= now).map(|at| LicenceViolation::Expired { at });
         let wrong_licensee = self.licensee_hash.as_deref().and_then(|hash| match licensee {
-            None => Some(Violation::LicenseeUnknown),
-            Some(name) => (hash_licensee(&self.uuid, name) != hash).then_some(Violation::NotTheLicensee),
+            None => Some(LicenceViolation::LicenseeUnknown),
+            Some(name) => (hash_licensee(&self.uuid, name) != hash).then_some(LicenceViolation::NotTheLicensee),
         });
         let seats = match (seats_used, self.seats) {
-            (Some(used), Some(allowed)) if used > allowed => Some(Violation::SeatsExceeded { used, allowed }),
+            (Some(used), Some(allowed)) if used > allowed => Some(LicenceViolation::SeatsExceeded { used, allowed }),
             _ => None,
         };
         expired.into_iter().chain(wrong_licensee).chain(seats).collect()
@@ -163,7 +163,7 @@ impl Licence {
 /// The LICN block: a licence, and the signature that binds it to one file.
 ///
 /// ```
-/// use apr_format::crypto::{Licence, LicenceBlock, PublicKey, SigningKey, Violation, hash_licensee, parse_time};
+/// use apr_format::crypto::{Licence, LicenceBlock, PublicKey, SigningKey, LicenceViolation, hash_licensee, parse_time};
 ///
 /// let uuid = "00000000-0000-4000-8000-000000000000".to_owned();
 /// let licensee_hash = Some(hash_licensee(&uuid, "Example Ltd"));
@@ -175,7 +175,7 @@ impl Licence {
 /// let block = LicenceBlock::decode(&block.encode())?;
 /// block.verify(&digest, &[PublicKey::Verifying(vendor.public_bytes())])?;
 /// let wrong = block.licence().check(parse_time("2026-06-01T12:00:00Z")?, Some("Example Ltd"), Some(6));
-/// assert_eq!(wrong, [Violation::SeatsExceeded { used: 6, allowed: 5 }]);
+/// assert_eq!(wrong, [LicenceViolation::SeatsExceeded { used: 6, allowed: 5 }]);
 /// # Ok::<(), apr_core::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]

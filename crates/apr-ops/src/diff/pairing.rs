@@ -174,7 +174,7 @@ impl Pairing {
         progress: &dyn Progress,
     ) -> Result<Digest> {
         #[derive(Default)]
-        struct Slot {
+        struct Hashed {
             bytes: Vec<u8>,
             sums: Option<ChunkSums>,
         }
@@ -185,13 +185,13 @@ impl Pairing {
         let len = info.byte_len()?;
         let pieces: Vec<_> = chunks(info, len).collect();
         let mut digest = TensorDigest::new();
-        let produce = |at: usize, slot: &mut Slot| {
+        let produce = |at: usize, slot: &mut Hashed| {
             let bytes = take(&mut slot.bytes, pieces[at].len);
             reader.read_tensor(tensor, pieces[at].offset, bytes)?;
             slot.sums = pieces[at].summable.then(|| ChunkSums::of(bytes, pieces[at].offset, len));
             Ok(())
         };
-        pipeline.run(pieces.len(), produce, |at, slot: &mut Slot| {
+        pipeline.run(pieces.len(), produce, |at, slot: &mut Hashed| {
             match slot.sums {
                 Some(sums) => digest.append(sums),
                 None => digest.update(&slot.bytes[..pieces[at].len]),

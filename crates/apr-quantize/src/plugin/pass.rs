@@ -164,9 +164,9 @@ fn describe(
 /// The values of a tensor of floats.
 fn read_values(reader: &dyn CheckpointReader, tensor: usize, info: &TensorInfo) -> Result<Vec<f32>> {
     /// Bytes read at once, whole elements of every type.
-    const PIECE: usize = 3 << 18;
+    const READ_LEN: usize = 3 << 18;
     let len = info.byte_len()?;
-    let mut piece = vec![0; usize::try_from(len).map_or(PIECE, |len| len.min(PIECE))];
+    let mut piece = vec![0; usize::try_from(len).map_or(READ_LEN, |len| len.min(READ_LEN))];
     let (mut values, mut part, mut wide) = (Vec::new(), Vec::new(), Vec::new());
     let mut offset = 0;
     while offset < len {
