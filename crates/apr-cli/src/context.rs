@@ -18,7 +18,7 @@ use crate::failure::Failure;
 use crate::printer::{Level, Printer};
 use crate::{Outcome, secrets};
 
-/// Bytes of memory a pass may use unless told otherwise.
+/// Bytes of memory a pass may use by default.
 const DEFAULT_MEMORY: u64 = 1 << 30;
 
 /// Settings after options, environment and configuration file were put together.

@@ -37,7 +37,7 @@ pub struct AnalyzeReport {
     pub family: Option<String>,
     /// Whether a conversion would go through.
     pub pass: bool,
-    /// What names and shapes tell to be wrong.
+    /// What names and shapes show to be wrong.
     pub misfits: Vec<ValidationError>,
     /// The tensors, in the order of the source.
     pub tensors: Vec<AnalyzedTensor>,

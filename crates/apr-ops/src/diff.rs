@@ -62,7 +62,7 @@ pub struct TensorDiff {
     /// Name in the right model, where it is another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub other_name: Option<String>,
-    /// Whether only its bytes tell that it is the same tensor.
+    /// Whether only its bytes show that it is the same tensor.
     pub renamed: bool,
     /// How they compare.
     pub verdict: Verdict,

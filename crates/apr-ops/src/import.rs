@@ -45,7 +45,7 @@ pub struct PrepareOptions {
     pub architecture: Architecture,
     /// What is checked on the way.
     pub validation: ValidationConfig,
-    /// Licence of the model, where its files don't tell.
+    /// Licence of the model, where its files don't state it.
     pub license: Option<String>,
 }
 
@@ -72,7 +72,7 @@ pub struct Prepared<'a> {
     pub validator: InlineValidator,
     /// The family, if it is known.
     pub family: Option<FamilyNote>,
-    /// What names and shapes tell to be wrong, under the names of the source.
+    /// What names and shapes show to be wrong, under the names of the source.
     pub misfits: Vec<ValidationError>,
     /// What the user should know.
     pub warnings: Vec<String>,
@@ -89,7 +89,7 @@ pub enum ImportError {
         /// What went wrong.
         reason: String,
     },
-    /// The source is no model file that apr reads.
+    /// The source is not a model file that apr reads.
     UnsupportedFormat {
         /// Extension of the file.
         extension: String,
@@ -184,7 +184,7 @@ pub fn prepare<'a>(
     families: &Families,
     options: &PrepareOptions,
 ) -> Result<Prepared<'a>> {
-    // GGUF files tell family and hyperparameters under keys of their own.
+    // GGUF files state family and hyperparameters under keys of their own.
     let described = described(reader, families, &options.architecture);
     let metadata = described.as_ref().unwrap_or_else(|| reader.metadata());
     let is_unpacked = is_unpacked(reader, &options.architecture);
@@ -258,7 +258,7 @@ fn unknown_architecture(reader: &dyn CheckpointReader) -> Option<ValidationError
         tensor: reader.tensors().first()?.name.clone(),
         level: Level::Error,
         message: format!(
-            "the file says '{name}', which is no architecture that apr knows: names and shapes can't be checked"
+            "the file says '{name}', which is not an architecture that apr knows: names and shapes can't be checked"
         ),
         reason: Box::new(ValidationReason::Claim(Claim::Architecture { name })),
     })
@@ -311,9 +311,9 @@ pub(crate) fn misfits(mismatches: Vec<Mismatch>) -> Vec<ValidationError> {
     mismatches.into_iter().map(ValidationError::of_structure).map(hint).collect()
 }
 
-/// What ends an import, and what is only told: in one line, since such tensors come in groups.
+/// What ends an import, and what is only reported: in one line, since such tensors come in groups.
 fn errors_and_warnings(misfits: Vec<ValidationError>) -> (Vec<ValidationError>, Vec<String>) {
-    /// Names that are told before the rest is only counted.
+    /// Names that are listed before the rest is only counted.
     const TOLD: usize = 4;
     let (errors, odd): (Vec<_>, Vec<_>) = misfits.into_iter().partition(|misfit| misfit.level == Level::Error);
     if odd.is_empty() {
@@ -531,7 +531,7 @@ pub(crate) fn filterbank_misfit<'m>(
 }
 
 impl Prepared<'_> {
-    /// Ends the import at what names and shapes tell to be wrong, if errors end it.
+    /// Ends the import at what names and shapes show to be wrong, if errors end it.
     ///
     /// # Errors
     /// The first misfit.

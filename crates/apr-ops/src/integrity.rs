@@ -117,7 +117,7 @@ impl Mismatch {
     }
 }
 
-/// Reads parts for their checksums; tells what does not match, and of which tensor.
+/// Reads parts for their checksums; reports what does not match, and of which tensor.
 ///
 /// # Errors
 /// E007 when reading fails.

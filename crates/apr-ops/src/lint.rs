@@ -143,7 +143,7 @@ fn has_conventions(reader: &dyn CheckpointReader) -> bool {
     matches!(reader.format().convention, Convention::LlamaCpp | Convention::Ggml)
 }
 
-/// What makes a GGUF file tell all about itself.
+/// What makes a GGUF file describe itself fully.
 fn gguf(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
     let metadata = reader.metadata();
     for (name, key) in [("general.name", "model_name"), ("general.license", "license")] {
@@ -197,7 +197,7 @@ fn naming_of_family(reader: &dyn CheckpointReader, model: &FamilyModel<'_>, rema
                 let similar = nearest(&info.name, missing.iter().take(compared).map(String::as_str), 1);
                 let hint = similar.first().map_or(String::new(), |name| format!("; '{name}' is missing"));
                 let title = model.family().title();
-                let message = format!("'{}' is no tensor of the {title} family{hint}", info.name);
+                let message = format!("'{}' is not a tensor of the {title} family{hint}", info.name);
                 remarks.add(Severity::Warn, Topic::Naming, message);
             }
         }
@@ -284,7 +284,11 @@ fn structure(reader: &dyn CheckpointReader, remarks: &mut Remarks) -> Result<()>
     let passed = reader.metadata().get(keys::VIOLATIONS).and_then(serde_json::Value::as_array).map_or(0, Vec::len);
     if passed > 0 {
         let violations = counted(passed as u64, "violation");
-        remarks.add(Severity::Warn, Topic::Structure, format!("an import let {violations} pass; `validate` tells"));
+        remarks.add(
+            Severity::Warn,
+            Topic::Structure,
+            format!("an import let {violations} pass; `validate` lists them"),
+        );
     }
     for warning in reader.warnings() {
         remarks.add(Severity::Warn, Topic::Structure, warning.clone());

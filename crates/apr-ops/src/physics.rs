@@ -93,7 +93,7 @@ impl Violation {
         if dtype == DType::BOOL { Self::Bool { count } } else { Self::Quants { count, dtype } }
     }
 
-    /// What keeps a tensor from being quantized: so many values that are no numbers, or infinite.
+    /// What keeps a tensor from being quantized: so many values that are not numbers, or infinite.
     pub(crate) fn not_finite(nan: u64, infinite: u64, info: &TensorInfo) -> Option<Self> {
         let of = info.shape.elements().unwrap_or_default();
         match (nan, infinite) {

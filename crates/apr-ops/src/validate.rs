@@ -499,7 +499,7 @@ impl<'a> Pass<'a> {
             (false, true) => {
                 "; all tensors match their digests, so the damage is in header, metadata, index or padding"
             }
-            (false, false) => "; the file has no digests that would tell where",
+            (false, false) => "; the file has no digests that would show where",
         };
         let message = format!("the file's CRC-32 is {found:#010x}, its footer says {stated:#010x}{place}");
         self.find(Level::Error, Check::Checksum, None, message).code = Some(Code::Checksum.id());

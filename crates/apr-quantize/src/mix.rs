@@ -118,7 +118,7 @@ pub enum DecisionReason {
     Output,
     /// This pattern asks for it.
     Override(String),
-    /// The rows are no multiple of the block of the type that was due.
+    /// The rows are not a multiple of the block of the type that was due.
     Fallback {
         /// That type.
         wanted: DType,
@@ -137,7 +137,7 @@ impl fmt::Display for DecisionReason {
             Self::Output => f.write_str("as asked for the output"),
             Self::Override(pattern) => write!(f, "as asked for {pattern}"),
             Self::Fallback { wanted, row_len } => {
-                write!(f, "rows of {row_len} are no multiple of {}, the block of {wanted}", wanted.block_len())
+                write!(f, "rows of {row_len} are not a multiple of {}, the block of {wanted}", wanted.block_len())
             }
         }
     }

@@ -26,7 +26,7 @@ impl From<&Drift> for Quality {
             rmse: drift.rmse().unwrap_or_default(),
             relative_error: drift.relative_error().unwrap_or_default(),
             max_error: drift.max_error(),
-            // Zeros are turned by nothing but what is no zero any more, or was none before.
+            // Zeros are turned by nothing but what is not zero any more, or was none before.
             cosine: drift.cosine().unwrap_or(if drift.max_error() == 0.0 { 1.0 } else { 0.0 }),
         }
     }

@@ -10,7 +10,7 @@ use apr_view::SCALES_FILE;
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum Architecture {
-    /// The one that its metadata or its names tell.
+    /// The one that its metadata or its names say.
     #[default]
     Auto,
     /// The family of this name.

@@ -51,7 +51,7 @@ pub fn canonical<'a>(reader: &'a dyn CheckpointReader, model: &FamilyModel<'_>) 
     view
 }
 
-/// A kin's own `model_type` says more than the family it belongs to.
+/// The `model_type` of a related family says more than the family it belongs to.
 fn family_name(reader: &dyn CheckpointReader, model: &FamilyModel<'_>) -> String {
     let told = reader.metadata().text(keys::MODEL_TYPE).filter(|told| model.family().is_called(told));
     told.unwrap_or(model.family().name()).to_owned()
@@ -134,7 +134,7 @@ fn recorded_rule<'f>(record: &Map<String, Value>, families: &'f Families) -> Opt
     Some((family, Naming { wrapper, ..Naming::new(convention, text("prefix").unwrap_or_default()) }))
 }
 
-/// Those of a checkpoint that has canonical names without a word on where they come from.
+/// Those of a checkpoint that has canonical names without saying where they come from.
 fn canonical_rule<'f>(reader: &dyn CheckpointReader, families: &'f Families) -> Option<(&'f Family, Naming)> {
     let model = families.identify(reader.tensors(), reader.metadata())?;
     let family = families.find(model.family().name())?;

@@ -39,8 +39,8 @@ const HEADS: [&str; 9] =
 /// What is in the names of what takes the input.
 const INPUTS: [&str; 8] = ["embd", "embed", "wte", "wpe", "patch", "position", "rope_freqs", "shared"];
 
-/// Puts the tensors of a view in the order of their first use, as far as their names tell it: the canonical ones of the
-/// families, and others that follow the habits of Hugging Face or GGUF.
+/// Puts the tensors of a view in the order of their first use, as far as their names say: the
+/// canonical ones of the families, and others that follow the habits of Hugging Face or GGUF.
 ///
 /// ```
 /// use apr_registry::{CheckpointReader, Limits};

@@ -44,7 +44,7 @@ pub struct Carrier {
 }
 
 /// The tensors that carry a mark: floats (or blocks that stand for floats) of two dimensions or more and 4096 elements or
-/// more, with finite values that are not all the same.
+/// more, with finite values that are not all equal.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Carriers(Vec<Carrier>);
 

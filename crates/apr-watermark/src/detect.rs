@@ -31,7 +31,7 @@ pub struct DetectReport {
     pub tensors: usize,
     /// Their elements.
     pub weights: u64,
-    /// The symbols of the frame that was read, be it the mark's or noise.
+    /// The symbols of the frame that was read, whether of the mark or of noise.
     pub symbols: Vec<SymbolScore>,
 }
 

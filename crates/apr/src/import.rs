@@ -27,7 +27,7 @@ pub struct ImportOptions {
     pub compress: Option<Choice>,
     /// Cast tensors of 16 to 64 bit floats.
     pub precision: Option<DType>,
-    /// Licence of the model, where its files don't tell.
+    /// Licence of the model, where its files don't state it.
     pub license: Option<String>,
     /// Write tensors that fail validation, and record what is wrong with them.
     pub force: bool,

@@ -20,7 +20,7 @@ use crate::{Outcome, human, model};
 
 /// Shortest run of printable characters that counts as a string.
 const SHORTEST_STRING: usize = 4;
-/// Strings shown unless told otherwise.
+/// Strings shown by default.
 const STRING_LIMIT: usize = 100;
 
 /// Shows a file from below.
@@ -82,7 +82,7 @@ impl ByteSource for TensorBytes<'_> {
     }
 }
 
-/// What there is to tell about a file.
+/// What there is to say about a file.
 #[derive(Default, Serialize)]
 struct Play {
     file: String,

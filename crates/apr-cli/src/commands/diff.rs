@@ -120,7 +120,7 @@ fn matches(tensor: &TensorDiff) -> bool {
     matches!(tensor.verdict, Verdict::Identical | Verdict::Match)
 }
 
-/// Whether there is something to tell about the pair.
+/// Whether there is something to report about the pair.
 fn is_odd(tensor: &TensorDiff) -> bool {
     tensor.renamed || !matches(tensor)
 }

@@ -31,7 +31,7 @@ pub(super) fn join(args: &JoinArgs, context: &Context) -> Outcome {
     if model.reader.container().shard_count() == 0 {
         let name = &model.name;
         let message =
-            format!("'{name}' is no manifest of .apr shards; `apr convert` writes any model as one .apr file");
+            format!("'{name}' is not a manifest of .apr shards; `apr convert` writes any model as one .apr file");
         return Err(Failure::Usage(message));
     }
     check_output(&model, &args.manifest, &args.output)?;

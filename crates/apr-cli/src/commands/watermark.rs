@@ -167,7 +167,8 @@ fn render_find(out: &mut dyn Write, report: &DetectReport, verbose: bool) -> io:
     } else {
         format!("at most {:.1e}", 10_f64.powf(*log10_chance))
     };
-    // Without an id the best of all frames is told, which is well above zero where there is nothing.
+    // Without an id the best of all frames is reported, which is well above zero where there is
+    // nothing.
     let best = if asked.is_none() { "Best correlation" } else { "Correlation" };
     writeln!(out, "{best}: {z:.1} deviations; that a key leads to as much by chance: {chance}")?;
     let looked_at = format!("{} weights of {}", grouped(*weights), counted(*tensors as u64, "tensor"));

@@ -13,7 +13,7 @@ const NORMS: [(&str, &str); 3] = [
     ("whisper", "model.encoder.layer_norm"),
 ];
 
-/// A figure of one tensor, as `apr tensors --stats` tells it.
+/// A figure of one tensor, as `apr tensors --stats` reports it.
 #[track_caller]
 fn figure(sandbox: &Sandbox, model: &str, tensor: &str, figure: &str) -> f64 {
     let run = sandbox.apr(&format!("tensors {model} --stats --filter {tensor} --json")).ok();

@@ -13,7 +13,7 @@ fn broken() -> TinyModel {
     TinyModel::new("whisper").map(GAMMA, |gamma| 11.0 * gamma)
 }
 
-/// A file without a word on its origin: unaligned, with short names, and a tensor of 1.44 MB.
+/// A file that does not say its origin: unaligned, with short names, and a tensor of 1.44 MB.
 fn careless() -> Vec<u8> {
     let values: Vec<f32> = (0..360_000_u32).map(|at| (at % 11) as f32 / 100.0 - 0.05).collect();
     safetensors(&[
@@ -164,7 +164,7 @@ fn qa_67_the_source_is_judged_tensor_by_tensor_and_nothing_is_written() {
     let bad = |tensor: &&Value| tensor["pass"] == json!(false);
     let bad: Vec<_> = report["tensors"].as_array().expect("a list").iter().filter(bad).collect();
     assert_eq!((bad.len(), &bad[0]["source_name"]), (1, &json!(GAMMA)));
-    // An output that is named all the same is not made.
+    // An output that is named anyway is not made.
     sandbox.apr("convert m --analyze-source -o m.apr").fails(5, &["[FAIL]"]);
     assert_eq!(sandbox.files(), files);
 }

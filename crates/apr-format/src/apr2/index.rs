@@ -166,7 +166,7 @@ fn unknown_flags_warning(entries: &[IndexEntry]) -> Option<String> {
 fn check_order(previous: &str, name: &str) -> Result<()> {
     match previous.as_bytes().cmp(name.as_bytes()) {
         core::cmp::Ordering::Less => Ok(()),
-        core::cmp::Ordering::Equal => Err(Error::corrupt("the name stands twice in the index").for_tensor(name)),
+        core::cmp::Ordering::Equal => Err(Error::corrupt("the name appears twice in the index").for_tensor(name)),
         core::cmp::Ordering::Greater => Err(Error::corrupt(format!(
             "the index is not sorted: the name stands after '{}'",
             Escaped::short(previous)

@@ -228,7 +228,7 @@ struct TensorFile {
     shape: Vec<u64>,
 }
 
-/// Tensors with the number of their shard; a map would drop what stands there twice.
+/// Tensors with the number of their shard; a map would drop what appears twice.
 struct ShardMap(Vec<(String, u64)>);
 
 impl<'de> Deserialize<'de> for ShardMap {

@@ -174,7 +174,7 @@ impl Apr2Reader {
         }
         metadata.into_iter().for_each(|at| hidden[at] = true);
         if self.is_locked() {
-            // Nobody can read them, and what is in the metadata is there all the same.
+            // Nobody can read them, and what is in the metadata is there anyway.
             let is_text = |at: &usize| matches!(self.companion_bytes[*at], CompanionBytes::Text(_));
             let readable: Vec<usize> = (0..self.companions.len()).filter(is_text).collect();
             self.companions = readable.iter().map(|&at| self.companions[at].clone()).collect();

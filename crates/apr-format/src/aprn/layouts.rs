@@ -67,7 +67,7 @@ pub(super) fn is_known(kind: Option<ModelType>) -> bool {
 pub(super) struct Fields {
     /// Tensors, and where in the payload their bytes are.
     pub(super) tensors: Vec<(TensorInfo, Range<usize>)>,
-    /// Values that are no tensors.
+    /// Values that are not tensors.
     pub(super) values: Map<String, Value>,
 }
 

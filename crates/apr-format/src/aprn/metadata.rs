@@ -173,7 +173,7 @@ impl DecodedMetadata {
     /// Reads MessagePack. A part that is not as it should be is left out of the fields, with a warning.
     ///
     /// # Errors
-    /// E001 when the bytes are no MessagePack map.
+    /// E001 when the bytes are not a MessagePack map.
     pub(super) fn decode(bytes: Vec<u8>) -> Result<Self> {
         let json = decode_map(&bytes)?;
         let mut known = json.clone();
@@ -213,7 +213,8 @@ fn encode_map(value: &impl Serialize) -> Result<Vec<u8>> {
 /// A MessagePack map as JSON.
 ///
 /// # Errors
-/// E001 for anything else, for bytes after it, and for what JSON has no place for: keys that are no text, binary data.
+/// E001 for anything else, for bytes after it, and for what JSON has no place for: keys that are
+/// not text, binary data.
 pub(super) fn decode_map(bytes: &[u8]) -> Result<Map<String, Value>> {
     let mut deserializer = rmp_serde::Deserializer::new(bytes);
     deserializer.set_max_depth(MAX_DEPTH);

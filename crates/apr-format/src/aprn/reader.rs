@@ -87,7 +87,7 @@ impl AprnReader {
         Ok(reader)
     }
 
-    /// Lists the tensors, and returns the payload's values that are none.
+    /// Lists the tensors, and returns the payload's other values.
     fn find_tensors(&mut self) -> Result<Option<Map<String, Value>>> {
         if let Some(fields) = self.take_apart()? {
             for (info, range) in fields.tensors {

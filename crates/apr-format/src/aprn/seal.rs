@@ -145,7 +145,7 @@ pub(super) fn sign(content: &[u8], key: &Secret) -> Result<Vec<u8>> {
 /// Checks a signature by `key`.
 ///
 /// # Errors
-/// E006 when it is none, E003 in a build without signatures.
+/// E006 when it is not one, E003 in a build without signatures.
 #[cfg(feature = "signing")]
 pub(super) fn verify(content: &[u8], signature: &[u8; SIGNATURE_LEN], key: &[u8; 32]) -> Result<()> {
     if verify_ed25519(key, content, signature) {

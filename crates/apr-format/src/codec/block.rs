@@ -236,7 +236,8 @@ impl BlockDecoder {
     ///
     /// # Errors
     ///
-    /// E002 if the body is not what an encoder makes of that many bytes; what `out` then holds is of no use.
+    /// E002 if the body is not what an encoder makes of that many bytes; what `out` then holds has
+    /// no meaning.
     pub fn decode(&mut self, body: &[u8], raw: bool, out: &mut [u8]) -> Result<()> {
         if out.len() > self.coding.block_len() {
             return Err(Error::corrupt("a block is longer than its codec's"));

@@ -216,7 +216,8 @@ impl EncrBlock {
     /// Length of the block that starts with `head`, padding included, in bytes: what [`decode`](Self::decode) wants.
     ///
     /// # Errors
-    /// E002 when it is no ENCR block, E003 for another version, E008 when it is longer than any this crate writes.
+    /// E002 when it is not an ENCR block, E003 for another version, E008 when it is longer than any
+    /// this crate writes.
     pub fn stored_len(head: &[u8; HEAD_LEN]) -> Result<u64> {
         let len = decode_head(ENCR, head)?;
         let most = (FIXED_LEN + MAX_STANZAS * stanza::RECIPIENT_LEN) as u64;

@@ -87,7 +87,8 @@ impl fmt::Display for LicenceViolation {
 
 /// SHA-256 of the lower-case UUID, a zero byte and the licensee's name in UTF-8, as 64 hex digits.
 ///
-/// The UUID keeps names from being looked up in one table for all licences; a name that can be guessed is no secret.
+/// The UUID keeps names from being looked up in one table for all licences; a name that can be
+/// guessed is not a secret.
 ///
 /// ```
 /// // printf '00000000-0000-4000-8000-000000000000\0Example Ltd' | sha256sum
@@ -104,9 +105,9 @@ pub fn hash_licensee(uuid: &str, licensee: &str) -> String {
 /// A moment in RFC 3339, such as `2027-01-01T00:00:00Z`.
 ///
 /// # Errors
-/// E001 for anything else; a time without an offset is no moment.
+/// E001 for anything else; a time without an offset is not a moment.
 pub fn parse_time(text: &str) -> Result<Timestamp> {
-    text.parse().map_err(|_| Error::format(format!("'{}' is no time of RFC 3339", Escaped::short(text))))
+    text.parse().map_err(|_| Error::format(format!("'{}' is not an RFC 3339 time", Escaped::short(text))))
 }
 
 impl Licence {
@@ -151,7 +152,7 @@ impl Licence {
         let mut groups = self.uuid.split('-');
         let grouped = [8, 4, 4, 4, 12].iter().all(|&len| groups.next().is_some_and(|g| g.len() == len && is_hex(g)));
         if !grouped || groups.next().is_some() {
-            return Err(Error::corrupt(format!("'{}' is no UUID in lower case", Escaped::short(&self.uuid))));
+            return Err(Error::corrupt(format!("'{}' is not a UUID in lower case", Escaped::short(&self.uuid))));
         }
         if self.licensee_hash.as_ref().is_some_and(|hash| hash.len() != 64 || !is_hex(hash)) {
             return Err(Error::corrupt("the licensee's hash is not 64 hex digits in lower case"));
@@ -229,7 +230,8 @@ impl LicenceBlock {
     /// Reads a whole block, padding included.
     ///
     /// # Errors
-    /// E002 when it is cut off or its JSON is no licence, E003 for another version, E008 for more than 1 MiB of JSON.
+    /// E002 when it is cut off or its JSON is not a licence, E003 for another version, E008 for
+    /// more than 1 MiB of JSON.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let body = decode_block(LICN, bytes)?;
         let (json, signature) =

@@ -25,8 +25,8 @@ impl TensorCipher {
 
     /// Appends chunk `number` to `out`, 16 bytes longer than `plain`.
     ///
-    /// The caller seals each number once: all chunks of [`SEALED_CHUNK`] bytes, but for the one marked `last`, which has 1 to
-    /// [`SEALED_CHUNK`].
+    /// The caller seals each number once: all chunks of [`SEALED_CHUNK`] bytes, except for the one
+    /// marked `last`, which has 1 to [`SEALED_CHUNK`].
     pub fn seal(&self, number: u64, last: bool, plain: &[u8], out: &mut Vec<u8>) {
         aead::seal(&self.0, &nonce(number, last), &[], plain, out);
     }

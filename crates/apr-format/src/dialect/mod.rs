@@ -49,7 +49,7 @@ pub use format::FORMAT;
 
 use crate::older::Parts;
 
-/// First bytes of the dialects, but for that of aprender 0.20, which has those of APR2.
+/// First bytes of the dialects, except for that of aprender 0.20, which has those of APR2.
 const MAGIC: [u8; 4] = *b"APR\0";
 /// First bytes of the files of aprender 0.20.
 const MAGIC_0_20: [u8; 4] = *b"APR2";

@@ -339,8 +339,8 @@ impl Conversion {
         let mut losses = Vec::new();
         let mut mismatches = 0;
         let mut violation = None;
-        // The pipeline's errors are the model's; what is meant by this one is told below.
-        let stopped = |name: &str| Error::corrupt("a violation ended the job").for_tensor(name);
+        // The pipeline's errors are the model's; what is meant by this one is handled below.
+        let stopped = |name: &str| Error::corrupt("a violation ended the conversion").for_tensor(name);
         writer.begin(sink)?;
         let outcome = pipeline.run(tasks.len(), produce, |at, slot| {
             let ChunkTask { tensor, chunk, kind, .. } = tasks[at];

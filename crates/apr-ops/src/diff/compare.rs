@@ -138,7 +138,7 @@ pub(super) fn compare<P: Pipeline>(
     Ok(result)
 }
 
-/// What dtypes, shapes and digests alone tell.
+/// What dtypes, shapes and digests alone show.
 fn known_beforehand(left: &dyn CheckpointReader, right: &dyn CheckpointReader, pair: &Pair) -> Comparison {
     let (a, b) = (&left.tensors()[pair.left], &right.tensors()[pair.right]);
     let digests = left.stored(pair.left).digest().zip(right.stored(pair.right).digest());

@@ -79,7 +79,8 @@ pub(super) fn pair<P: Pipeline>(
     Ok(pairing)
 }
 
-/// Whether a tensor is no weight but data that an import added, and so nothing that the other side lacks.
+/// Whether a tensor is not a weight but data that an import added, and so nothing that the other
+/// side lacks.
 fn is_auxiliary(reader: &dyn CheckpointReader, position: usize) -> bool {
     reader.metadata().auxiliary_tensor() == Some(&reader.tensors()[position].name)
 }

@@ -146,7 +146,7 @@ fn axes(model: Option<&FamilyModel<'_>>, position: usize, kind: Option<Kind>, sh
     }
 }
 
-/// A tensor as the families know it, without a model at hand.
+/// A tensor as the families know it, without a model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct KnownTensor {
     /// Title of the family.

@@ -71,7 +71,7 @@ impl Extractor<'_> {
                 config.insert(name.to_owned(), number.into());
             }
         }
-        // Extractors that pass the waveform on have one feature, which is no mel.
+        // Extractors that pass the waveform on have one feature, which is not a mel.
         let mels = if config.contains_key("n_fft") { "feature_size" } else { "num_mel_bins" };
         if let Some(mels) = self.number(mels, learnt) {
             config.insert("n_mels".to_owned(), mels.into());

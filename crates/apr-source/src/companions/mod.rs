@@ -46,7 +46,7 @@ pub use license::license_warning;
 /// Values over this many bytes of JSON stay in their file.
 const MAX_INLINE: usize = 1 << 20;
 
-/// The warning that the files of a model don't tell its licence.
+/// The warning that the files of a model state no licence.
 pub const NO_LICENSE: &str = "no licence is stated, so the terms of use do not travel with the model";
 
 /// What the companion files say about the model, as metadata and tensors of the container.

@@ -180,7 +180,7 @@ impl<'a> TokenizerKeys<'a> {
         }
         for key in KEYS.iter().filter(|key| key.ends_with("_token_id")) {
             if self.value(key).is_some() && self.id(key).is_none() {
-                warnings.push(format!("tokenizer.ggml.{key} is no id of a token: left out"));
+                warnings.push(format!("tokenizer.ggml.{key} is not an id of a token: left out"));
             }
         }
         if matches!(self.model, "llama" | "t5") && self.flag("add_space_prefix").unwrap_or(true) {

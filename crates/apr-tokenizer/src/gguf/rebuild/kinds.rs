@@ -95,7 +95,7 @@ fn listed_merges<'a>(keys: &TokenizerKeys<'a>, warnings: &mut Vec<String>) -> Re
         }
     }
     if unknown > 0 {
-        warnings.push(format!("{} of what is no token: left out", counted(unknown, "merge")));
+        warnings.push(format!("{} of what is not a token: left out", counted(unknown, "merge")));
     }
     Ok(listed)
 }

@@ -19,7 +19,8 @@ use keys::TokenizerKeys;
 /// They yield the ids that llama.cpp yields, as far as the libraries can. Where a GGUF has no tokenizer there are no files.
 ///
 /// # Errors
-/// E001 where the key-value pairs contradict each other, or name a tokenizer that the libraries have not.
+/// E001 where the key-value pairs contradict each other, or name a tokenizer that the libraries
+/// lack.
 pub fn tokenizer_files(key_values: &[KeyValue]) -> Result<(NamedFiles, Vec<String>)> {
     let Some(keys) = TokenizerKeys::read(key_values)? else { return Ok((Vec::new(), Vec::new())) };
     let mut warnings = keys.warnings();
