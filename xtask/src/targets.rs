@@ -35,7 +35,7 @@ const SMOKE: &str = "apr-wasm-smoke";
 /// Embeds a model in a program, which a browser may run too.
 const SINGLE_BINARY: &str = "single-binary";
 
-/// What apr-format is built with, from nothing to everything: seed 004 section 1.0 wants each for wasm32.
+/// What apr-format is built with, from nothing to everything: each must build for wasm32.
 const FEATURES: [&str; 4] =
     ["", "compression", "encryption,signing", "std,compression,zstd-encoder,encryption,signing,typed"];
 

@@ -10,8 +10,8 @@
 //! | `!` `-` | of what follows |
 //! | `name` `a.b` `list[index]` `12` `0.5` `'text'` `true` `(...)` | |
 //!
-//! What can't be computed (an unknown name, text times a number, division by zero) is no error but no value: a family
-//! then simply expects less.
+//! What can't be computed (an unknown name, text times a number, division by zero) is not an error
+//! but no value: a family then simply expects less.
 
 use std::iter::Peekable;
 use std::str::Chars;
@@ -152,11 +152,11 @@ impl Operator {
 
 impl Expression {
     /// # Errors
-    /// E001 when the text is no expression.
+    /// E001 when the text is not an expression.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let mut parser = Parser { rest: text.chars().peekable(), depth: 0 };
         let whole = parser.binary(0).filter(|_| parser.next_token().is_none());
-        whole.ok_or_else(|| Error::format(format!("'{text}' is no expression")))
+        whole.ok_or_else(|| Error::format(format!("'{text}' is not an expression")))
     }
 
     /// The value, with `lookup` for what names stand for.

@@ -49,7 +49,7 @@ const BUILTIN: [&str; 22] = [
 /// Tables of the built-in families, each read when it is first asked for: most runs need one of them.
 static READ: [OnceLock<Arc<Family>>; BUILTIN.len()] = [const { OnceLock::new() }; BUILTIN.len()];
 
-/// A family that the metadata name and the tensors belie.
+/// A family that the metadata name, but the tensors contradict.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "what", rename = "family")]
 pub struct Contradiction {
@@ -215,7 +215,8 @@ impl Families {
                 break;
             }
             let Some((naming, known)) = names.best_naming(family, most) else { continue };
-            // Most tensors known, then fewest mismatches: a kin that asks for tensors that are not there is not it.
+            // Most tensors known, then fewest mismatches: a related family that asks for tensors
+            // that are not there is not it.
             let fewest = best.as_ref().filter(|_| known == most).map(|(fewest, _)| *fewest);
             if fewest == Some(0) {
                 continue;
@@ -251,8 +252,8 @@ impl Families {
         })
     }
 
-    /// The family of a GGUF file, by its `general.architecture` and what tells kin of one architecture apart. `entry` is
-    /// that of [`Family::config_from_gguf`].
+    /// The family of a GGUF file, by its `general.architecture` and what tells families of one
+    /// architecture apart. `entry` is that of [`Family::config_from_gguf`].
     #[must_use]
     pub fn of_gguf(&self, architecture: &str, entry: &dyn Fn(&str) -> Option<Json>) -> Option<&Family> {
         let mut lookup = |name: &str| entry(name).and_then(|json| Value::of(&json));
@@ -364,7 +365,7 @@ fn plain(name: &str) -> String {
     name.chars().filter(char::is_ascii_alphanumeric).map(|character| character.to_ascii_lowercase()).collect()
 }
 
-/// Why a table is no family.
+/// Why a table is not a family.
 enum Refused {
     UnknownBase(String),
     Malformed(Error),

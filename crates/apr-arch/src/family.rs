@@ -330,7 +330,7 @@ impl Family {
         part.pattern.name("", |index| found.number(index).or(Some(place)))
     }
 
-    /// The index that a part has and its stack has not.
+    /// The index that a part has and its stack lacks.
     fn stacked_index(&self, part: usize, stack: &FamilyTensor) -> Option<&str> {
         let stacked = stack.pattern.indices();
         self.tensors[part].pattern.indices().iter().find(|index| !stacked.contains(index)).map(String::as_str)

@@ -110,7 +110,7 @@ impl FamilyFile {
     pub(crate) fn parse(text: &str) -> Result<Self> {
         toml::from_str(text).map_err(|error| {
             let line = error.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
-            Error::format(format!("this is no family file: line {line}: {}", error.message()))
+            Error::format(format!("this is not a family file: line {line}: {}", error.message()))
         })
     }
 

@@ -4,7 +4,7 @@
 //! | | |
 //! |---|---|
 //! | `architecture` | `general.architecture`; `variants` say when it is another one |
-//! | `recognized` | tells the family from kin of the same architecture, over the keys of a GGUF file |
+//! | `recognized` | tells the family from others of the same architecture, over the keys of a GGUF file |
 //! | `keys` | hyperparameters: key, type, the first of `value` that has one, `when` they are written |
 //! | `layouts` | canonical name to how GGUF's values come from Hugging Face's |
 //! | `config` | entries of `config.json`, over the keys of a GGUF file |
@@ -253,7 +253,8 @@ impl Gguf {
         self.architecture == architecture || self.variants.iter().any(|(variant, _)| variant == architecture)
     }
 
-    /// Whether the file's keys tell that it is of this family and no kin; `None` where the family has no such sign.
+    /// Whether the file's keys say that it is of this family and of no related one; `None` where
+    /// the family has no such sign.
     pub(crate) fn is_recognized(&self, lookup: Lookup<'_>) -> Option<bool> {
         self.recognized.as_ref().map(|when| holds(when, lookup))
     }

@@ -1,4 +1,4 @@
-//! What a tensor is, and which statistics that leads to expect (seed 001 §10.9).
+//! What a tensor is, and which statistics that leads to expect (`docs/families.md`, "Ranges").
 
 use serde::{Deserialize, Serialize};
 
@@ -84,7 +84,7 @@ pub struct TensorExpectation {
     /// the inverse of that root. What lies in either range is healthy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub std_by_width: Option<Range>,
-    /// Whether a tensor outside is wrong ("MUST" in seed 001 §10.9) rather than odd ("should").
+    /// Whether a tensor outside is an error that ends an import, or a warning.
     pub must: bool,
 }
 
@@ -103,10 +103,11 @@ impl TensorExpectation {
 }
 
 impl Kind {
-    /// What seed 001 §10.9 expects of any model, wide enough for healthy ones.
+    /// What is expected of any model (`docs/families.md`, "Ranges"), wide enough for healthy ones.
     ///
-    /// The norm ranges are the specification's. Its other figures describe typical checkpoints, not limits: published
-    /// models leave them in both directions, so these are warnings and their bounds are several times wider.
+    /// Norms of healthy models keep to their range, so a tensor outside is an error. The other
+    /// ranges are several times wider than what is typical, and only warn: published models differ
+    /// widely.
     #[must_use]
     pub const fn expectation(self) -> TensorExpectation {
         let near_zero = Some(Range::new(-0.2, 0.2));
@@ -146,7 +147,7 @@ impl Kind {
     }
 
     /// What a name says where no family knows the tensor: layer norms, projections of attention and layers of the
-    /// feed-forward network, by the names of seed 001 §10.9.
+    /// feed-forward network, by the names that Hugging Face's models use.
     #[must_use]
     pub fn of_name(name: &str) -> Option<Self> {
         let lower = name.to_ascii_lowercase();

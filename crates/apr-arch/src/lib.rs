@@ -1,9 +1,11 @@
-//! Model families: how their tensors are called, shaped and distributed, and what they are for (seed 001 §10.8, §10.9).
+//! Model families: how their tensors are called, shaped and distributed, and what they are for
+//! (`docs/families.md`).
 //!
-//! A family is a table in `families/NAME.toml`: one entry per tensor, with its canonical name, its names in other
-//! conventions, its shape as expressions over the configuration, what it is, and its role in a sentence. Kin extend one
-//! another. [`Families::identify`] finds the family of a checkpoint, and the [`FamilyModel`] it returns answers what an
-//! import, a linter or an explanation asks.
+//! A family is a table in `families/NAME.toml`: one entry per tensor, with its canonical name, its
+//! names in other conventions, its shape as expressions over the configuration, what it is, and its
+//! role in a sentence. Related families extend one another. [`Families::identify`] finds the family
+//! of a checkpoint, and the [`FamilyModel`] it returns answers what an import, a linter or an
+//! explanation asks.
 //!
 //! Users add families of their own in the same form ([`Families::add`]), or implement [`TensorNameMapper`].
 #![forbid(unsafe_code)]

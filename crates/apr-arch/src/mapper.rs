@@ -1,4 +1,4 @@
-//! The interface of a family towards an import (seed 001 §13.5).
+//! The interface of a family towards an import.
 
 use crate::kind::TensorExpectation;
 

@@ -42,7 +42,7 @@ struct Member {
     canonical: String,
 }
 
-/// What a family says about its model (seed 001 §4.12).
+/// What a family says about its model, for `apr explain`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Description {
     /// Title of the family.
@@ -127,7 +127,7 @@ impl std::fmt::Display for Mismatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Unexpected { extra: false, .. } => f.write_str("models of this family have no such tensor"),
-            Self::Unexpected { extra: true, .. } => f.write_str("it is no part of the family, and kept as it is"),
+            Self::Unexpected { extra: true, .. } => f.write_str("it is not part of the family, and kept as it is"),
             Self::Missing { .. } => f.write_str("it is missing; models of this family and configuration have it"),
             Self::Beyond { index, number, count, .. } => {
                 let index = index.replace('_', " ");
@@ -303,8 +303,8 @@ impl<'a> FamilyModel<'a> {
         Some(dims)
     }
 
-    /// Everything that names and shapes tell to be wrong: of the checkpoint's tensors in their order, then what is
-    /// missing.
+    /// Everything that names and shapes show to be wrong: of the checkpoint's tensors in their
+    /// order, then what is missing.
     #[must_use]
     pub fn mismatches(&self, tensors: &[TensorInfo]) -> Vec<Mismatch> {
         let beginnings = self.family.beginnings(&self.naming);
@@ -376,7 +376,7 @@ impl<'a> FamilyModel<'a> {
         let size = |expression: &Expression| {
             let size = self.dimensions.size(expression);
             size.ok_or_else(|| {
-                Error::format("the configuration does not tell how GGUF lays out its rows").for_tensor(canonical)
+                Error::format("the configuration does not say how GGUF lays out its rows").for_tensor(canonical)
             })
         };
         Ok(match found.and_then(|found| self.family.layout(found.tensor)) {

@@ -57,7 +57,7 @@ impl Pattern {
         &self.indices
     }
 
-    /// The first component, where that is no number.
+    /// The first component, where that is not a number.
     pub(crate) fn beginning(&self) -> Option<&str> {
         match self.components.first()? {
             Component::Literal(text) => Some(text),

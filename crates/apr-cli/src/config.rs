@@ -1,4 +1,4 @@
-//! `config.toml` (seed 001 §8).
+//! The user's `config.toml`.
 
 use std::path::PathBuf;
 

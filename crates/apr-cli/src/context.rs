@@ -18,7 +18,7 @@ use crate::failure::Failure;
 use crate::printer::{Level, Printer};
 use crate::{Outcome, secrets};
 
-/// Bytes of memory a pass may use unless told otherwise.
+/// Bytes of memory a pass may use by default.
 const DEFAULT_MEMORY: u64 = 1 << 30;
 
 /// Settings after options, environment and configuration file were put together.
@@ -133,7 +133,7 @@ impl Context {
     }
 
     /// The family of a model.
-    pub(crate) fn family_of<'a>(&'a self, reader: &'a dyn CheckpointReader) -> Outcome<Option<FamilyModel<'a>>> {
+    pub(crate) fn family<'a>(&'a self, reader: &'a dyn CheckpointReader) -> Outcome<Option<FamilyModel<'a>>> {
         Ok(family_of(reader, self.families()?, &self.architecture()?)?)
     }
 

@@ -1,4 +1,4 @@
-//! Why a command ended without success, how that is told, and the exit code it has (seed 001, appendix A).
+//! Why a command ended without success, how that is reported, and its exit code.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -25,7 +25,7 @@ const INTERRUPTED: u8 = 130;
 pub(crate) enum Failure {
     /// A library error.
     Model(Error),
-    /// A library error that the report on standard output tells already.
+    /// A library error that the report on standard output has already.
     Reported(Error),
     /// A library error that is about this machine or these arguments rather than the file.
     General(String),
@@ -94,14 +94,14 @@ impl Failure {
             return ExitCode::from(code);
         }
         let style = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
-        // The exit code tells too, if standard error can't be written to.
+        // The exit code says it too, if standard error can't be written to.
         let mut err = anstream::stderr().lock();
         let _ = writeln!(err, "{style}error{style:#}: {}", self.message());
         if let Some(advice) = self.advice() {
             let _ = writeln!(err, "  {advice}");
         }
         if json && !matches!(self, Self::Reported(_)) {
-            // Nobody is left to be told that standard output is closed.
+            // Nobody is left to read that standard output is closed.
             let _ = writeln!(std::io::stdout(), "{}", self.to_json());
         }
         ExitCode::from(code)
@@ -172,7 +172,7 @@ impl Failure {
                 Some("--arch NAME takes it for a family that it is built like".to_owned())
             }
             (Code::Memory, _) if error.file().is_none() => Some("raise --max-memory or APR_RAM_LIMIT".to_owned()),
-            (code, _) => Some(format!("`apr explain {code}` tells more")),
+            (code, _) => Some(format!("`apr explain {code}` says more")),
         }
     }
 

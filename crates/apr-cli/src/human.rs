@@ -45,12 +45,12 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
         "m" | "mib" => 1 << 20,
         "g" | "gib" => 1 << 30,
         "t" | "tib" => 1 << 40,
-        _ => return Err(format!("'{unit}' is no unit of size; try 512M, 2GB or 1073741824")),
+        _ => return Err(format!("'{unit}' is not a unit of size; try 512M, 2GB or 1073741824")),
     };
     if let Ok(whole) = number.parse::<u64>() {
         return whole.checked_mul(factor).ok_or_else(|| format!("'{text}' is too large"));
     }
-    let fraction: f64 = number.parse().map_err(|_| format!("'{text}' is no size; try 512M, 2GB or 1073741824"))?;
+    let fraction: f64 = number.parse().map_err(|_| format!("'{text}' is not a size; try 512M, 2GB or 1073741824"))?;
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,

@@ -130,7 +130,7 @@ fn open_stdin(context: &Context) -> Outcome<(FileSource, Option<Spool>)> {
 
 fn copy(mut from: File, to: &Spool, context: &Context) -> apr::Result<()> {
     /// Bytes read at once: what a pipe holds.
-    const PIECE: usize = 1 << 16;
+    const PIPE_LEN: usize = 1 << 16;
     /// Pieces read ahead.
     const AHEAD: usize = 16;
     /// How long a silent pipe keeps the interrupt flag from being looked at.
@@ -139,7 +139,7 @@ fn copy(mut from: File, to: &Spool, context: &Context) -> apr::Result<()> {
     let (sender, pieces) = mpsc::sync_channel(AHEAD);
     thread::spawn(move || {
         loop {
-            let mut piece = vec![0; PIECE];
+            let mut piece = vec![0; PIPE_LEN];
             let read = match from.read(&mut piece) {
                 Ok(0) => return,
                 Ok(len) => {

@@ -11,7 +11,8 @@ use crate::printer::Printer;
 /// How long a job may take before it shows a bar.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// A bar on standard error that appears when a job outlasts [`PATIENCE`]; it never does where that is no terminal.
+/// A bar on standard error that appears when a job outlasts [`PATIENCE`]; it never does where that
+/// is not a terminal.
 pub(crate) struct Bar {
     bar: ProgressBar,
     started: Instant,

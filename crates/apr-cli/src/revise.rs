@@ -67,7 +67,7 @@ fn read(source: FileSource, path: &Path, context: &Context) -> Outcome<Apr2Reade
             b"APRN" | b"APR1" | b"APR\0" => {
                 "this is an older APR file; `apr upgrade` makes an .apr file of today of it"
             }
-            _ => "this is no .apr file, which alone holds signatures and licences; `apr convert` makes one",
+            _ => "this is not an .apr file; only .apr files hold signatures and licences, and `apr convert` makes one",
         };
         return Err(Error::format(message).in_file(name).into());
     }

@@ -59,10 +59,10 @@ pub(crate) fn read_trusted<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -
 fn read(path: &Path) -> Outcome<Zeroizing<String>> {
     let metadata = path.metadata().map_err(|error| io_error(&error, path))?;
     if metadata.len() > MAX_FILE {
-        return Err(Error::format("this is no key: it is too long").in_file(path.display()).into());
+        return Err(Error::format("this is not a key: it is too long").in_file(path.display()).into());
     }
     let bytes = Zeroizing::new(fs::read(path).map_err(|error| io_error(&error, path))?);
-    let text = std::str::from_utf8(&bytes).map_err(|_| Error::format("this is no text").in_file(path.display()))?;
+    let text = std::str::from_utf8(&bytes).map_err(|_| Error::format("this is not text").in_file(path.display()))?;
     Ok(Zeroizing::new(text.to_owned()))
 }
 

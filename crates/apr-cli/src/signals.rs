@@ -9,8 +9,9 @@ use signal_hook::flag::register;
 
 use crate::Outcome;
 
-/// From now on Ctrl-C and its kin set the flag, so that the job ends between two chunks and removes what it wrote; and
-/// a file that outgrows the allowed size is an error of the write instead of the end of the process.
+/// From now on Ctrl-C and similar signals set the flag, so that the job ends between two chunks and
+/// removes what it wrote; and a file that outgrows the allowed size is an error of the write
+/// instead of the end of the process.
 ///
 /// Commands that write nothing keep the system's behaviour: they just end.
 pub(crate) fn stop_cleanly(interrupt: &Interrupt) -> Outcome {

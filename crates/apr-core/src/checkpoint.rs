@@ -128,7 +128,7 @@ pub trait CheckpointReader: Send + Sync {
 pub struct Notes {
     /// What could not be kept.
     pub losses: Vec<Loss>,
-    /// What is wrong with tensors that were written all the same, as the validation reports it.
+    /// What is wrong with tensors that were written anyway, as the validation reports it.
     pub violations: Vec<Value>,
     /// What a quantization cost more than it should: added to the metadata's [`keys::QUANTIZATION`](crate::keys::QUANTIZATION).
     pub degradation: Option<Value>,
@@ -211,7 +211,7 @@ pub trait CheckpointWriter: Send + Sync {
     }
 
     /// What any thread may do to the pieces of tensors before [`write_piece`](Self::write_piece) gets them. A tensor may
-    /// come through [`write_chunk`](Self::write_chunk) all the same, which then does that work itself.
+    /// come through [`write_chunk`](Self::write_chunk) anyway, which then does that work itself.
     fn encoder(&self) -> Option<Arc<dyn ChunkEncoder>> {
         None
     }

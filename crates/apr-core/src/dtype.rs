@@ -1,4 +1,5 @@
-//! Element and block types, with the numbers APR2 stores them under (seed 001 §3.5, `spec/apr2.md`).
+//! Element and block types, with the numbers APR2 stores them under (`docs/format/apr2.md`,
+//! "Dtypes").
 
 use core::fmt;
 
@@ -113,9 +114,10 @@ dtypes! {
     Q5_0 = Some(19), "q5_0", Quantized, 32, 22;
     /// ggml block of 32: f16 scale, f16 minimum, 4 bytes of fifth bits, 16 bytes of nibbles.
     Q5_1 = Some(20), "q5_1", Quantized, 32, 24;
-    /// Rows of i8 after one f32 scale a row (`spec/apr2.md`).
+    /// Rows of i8 after one f32 scale a row (`docs/format/apr2.md`, "Dtypes").
     I8_ROW = Some(21), "i8_row", Quantized, 1, 1;
-    /// Groups of 32 along the row: f16 scale, 16 bytes of nibbles (`spec/apr2.md`).
+    /// Groups of 32 along the row: f16 scale, 16 bytes of nibbles (`docs/format/apr2.md`,
+    /// "Dtypes").
     I4_ROW = Some(22), "i4_row", Quantized, 32, 18;
     /// OCP MX scale: 8 exponent bits, no sign.
     F8_E8M0 = Some(23), "f8_e8m0", MiniFloat, 1, 1;

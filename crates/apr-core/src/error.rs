@@ -1,4 +1,4 @@
-//! One error type, sorted by who is at fault (seed 001 §7).
+//! One error type, sorted by who is at fault.
 
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
@@ -9,7 +9,7 @@ use crate::Escaped;
 /// Shorthand for a result that fails with [`Error`].
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
-/// The error codes of seed 001 §7.
+/// The error codes of `docs/format/README.md`, "Words".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Code {

@@ -16,7 +16,7 @@ use crate::{Error, Result};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Bytes of JSON metadata or header; 100 MiB (`spec/apr2.md`, Metadata).
+    /// Bytes of JSON metadata or header; 100 MiB (`docs/format/apr2.md`, "Metadata").
     pub max_metadata: u64,
     /// Bytes of a binary tensor index; 256 MiB, some five million tensors.
     pub max_index: u64,

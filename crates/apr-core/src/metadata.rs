@@ -1,4 +1,4 @@
-//! Metadata of a checkpoint: one JSON object (seed 001 §3.4).
+//! Metadata of a checkpoint: one JSON object (`docs/format/apr2.md`, "Metadata").
 
 use alloc::format;
 use alloc::string::String;
@@ -25,18 +25,19 @@ pub mod keys {
     pub const SOURCE: &str = "source";
     /// What a conversion could not keep.
     pub const LOSS: &str = "loss";
-    /// What was wrong with tensors that an import took all the same.
+    /// What was wrong with tensors that an import took anyway.
     pub const VIOLATIONS: &str = "violations";
-    /// How the tensors were quantized: `method`, `bits_per_weight` (seed 001 §3.4), and `type`, `original_dtype`,
-    /// `calibration_method`, `calibration_samples` (seed 004 §6.2.2), `degradation` (§6.2.9).
+    /// How the tensors were quantized: `method`, `bits_per_weight`, `type`, `original_dtype`,
+    /// `calibration_method`, `calibration_samples`, `degradation` (`docs/format/apr2.md`,
+    /// "Metadata").
     pub const QUANTIZATION: &str = "quantization";
     /// Entry of [`QUANTIZATION`]: by how much values moved, where that is more than 5 %.
     pub const DEGRADATION: &str = "degradation";
     /// Names of tensors stored once and used twice: tensor to tensor.
     pub const TIED: &str = "tied";
-    /// The mel filterbank that an import added: `{"tensor": NAME}` (seed 001 §5.3).
+    /// The mel filterbank that an import added: `{"tensor": NAME}`.
     pub const MEL_FILTERBANK: &str = "mel_filterbank";
-    /// The tensor it is in (seed 001 §5.3).
+    /// The tensor it is in.
     pub const MEL_FILTERBANK_TENSOR: &str = "audio.mel_filterbank";
     /// Companion files: name to text, or to `{"tensor": NAME}` where the bytes are.
     pub const FILES: &str = "files";
@@ -46,7 +47,8 @@ pub mod keys {
     pub const SAFETENSORS: &str = "safetensors";
     /// What only a GGUF header knows: `version`, `alignment`, `endian`, and all key-value pairs, typed and in order, as `kv`.
     pub const GGUF: &str = "gguf";
-    /// What an APRN file says beside its payload: header fields, metadata, values that are no tensors.
+    /// What an APRN file says beside its payload: header fields, metadata, values that are not
+    /// tensors.
     pub const APRN: &str = "aprn";
 }
 
@@ -101,7 +103,8 @@ impl Metadata {
     /// The key-value pairs of a GGUF file, which stand under [`keys::GGUF`]; `None` where that is absent.
     ///
     /// # Errors
-    /// E001 for pairs that are not of the form that readers give, an empty key, or a key that is there twice.
+    /// E001 for pairs that are not of the form that readers give, an empty key, or a key that
+    /// appears twice.
     pub fn key_values(&self) -> Result<Option<Arc<KeyValues>>> {
         match (&self.pairs, self.get(keys::GGUF)) {
             (Some(pairs), _) => Ok(Some(Arc::clone(pairs))),
@@ -142,7 +145,8 @@ impl Metadata {
         self.get(key).and_then(Value::as_object)
     }
 
-    /// Name of the tensor that is no weight of the model but data an import added: its mel filterbank.
+    /// Name of the tensor that is not a weight of the model but data an import added: its mel
+    /// filterbank.
     ///
     /// Only by the name that imports give it: metadata must not declare a weight to be dispensable.
     #[must_use]

@@ -2,40 +2,40 @@
 
 use crate::Result;
 
-/// Runs independent jobs and hands their results over in order.
+/// Runs independent tasks and hands their results over in order.
 ///
 /// Passes are written once against this trait; a threaded implementation comes from layer 3.
 pub trait Pipeline {
-    /// Calls `produce(i, slot)` for every `i` below `jobs`, at the same time where it can, then `consume(i, slot)`
+    /// Calls `produce(i, slot)` for every `i` below `tasks`, at the same time where it can, then `consume(i, slot)`
     /// with the same slot, strictly in the order of `i` and on the calling thread.
     ///
     /// Slots are reused, which keeps their buffers; only a few exist, so a slow `consume` holds `produce` back.
     ///
     /// # Errors
-    /// The first error by order of `i`; jobs after it are dropped.
+    /// The first error by order of `i`; tasks after it are dropped.
     fn run<S: Default + Send>(
         &self,
-        jobs: usize,
+        tasks: usize,
         produce: impl Fn(usize, &mut S) -> Result<()> + Sync,
         consume: impl FnMut(usize, &mut S) -> Result<()>,
     ) -> Result<()>;
 }
 
-/// One job after the other, on the calling thread.
+/// One task after the other, on the calling thread.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Serial;
 
 impl Pipeline for Serial {
     fn run<S: Default + Send>(
         &self,
-        jobs: usize,
+        tasks: usize,
         produce: impl Fn(usize, &mut S) -> Result<()> + Sync,
         mut consume: impl FnMut(usize, &mut S) -> Result<()>,
     ) -> Result<()> {
         let mut slot = S::default();
-        (0..jobs).try_for_each(|job| {
-            produce(job, &mut slot)?;
-            consume(job, &mut slot)
+        (0..tasks).try_for_each(|task| {
+            produce(task, &mut slot)?;
+            consume(task, &mut slot)
         })
     }
 }

@@ -20,7 +20,8 @@ pub struct StoredRange {
     pub len: u64,
 }
 
-/// How the native container stores a tensor whose bytes do not lie there plainly (`spec/apr2.md`, "Per-tensor flags").
+/// How the native container stores a tensor whose bytes do not lie there plainly
+/// (`docs/format/apr2.md`, "Index").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub struct StoredForm {
     /// Codec, filter and layout, in the bits of the index entry's flags.

@@ -19,3 +19,5 @@ pub mod codec;
 pub mod crypto;
 pub mod dialect;
 mod older;
+#[cfg_attr(not(feature = "encryption"), expect(unreachable_pub, reason = "`crypto` exports it"))]
+mod sealed;

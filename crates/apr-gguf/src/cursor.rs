@@ -3,7 +3,7 @@
 use apr_core::{ByteSource, Error, Limits, Result};
 
 /// Bytes fetched at once; a value that is longer is fetched whole.
-const PIECE: u64 = 1 << 18;
+const FETCH_LEN: u64 = 1 << 18;
 
 /// Items of an array that are decoded at once.
 const ITEMS: u64 = 1 << 13;
@@ -85,7 +85,7 @@ impl<'a> Cursor<'a> {
         self.expect(what, len, 1)?;
         let position = self.position();
         if len > (self.buffer.len() - self.at) as u64 {
-            let fetched = len.max(PIECE).min(self.file_len - position);
+            let fetched = len.max(FETCH_LEN).min(self.file_len - position);
             let fetched =
                 usize::try_from(fetched).map_err(|_| Error::memory(format!("{what} does not fit in memory")))?;
             self.buffer.resize(fetched, 0);

@@ -18,7 +18,7 @@
 use apr_core::{Array, KeyValues, Metadata, Value, keys};
 use serde_json::{Map, Value as Json};
 
-/// Longest text that is given a second time, in bytes (seed 001 §5.3).
+/// Longest text that is given a second time, in bytes.
 const MAX_TEXT: usize = 1 << 20;
 
 /// Longest array of a hyperparameter, one value a layer.
@@ -141,7 +141,7 @@ fn tokens(pairs: &KeyValues) -> Option<u64> {
 fn describe_network(pairs: &KeyValues, name: &str, metadata: &mut Metadata) {
     let value = |key: &str| {
         let pair = pairs.find(&format!("{name}.{key}"))?;
-        // Longer ones are no hyperparameters.
+        // Longer ones are not hyperparameters.
         pair.items().is_none_or(|items| items <= MAX_LAYERS as u64).then(|| hyperparameter(&pair.value()))?
     };
     for (key, top) in [("context_length", "context_length"), ("embedding_length", "hidden_size")] {

@@ -123,7 +123,7 @@ pub(crate) fn stated_alignment(pairs: &KeyValues) -> Result<Option<u64>> {
         None => Ok(None),
         Some(Value::U32(alignment)) if alignment.is_power_of_two() => Ok(Some(alignment.into())),
         Some(Value::U32(alignment)) => {
-            Err(Error::format(format!("{ALIGNMENT} is {alignment}, which is no power of two")))
+            Err(Error::format(format!("{ALIGNMENT} is {alignment}, which is not a power of two")))
         }
         Some(other) => Err(Error::format(format!("{ALIGNMENT} is of type {} instead of u32", other.type_name()))),
     }
@@ -168,7 +168,7 @@ fn read_value(cursor: &mut Cursor<'_>, out: &mut Vec<u8>) -> Result<()> {
 /// GGUF's number of an array.
 const ARRAY: u32 = 9;
 
-/// Reads that many values of one type, which is no array; whether there is such a type.
+/// Reads that many values of one type, which is not an array; whether there is such a type.
 fn read_items(cursor: &mut Cursor<'_>, what: &str, number: u32, count: u64, out: &mut Vec<u8>) -> Result<bool> {
     match number {
         0 => copy::<u8>(cursor, what, count, out)?,
@@ -204,7 +204,7 @@ fn copy<T: Scalar>(cursor: &mut Cursor<'_>, what: &str, count: u64, out: &mut Ve
 }
 
 fn unknown_type(number: u32) -> Error {
-    Error::format(format!("{number} is no type of a value; there are 0 to 12"))
+    Error::format(format!("{number} is not the type of a value; there are 0 to 12"))
 }
 
 fn truth(byte: u8) -> Result<()> {
@@ -273,12 +273,12 @@ fn read_entry(cursor: &mut Cursor<'_>) -> Result<(DType, Shape, u64)> {
             return Err(Error::version(message).at(type_offset));
         }
         (None, None) => {
-            return Err(Error::format(format!("{number} is no type of a ggml tensor")).at(type_offset));
+            return Err(Error::format(format!("{number} is not the type of a ggml tensor")).at(type_offset));
         }
     };
     if !shape.row_len().is_multiple_of(dtype.block_len()) {
         let (row, block) = (shape.row_len(), dtype.block_len());
-        let message = format!("rows of {row} elements are no multiple of the {block} in a block of {dtype}");
+        let message = format!("rows of {row} elements are not a multiple of the {block} in a block of {dtype}");
         return Err(Error::format(message).at(offset));
     }
     if dtype.stored_len(&shape).is_none() {

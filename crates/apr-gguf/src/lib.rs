@@ -83,7 +83,7 @@ pub use writer::GgufWriter;
 /// ```
 ///
 /// # Errors
-/// E001 for what is not of the form that readers give, an empty key, or a key that is there twice.
+/// E001 for what is not of the form that readers give, an empty key, or a key that appears twice.
 pub fn key_values(metadata: &Metadata) -> Result<Option<Arc<KeyValues>>> {
     metadata.key_values()
 }

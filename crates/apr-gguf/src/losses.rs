@@ -43,8 +43,8 @@ const TOKENS: [&str; 4] = ["bos_token_id", "eos_token_id", "pad_token_id", "unk_
 /// settings of training (dropout among them), [bookkeeping](BOOKKEEPING), ids of tokens that the tokenizer's pairs have,
 /// entries without a value, and a list of layer types that are all full attention, which is what there is without one.
 pub(crate) fn losses(metadata: &Metadata, pairs: &KeyValues, tensors: &[TensorInfo]) -> Vec<Loss> {
-    // The model's type is in the pairs, be it under another spelling; `names` says what tensors were once called. The
-    // caller stores files elsewhere.
+    // The model's type is in the pairs, perhaps in another spelling; `names` says what tensors were
+    // once called. The caller stores files elsewhere.
     const CARED_FOR: [&str; 9] = [
         keys::APR_VERSION,
         keys::FILES,

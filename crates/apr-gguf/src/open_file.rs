@@ -140,7 +140,7 @@ fn check_entry(
         return Err(Error::version(message));
     }
     if !offset.is_multiple_of(alignment) {
-        return Err(Error::format(format!("its offset {offset} is no multiple of the alignment of {alignment}")));
+        return Err(Error::format(format!("its offset {offset} is not a multiple of the alignment of {alignment}")));
     }
     let end = u128::from(data_start) + u128::from(offset) + u128::from(len);
     if end > u128::from(file_len) {

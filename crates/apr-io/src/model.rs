@@ -14,7 +14,8 @@ const CONFIG: &str = "config.json";
 /// Opens a file, a Hugging Face folder, an index or manifest of shards, or a part of a split GGUF model with all others.
 ///
 /// # Errors
-/// E001 for what is no model, E007 when a file can't be read, otherwise what the format's reader says.
+/// E001 for what is not a model, E007 when a file can't be read, otherwise what the format's reader
+/// says.
 pub fn open_model(path: &Path, options: &OpenOptions) -> Result<Box<dyn CheckpointReader>> {
     Sources::default().open_model(path, options)
 }
@@ -67,7 +68,8 @@ impl Sources {
     /// Opens the shards beside a manifest as one model.
     ///
     /// # Errors
-    /// E001 and E002 for what is no sound manifest, E007 when it can't be read, E008 when it exceeds the limits.
+    /// E001 and E002 for what is not a sound manifest, E007 when it can't be read, E008 when it
+    /// exceeds the limits.
     pub fn open_manifest(&self, path: &Path, options: &OpenOptions) -> Result<ShardedApr2> {
         let source = self.open_file(path)?;
         let manifest = self.open_manifest_of(&source, path, options);
@@ -117,7 +119,7 @@ fn is_manifest_head(path: &Path, source: &FileSource) -> Result<bool> {
     Ok(apr_registry::is_manifest(&path.to_string_lossy(), &head))
 }
 
-/// Whether the path names an index, whose bytes alone are no model.
+/// Whether the path names an index, whose bytes alone are not a model.
 #[must_use]
 pub fn is_index(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "json")

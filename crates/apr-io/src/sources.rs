@@ -47,7 +47,8 @@ impl Sources {
         Ok(source)
     }
 
-    /// Checks that no file was rewritten or replaced since it was opened. One that is gone was read all the same.
+    /// Checks that no file was rewritten or replaced since it was opened. One that is gone was read
+    /// anyway.
     ///
     /// # Errors
     /// E007 with the file that was.

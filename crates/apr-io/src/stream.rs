@@ -35,8 +35,8 @@ impl StreamSink {
     /// Pieces that are handed over before the first of them is written.
     const AHEAD: usize = 2;
 
-    /// Bytes of a piece at least; handing over takes as long as copying some kilobytes.
-    const PIECE: usize = 1 << 16;
+    /// Bytes that are handed over at least; handing over takes as long as copying some kilobytes.
+    const LEAST_LEN: usize = 1 << 16;
 
     /// Writes to standard output.
     #[must_use]
@@ -143,7 +143,7 @@ impl Sink for StreamSink {
     fn write_all(&mut self, bytes: &[u8]) -> Result<()> {
         self.begun.extend_from_slice(bytes);
         self.position += bytes.len() as u64;
-        if self.begun.len() < Self::PIECE { Ok(()) } else { self.hand_over() }
+        if self.begun.len() < Self::LEAST_LEN { Ok(()) } else { self.hand_over() }
     }
 
     fn position(&self) -> u64 {

@@ -50,14 +50,14 @@ impl Threads {
     }
 }
 
-/// Where the jobs are: a window of `ready.len()` jobs from the one that is due.
+/// Where the tasks are: a window of `ready.len()` tasks from the one that is due.
 #[derive(Debug)]
 struct Board<S> {
     next_to_produce: usize,
     next_to_consume: usize,
-    /// Job `i` is at `i % ready.len()` from being produced to being consumed.
+    /// Task `i` is at `i % ready.len()` from being produced to being consumed.
     ready: Vec<Option<Produced<S>>>,
-    /// Slots that no job has; the last one used is the first one taken, while its buffers are still in the cache.
+    /// Slots that no task has; the last one used is the first one taken, while its buffers are still in the cache.
     free: Vec<S>,
     stopped: bool,
 }
@@ -74,18 +74,18 @@ impl<S: Default> Board<S> {
         Self { next_to_produce: 0, next_to_consume: 0, ready, free: Vec::new(), stopped: false }
     }
 
-    fn take_job(&mut self, jobs: usize) -> Option<(usize, S)> {
-        let job = self.next_to_produce;
-        let open = job < jobs && job < self.next_to_consume + self.ready.len();
+    fn take_task(&mut self, tasks: usize) -> Option<(usize, S)> {
+        let task = self.next_to_produce;
+        let open = task < tasks && task < self.next_to_consume + self.ready.len();
         open.then(|| {
             self.next_to_produce += 1;
-            (job, self.free.pop().unwrap_or_default())
+            (task, self.free.pop().unwrap_or_default())
         })
     }
 
-    fn put(&mut self, job: usize, produced: Produced<S>) {
+    fn put(&mut self, task: usize, produced: Produced<S>) {
         let window = self.ready.len();
-        self.ready[job % window] = Some(produced);
+        self.ready[task % window] = Some(produced);
     }
 
     fn take_due(&mut self) -> Option<Produced<S>> {
@@ -97,26 +97,26 @@ impl<S: Default> Board<S> {
 impl Pipeline for Threads {
     fn run<S: Default + Send>(
         &self,
-        jobs: usize,
+        tasks: usize,
         produce: impl Fn(usize, &mut S) -> Result<()> + Sync,
         mut consume: impl FnMut(usize, &mut S) -> Result<()>,
     ) -> Result<()> {
         let board = Mutex::new(Board::<S>::new(self.slots));
         let changed = Condvar::new();
 
-        let produce_job = |job: usize, mut slot: S| {
-            let result = self.interrupt.check().and_then(|()| produce(job, &mut slot));
-            lock(&board).put(job, Produced { slot, result });
+        let produce_task = |task: usize, mut slot: S| {
+            let result = self.interrupt.check().and_then(|()| produce(task, &mut slot));
+            lock(&board).put(task, Produced { slot, result });
             changed.notify_all();
         };
         let work = || {
-            // A job that panics would leave the others waiting for its result.
+            // A task that panics would leave the others waiting for its result.
             let _stop = StopOnPanic { board: &board, changed: &changed };
             let mut state = lock(&board);
-            while !state.stopped && state.next_to_produce < jobs {
-                if let Some((job, slot)) = state.take_job(jobs) {
+            while !state.stopped && state.next_to_produce < tasks {
+                if let Some((task, slot)) = state.take_task(tasks) {
                     drop(state);
-                    produce_job(job, slot);
+                    produce_task(task, slot);
                     state = lock(&board);
                 } else {
                     state = wait(&changed, state);
@@ -125,7 +125,7 @@ impl Pipeline for Threads {
         };
         let mut drive = || {
             let mut state = lock(&board);
-            while state.next_to_consume < jobs {
+            while state.next_to_consume < tasks {
                 if let Some(Produced { mut slot, result }) = state.take_due() {
                     let due = state.next_to_consume;
                     drop(state);
@@ -137,9 +137,9 @@ impl Pipeline for Threads {
                     changed.notify_all();
                 } else if state.stopped {
                     return Err(Error::io(IoCause::Other, "a worker thread failed"));
-                } else if let Some((job, slot)) = state.take_job(jobs) {
+                } else if let Some((task, slot)) = state.take_task(tasks) {
                     drop(state);
-                    produce_job(job, slot);
+                    produce_task(task, slot);
                     state = lock(&board);
                 } else {
                     state = wait(&changed, state);
@@ -149,7 +149,7 @@ impl Pipeline for Threads {
         };
 
         thread::scope(|scope| {
-            for _ in 1..self.threads.get().min(jobs.max(1)) {
+            for _ in 1..self.threads.get().min(tasks.max(1)) {
                 scope.spawn(work);
             }
             let stop = StopOnDrop { board: &board, changed: &changed };
@@ -209,24 +209,24 @@ mod tests {
     fn results_arrive_in_order_whatever_the_number_of_threads() {
         for count in 1..5 {
             let mut seen = Vec::new();
-            let produce = |job: usize, slot: &mut usize| {
-                *slot = job * job;
+            let produce = |task: usize, slot: &mut usize| {
+                *slot = task * task;
                 Ok(())
             };
             threads(count)
-                .run(100, produce, |job, slot: &mut usize| {
-                    seen.push((job, *slot));
+                .run(100, produce, |task, slot: &mut usize| {
+                    seen.push((task, *slot));
                     Ok(())
                 })
-                .expect("no job fails");
-            assert_eq!(seen, (0..100).map(|job| (job, job * job)).collect::<Vec<_>>());
+                .expect("no task fails");
+            assert_eq!(seen, (0..100).map(|task| (task, task * task)).collect::<Vec<_>>());
         }
     }
 
     #[test]
     fn the_first_error_in_order_ends_the_run() {
         for count in 1..4 {
-            let produce = |job: usize, _: &mut ()| match job {
+            let produce = |task: usize, _: &mut ()| match task {
                 7 => Err(Error::corrupt("seven")),
                 9 => Err(Error::corrupt("nine")),
                 _ => Ok(()),
@@ -249,8 +249,8 @@ mod tests {
         let result = pipeline.run(
             1_000_000,
             |_, ()| Ok(()),
-            |job, ()| {
-                interrupt.0.fetch_or(job == 10, Ordering::Relaxed);
+            |task, ()| {
+                interrupt.0.fetch_or(task == 10, Ordering::Relaxed);
                 Ok(())
             },
         );

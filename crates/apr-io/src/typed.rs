@@ -1,4 +1,5 @@
-//! Typed models in files (seed 004): what [`apr_registry::aprn`] does in memory, with the system's clock and randomness.
+//! Typed models in files: what [`apr_registry::aprn`] does in memory, with the system's clock and
+//! randomness.
 //!
 //! ```
 //! use apr_registry::aprn::{ModelType, SaveOptions};
@@ -43,7 +44,7 @@ pub fn save<M: Serialize + ?Sized>(model: &M, kind: ModelType, path: &Path, opti
 /// Loads a model.
 ///
 /// # Errors
-/// The signals of seed 004 §5.1; see [`aprn::Signal`].
+/// An error with one of the signals of [`aprn::Signal`].
 pub fn load<M: DeserializeOwned>(path: &Path, expected: ModelType) -> Result<M, Andon> {
     load_with(path, expected, &LoadOptions::default())
 }
@@ -51,7 +52,7 @@ pub fn load<M: DeserializeOwned>(path: &Path, expected: ModelType) -> Result<M, 
 /// Loads a model that is encrypted, or must be signed.
 ///
 /// # Errors
-/// The signals of seed 004 §5.1; see [`aprn::Signal`].
+/// An error with one of the signals of [`aprn::Signal`].
 pub fn load_with<M: DeserializeOwned>(path: &Path, expected: ModelType, options: &LoadOptions) -> Result<M, Andon> {
     let source = FileSource::open(path)?;
     let file =

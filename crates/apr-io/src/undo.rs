@@ -33,7 +33,7 @@ const CRC_LEN: u64 = 4;
 const BLOCK: u64 = 512;
 
 /// Bytes that are read at once; a multiple of [`BLOCK`].
-const PIECE: u64 = 1 << 16;
+const READ_LEN: u64 = 1 << 16;
 
 /// Bytes of the largest undo file: room for the largest metadata and index that are read by default, before and after.
 const MAX_LEN: u64 = 2 << 30;
@@ -216,7 +216,7 @@ impl<'a> Undo<'a> {
         }
         let mut crc = digest::Crc32::new();
         for at in (0..len - CRC_LEN).step_by(1 << 16) {
-            crc.update(&read(undo, at, PIECE.min(len - CRC_LEN - at))?);
+            crc.update(&read(undo, at, READ_LEN.min(len - CRC_LEN - at))?);
         }
         let stated = read(undo, len - CRC_LEN, CRC_LEN)?;
         Ok((stated == crc.value().to_le_bytes()).then_some(this))
@@ -250,7 +250,7 @@ impl<'a> Undo<'a> {
             let mut at = 0;
             while at < part_len {
                 let place = part.offset + at;
-                let step = (PIECE - place % PIECE).min(part_len - at);
+                let step = (READ_LEN - place % READ_LEN).min(part_len - at);
                 let found = read(file, place, step.min(len.saturating_sub(place)))?;
                 let known = [self.piece(&part, 0, at, step)?, self.piece(&part, 1, at, step)?];
                 if !is_mix(&found, &known, place) {
@@ -274,7 +274,7 @@ impl<'a> Undo<'a> {
         let [front, tail] = self.parts();
         for part in [tail, front] {
             for at in (0..part.lens[0]).step_by(1 << 16) {
-                file.write_all_at(&self.piece(&part, 0, at, PIECE)?, part.offset + at)?;
+                file.write_all_at(&self.piece(&part, 0, at, READ_LEN)?, part.offset + at)?;
             }
         }
         file.set_len(self.lens[0])?;

@@ -45,7 +45,7 @@ pub fn is_in_gguf_layout(reader: &dyn CheckpointReader) -> bool {
 /// A checkpoint for a GGUF file: tensors, hyperparameters, and the tokenizer of its companions.
 ///
 /// # Errors
-/// Those of [`export`](export()), and E001 for a tokenizer that llama.cpp has not.
+/// Those of [`export`](export()), and E001 for a tokenizer that llama.cpp lacks.
 pub fn to_gguf<'a>(source: &Source<'a>) -> Result<GgufExport<'a>> {
     let reader = source.reader();
     let model = source.family()?;
@@ -99,7 +99,7 @@ pub fn from_gguf<'a>(
     let pairs = key_values(reader.metadata())?.unwrap_or_default();
     let of_tokenizer: Vec<_> =
         pairs.iter().filter(|pair| pair.key.starts_with("tokenizer.")).map(|pair| pair.unpack()).collect();
-    // What the pairs led to is in these files, but for the lines of a model card.
+    // What the pairs led to is in these files, except for the lines of a model card.
     let derived = derived(&pairs);
     let in_files = |key: &str| derived.get(key).is_some() && !MODEL_CARD.contains(&key);
     restored.view.metadata_mut().retain(|key| !in_files(key));

@@ -111,7 +111,7 @@ pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufE
 fn unknown_family(metadata: &Metadata, families: &Families) -> Error {
     match families.stranger(metadata) {
         Some(told) => Error::format(format!("llama.cpp needs to know the family, and apr does not know '{told}'")),
-        None => Error::format("llama.cpp needs to know the family, and neither metadata nor names tell it"),
+        None => Error::format("llama.cpp needs to know the family, and neither metadata nor names say it"),
     }
 }
 

@@ -252,7 +252,7 @@ fn pooling(reader: &dyn CheckpointReader) -> Result<Option<u32>> {
 
 /// A configuration with the language model's entries at the top, and each rotary setting under one name, whatever the
 /// version of `transformers` that wrote it: `rope_theta`, `rope_local_base_freq`, `partial_rotary_factor`, and
-/// `rope_scaling` with `rope_type`. A `rope_scaling` that is no object stays.
+/// `rope_scaling` with `rope_type`. A `rope_scaling` that is not an object stays.
 fn normalised(mut config: Map<String, Value>) -> Map<String, Value> {
     if let Some(Value::Object(text)) = config.remove("text_config") {
         config.extend(text);

@@ -135,7 +135,7 @@ pub fn restore<'a>(
     let described = Described::of(original, reader.tensors(), families);
     let described = described.ok_or_else(|| Error::format("it has no keys of a GGUF file to make a config.json of"))?;
     let family = described.family(families, architecture).ok_or_else(|| {
-        Error::format(format!("'{}' is no architecture of GGUF that apr knows", described.architecture))
+        Error::format(format!("'{}' is not an architecture of GGUF that apr knows", described.architecture))
     })?;
     let mut config = described.config(family);
     let window = missing_window(&described, family, &mut config);

@@ -20,7 +20,7 @@
 //!
 //! assert!(!is_in_gguf_layout(&*model));
 //! let refused = to_gguf(&*model, &Families::builtin(), &Architecture::Auto).map(drop).unwrap_err();
-//! assert_eq!(refused.message(), "llama.cpp needs to know the family, and neither metadata nor names tell it");
+//! assert_eq!(refused.message(), "llama.cpp needs to know the family, and neither metadata nor names say it");
 //! # Ok::<(), apr_core::Error>(())
 //! ```
 #![forbid(unsafe_code)]

@@ -18,7 +18,7 @@ pub(super) fn scaling(config: &Map<String, Value>) -> Result<Option<String>> {
         }
         None => return Ok(None),
         Some(Value::String(kind)) => kind.to_ascii_lowercase(),
-        Some(_) => return malformed("its 'rope_type' is no text"),
+        Some(_) => return malformed("its 'rope_type' is not text"),
     };
     match kind.as_str() {
         "default" => return Ok(None),

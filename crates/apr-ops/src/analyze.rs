@@ -1,4 +1,4 @@
-//! What a source is like before it is converted (seed 001 §4.8.6): the verdict on each tensor, and nothing written.
+//! What a source is like before it is converted: the verdict on each tensor, and nothing written.
 
 use apr_arch::{FamilyModel, TensorExpectation};
 use apr_core::Progress;
@@ -37,7 +37,7 @@ pub struct AnalyzeReport {
     pub family: Option<String>,
     /// Whether a conversion would go through.
     pub pass: bool,
-    /// What names and shapes tell to be wrong.
+    /// What names and shapes show to be wrong.
     pub misfits: Vec<ValidationError>,
     /// The tensors, in the order of the source.
     pub tensors: Vec<AnalyzedTensor>,

@@ -1,4 +1,4 @@
-//! What differs between two checkpoints (seed 001 §4.5).
+//! What differs between two checkpoints.
 //!
 //! Tensors that both files have digests of are compared without being read. The others are read side by side, in
 //! chunks; where dtypes differ, values are compared after exact widening.
@@ -64,7 +64,7 @@ pub struct TensorDiff {
     /// Name in the right model, where it is another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub other_name: Option<String>,
-    /// Whether only its bytes tell that it is the same tensor.
+    /// Whether only its bytes show that it is the same tensor.
     pub renamed: bool,
     /// How they compare.
     pub verdict: Verdict,

@@ -1,4 +1,4 @@
-//! Error codes, models and tensors in plain words (seed 001 §4.12, §7).
+//! Error codes, models and tensors in plain words.
 
 mod model;
 

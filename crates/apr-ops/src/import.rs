@@ -1,5 +1,5 @@
 //! What an import does to a checkpoint before it is written: canonical names, what its companions say, and the checks
-//! that its tensors must pass (seed 001 §13).
+//! that its tensors must pass.
 //!
 //! ```
 //! use apr_registry::{Limits, PlanOptions, Serial};
@@ -36,7 +36,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::convert::ConvertError;
-use crate::inline::{Claim, InlineValidator, Reason, ValidationConfig, ValidationError};
+use crate::inline::{Claim, InlineValidator, ValidationConfig, ValidationError, ValidationReason};
 use crate::physics::Level;
 
 /// How a checkpoint is prepared.
@@ -44,7 +44,7 @@ use crate::physics::Level;
 pub struct PrepareOptions {
     /// What is checked on the way.
     pub validation: ValidationConfig,
-    /// Licence of the model, where its files don't tell.
+    /// Licence of the model, where its files don't state it.
     pub license: Option<String>,
 }
 
@@ -71,13 +71,13 @@ pub struct Prepared<'a> {
     pub validator: InlineValidator,
     /// The family, if it is known.
     pub family: Option<FamilyNote>,
-    /// What names and shapes tell to be wrong, under the names of the source.
+    /// What names and shapes show to be wrong, under the names of the source.
     pub misfits: Vec<ValidationError>,
     /// What the user should know.
     pub warnings: Vec<String>,
 }
 
-/// Why an import failed (seed 001 §13.8).
+/// Why an import failed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ImportError {
@@ -88,7 +88,7 @@ pub enum ImportError {
         /// What went wrong.
         reason: String,
     },
-    /// The source is no model file that apr reads.
+    /// The source is not a model file that apr reads.
     UnsupportedFormat {
         /// Extension of the file.
         extension: String,
@@ -154,11 +154,11 @@ impl From<apr_registry::Error> for ImportError {
 impl From<ValidationError> for ImportError {
     fn from(error: ValidationError) -> Self {
         match *error.reason {
-            Reason::Family(Contradiction { told, alike, .. }) => {
+            ValidationReason::Family(Contradiction { told, alike, .. }) => {
                 Self::ArchitectureMismatch { expected: told, found: alike.unwrap_or("unknown".to_owned()) }
             }
-            Reason::Structure(Mismatch::Unexpected { name, .. }) => Self::UnknownTensor { source_name: name },
-            Reason::Structure(Mismatch::Missing { name }) => Self::MissingTensor { name },
+            ValidationReason::Structure(Mismatch::Unexpected { name, .. }) => Self::UnknownTensor { source_name: name },
+            ValidationReason::Structure(Mismatch::Missing { name }) => Self::MissingTensor { name },
             _ => Self::ValidationFailed { name: error.tensor, reason: error.message },
         }
     }
@@ -180,7 +180,7 @@ impl From<ConvertError> for ImportError {
 /// E001 when the family asked for is not known, E007 and E008 when a companion can't be read.
 pub fn prepare<'a>(source: &Source<'a>, options: &PrepareOptions) -> Result<Prepared<'a>> {
     let (reader, families, architecture) = (source.reader(), source.families(), source.architecture());
-    // GGUF files tell family and hyperparameters under keys of their own.
+    // GGUF files state family and hyperparameters under keys of their own.
     let described = described(reader, families, architecture);
     let of_pairs = match &described {
         Some(metadata) if !is_unpacked(reader, architecture) => {
@@ -241,7 +241,7 @@ fn contradiction(reader: &dyn CheckpointReader, metadata: &Metadata, families: &
         tensor: contradiction.stranger.clone(),
         level: Level::Error,
         message: contradiction.to_string(),
-        reason: Box::new(Reason::Family(contradiction)),
+        reason: Box::new(ValidationReason::Family(contradiction)),
     })
 }
 
@@ -255,9 +255,9 @@ fn unknown_architecture(reader: &dyn CheckpointReader) -> Option<ValidationError
         tensor: reader.tensors().first()?.name.clone(),
         level: Level::Error,
         message: format!(
-            "the file says '{name}', which is no architecture that apr knows: names and shapes can't be checked"
+            "the file says '{name}', which is not an architecture that apr knows: names and shapes can't be checked"
         ),
-        reason: Box::new(Reason::Claim(Claim::Architecture { name })),
+        reason: Box::new(ValidationReason::Claim(Claim::Architecture { name })),
     })
 }
 
@@ -296,7 +296,7 @@ pub(crate) fn misfits(mismatches: Vec<Mismatch>) -> Vec<ValidationError> {
         .collect();
     let mut unknown = 0;
     let hint = |mut error: ValidationError| {
-        if !matches!(*error.reason, Reason::Structure(Mismatch::Unexpected { .. })) || unknown == COMPARED {
+        if !matches!(*error.reason, ValidationReason::Structure(Mismatch::Unexpected { .. })) || unknown == COMPARED {
             return error;
         }
         unknown += 1;
@@ -308,9 +308,9 @@ pub(crate) fn misfits(mismatches: Vec<Mismatch>) -> Vec<ValidationError> {
     mismatches.into_iter().map(ValidationError::of_structure).map(hint).collect()
 }
 
-/// What ends an import, and what is only told: in one line, since such tensors come in groups.
+/// What ends an import, and what is only reported: in one line, since such tensors come in groups.
 fn errors_and_warnings(misfits: Vec<ValidationError>) -> (Vec<ValidationError>, Vec<String>) {
-    /// Names that are told before the rest is only counted.
+    /// Names that are listed before the rest is only counted.
     const TOLD: usize = 4;
     let (errors, odd): (Vec<_>, Vec<_>) = misfits.into_iter().partition(|misfit| misfit.level == Level::Error);
     if odd.is_empty() {
@@ -477,7 +477,7 @@ pub(crate) fn vocabulary_misfit<'m>(rows: u64, get: impl Fn(&str) -> Option<&'m 
         tensor: "token_embedding".to_owned(),
         level: Level::Error,
         message: format!("the tokenizer has {has}, the embedding {takes}: the last ids have none"),
-        reason: Box::new(Reason::Claim(Claim::Vocabulary { tokens, rows })),
+        reason: Box::new(ValidationReason::Claim(Claim::Vocabulary { tokens, rows })),
     })
 }
 
@@ -505,12 +505,12 @@ pub(crate) fn filterbank_misfit<'m>(
         tensor: keys::MEL_FILTERBANK_TENSOR.to_owned(),
         level: Level::Error,
         message: format!("the sound becomes {has}, but the configuration's num_mel_bins is {expected}"),
-        reason: Box::new(Reason::Claim(Claim::Mels { filters, expected })),
+        reason: Box::new(ValidationReason::Claim(Claim::Mels { filters, expected })),
     })
 }
 
 impl Prepared<'_> {
-    /// Ends the import at what names and shapes tell to be wrong, if errors end it.
+    /// Ends the import at what names and shapes show to be wrong, if errors end it.
     ///
     /// # Errors
     /// The first misfit.

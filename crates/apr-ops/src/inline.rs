@@ -1,4 +1,4 @@
-//! Validation on the way: each tensor is judged while a pass streams it (seed 001 §13.6).
+//! Validation on the way: each tensor is judged while a pass streams it.
 
 use apr_arch::{Contradiction, FamilyModel, Mismatch, TensorExpectation};
 use apr_registry::{DType, TensorInfo};
@@ -60,7 +60,7 @@ impl Default for ValidationConfig {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
 #[non_exhaustive]
-pub enum Reason {
+pub enum ValidationReason {
     /// Its values.
     Values(Violation),
     /// Its name or shape, or that it is not there.
@@ -108,7 +108,7 @@ pub struct ValidationError {
     pub message: String,
     /// The same for programs.
     #[serde(flatten)]
-    pub reason: Box<Reason>,
+    pub reason: Box<ValidationReason>,
 }
 
 impl std::fmt::Display for ValidationError {
@@ -122,12 +122,12 @@ impl std::error::Error for ValidationError {}
 impl ValidationError {
     pub(crate) fn of_values(tensor: &str, violation: Violation) -> Self {
         let (level, message) = (violation.level(), violation.to_string());
-        Self { tensor: tensor.to_owned(), level, message, reason: Box::new(Reason::Values(violation)) }
+        Self { tensor: tensor.to_owned(), level, message, reason: Box::new(ValidationReason::Values(violation)) }
     }
 
     /// Whether it is about NaN or infinity.
     pub(crate) fn is_of_no_finite_value(&self) -> bool {
-        matches!(*self.reason, Reason::Values(Violation::Nan { .. } | Violation::Infinite { .. }))
+        matches!(*self.reason, ValidationReason::Values(Violation::Nan { .. } | Violation::Infinite { .. }))
     }
 
     pub(crate) fn of_structure(mismatch: Mismatch) -> Self {
@@ -139,7 +139,7 @@ impl ValidationError {
                 _ => Level::Error,
             },
             message: mismatch.to_string(),
-            reason: Box::new(Reason::Structure(mismatch)),
+            reason: Box::new(ValidationReason::Structure(mismatch)),
         }
     }
 }

@@ -154,7 +154,7 @@ fn codec_shares(reader: &dyn CheckpointReader) -> Vec<CodecShare> {
     shares
 }
 
-/// A stored form in words, by the bits of the index entry's flags (`spec/apr2.md`, "Per-tensor flags").
+/// A stored form in words, by the bits of the index entry's flags (`docs/format/apr2.md`, "Index").
 pub(crate) fn codec_name(form: StoredForm) -> String {
     let layout = ["", "csr", "bsr"].get((form.flags >> 8 & 0xf) as usize).copied().unwrap_or("other");
     let filter = if form.flags & 0xf0 == 0 { "" } else { "planes" };
@@ -186,7 +186,7 @@ fn bits_per_weight(bytes: u64, elements: u64) -> Option<f64> {
     (elements > 0).then(|| bytes as f64 * 8.0 / elements as f64)
 }
 
-/// Vocabulary size by the names that configurations and seed 001 §3.4 and §5.2 use.
+/// Vocabulary size by the names that configurations and our metadata use.
 fn vocab_size(metadata: &Metadata) -> Option<u64> {
     let architecture = metadata.object(keys::ARCHITECTURE);
     let named = ["vocab_size", "n_vocab"].iter().find_map(|key| architecture?.get(*key)?.as_u64());

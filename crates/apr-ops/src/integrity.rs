@@ -117,7 +117,7 @@ impl Mismatch {
     }
 }
 
-/// Reads parts for their checksums; tells what does not match, and of which tensor.
+/// Reads parts for their checksums; reports what does not match, and of which tensor.
 ///
 /// # Errors
 /// E007 when reading fails.
@@ -126,14 +126,14 @@ pub(crate) fn mismatches<P: Pipeline>(
     pipeline: &P,
 ) -> Result<Vec<(usize, StoredRange, Mismatch)>> {
     #[derive(Default)]
-    struct Slot {
+    struct Summed {
         bytes: Vec<u8>,
         sums: Option<ChunkSums>,
     }
     let chunks = |(at, check): (usize, &Check<'_>)| pieces(check.part.range.len, CHUNK).map(move |chunk| (at, chunk));
-    let jobs: Vec<(usize, Chunk)> = checks.list.iter().enumerate().flat_map(chunks).collect();
-    let produce = |at: usize, slot: &mut Slot| {
-        let (check, chunk) = jobs[at];
+    let tasks: Vec<(usize, Chunk)> = checks.list.iter().enumerate().flat_map(chunks).collect();
+    let produce = |at: usize, slot: &mut Summed| {
+        let (check, chunk) = tasks[at];
         let part = &checks.list[check].part;
         let bytes = take(&mut slot.bytes, chunk.len);
         part.read(chunk.offset, bytes)?;
@@ -141,8 +141,8 @@ pub(crate) fn mismatches<P: Pipeline>(
         Ok(())
     };
     let (mut tally, mut found) = (Tally::default(), Vec::new());
-    pipeline.run(jobs.len(), produce, |at, slot: &mut Slot| {
-        let (check, chunk) = jobs[at];
+    pipeline.run(tasks.len(), produce, |at, slot: &mut Summed| {
+        let (check, chunk) = tasks[at];
         let Check { tensor, part } = checks.list[check];
         tally.append(part.sum, &slot.bytes[..chunk.len], slot.sums);
         if chunk.last {

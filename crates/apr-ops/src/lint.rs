@@ -1,4 +1,4 @@
-//! Best practices and conventions (seed 001 §4.11): what is not wrong, but could be better.
+//! Best practices and conventions: what is not wrong, but could be better.
 
 use apr_arch::FamilyModel;
 use apr_core::{Convention, ExtentKind, counted};
@@ -14,10 +14,10 @@ use crate::import::{COMPARED, expected_mels, filterbank_misfit};
 const ALIGNMENT: u64 = 64;
 /// Uncompressed tensors above this many bytes are worth a word.
 const LARGE: u64 = 1 << 20;
-/// The bits of a stored form that tell of a sparse layout (`spec/apr2.md`, "Per-tensor flags").
+/// The bits of a stored form that say which sparse layout it has (`docs/format/apr2.md`, "Index").
 const SPARSE: u32 = 0xf00;
 /// Bytes of padding read at a time.
-const PIECE: usize = 1 << 16;
+const READ_LEN: usize = 1 << 16;
 
 /// How much a remark matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -143,7 +143,7 @@ fn has_conventions(reader: &dyn CheckpointReader) -> bool {
     matches!(reader.format().convention, Convention::LlamaCpp | Convention::Ggml)
 }
 
-/// What makes a GGUF file tell all about itself.
+/// What makes a GGUF file describe itself fully.
 fn gguf(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
     let metadata = reader.metadata();
     for (name, key) in [("general.name", "model_name"), ("general.license", "license")] {
@@ -197,7 +197,7 @@ fn naming_of_family(reader: &dyn CheckpointReader, model: &FamilyModel<'_>, rema
                 let similar = nearest(&info.name, missing.iter().take(compared).map(String::as_str), 1);
                 let hint = similar.first().map_or(String::new(), |name| format!("; '{name}' is missing"));
                 let title = model.family().title();
-                let message = format!("'{}' is no tensor of the {title} family{hint}", info.name);
+                let message = format!("'{}' is not a tensor of the {title} family{hint}", info.name);
                 remarks.add(Severity::Warn, Topic::Naming, message);
             }
         }
@@ -214,7 +214,8 @@ fn naming_of_no_family(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
     }
 }
 
-/// The rules of seed 001 §10.8 that hold for every family: no `model.` in front, `weight` and `bias` in full.
+/// The rules of canonical names that hold for every family: no `model.` in front, `weight` and
+/// `bias` in full.
 fn by_general_rules(name: &str) -> Option<String> {
     let stem = name.strip_prefix("model.").unwrap_or(name);
     let better = match stem.rsplit_once('.') {
@@ -283,18 +284,22 @@ fn structure(reader: &dyn CheckpointReader, remarks: &mut Remarks) -> Result<()>
     let passed = reader.metadata().get(keys::VIOLATIONS).and_then(serde_json::Value::as_array).map_or(0, Vec::len);
     if passed > 0 {
         let violations = counted(passed as u64, "violation");
-        remarks.add(Severity::Warn, Topic::Structure, format!("an import let {violations} pass; `validate` tells"));
+        remarks.add(
+            Severity::Warn,
+            Topic::Structure,
+            format!("an import let {violations} pass; `validate` lists them"),
+        );
     }
     for warning in reader.warnings() {
         remarks.add(Severity::Warn, Topic::Structure, warning.clone());
     }
     let Some(checksum) = reader.container().checksum() else { return Ok(()) };
-    let mut bytes = vec![0; PIECE];
+    let mut bytes = vec![0; READ_LEN];
     let padding = checksum.extents.iter().filter(|extent| extent.kind == ExtentKind::Padding);
     for extent in padding {
         let mut done = 0;
         while done < extent.len {
-            let piece = usize::try_from(extent.len - done).map_or(PIECE, |left| left.min(PIECE));
+            let piece = usize::try_from(extent.len - done).map_or(READ_LEN, |left| left.min(READ_LEN));
             reader.container().read_raw(extent.offset + done, &mut bytes[..piece])?;
             if let Some(odd) = bytes[..piece].iter().position(|&byte| byte != 0) {
                 let offset = extent.offset + done + odd as u64;

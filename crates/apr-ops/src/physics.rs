@@ -1,4 +1,4 @@
-//! Whether a tensor's values are those of a healthy model (seed 001 §10.9, §10.10).
+//! Whether a tensor's values are those of a healthy model (`docs/families.md`, "Ranges").
 
 use apr_arch::{FamilyModel, Kind, Range, TensorExpectation};
 use apr_registry::{DType, TensorInfo};
@@ -93,7 +93,7 @@ impl Violation {
         if dtype == DType::BOOL { Self::Bool { count } } else { Self::Quants { count, dtype } }
     }
 
-    /// What keeps a tensor from being quantized: so many values that are no numbers, or infinite.
+    /// What keeps a tensor from being quantized: so many values that are not numbers, or infinite.
     pub(crate) fn not_finite(nan: u64, infinite: u64, info: &TensorInfo) -> Option<Self> {
         let of = info.shape.elements().unwrap_or_default();
         match (nan, infinite) {
@@ -212,7 +212,7 @@ fn deviation(stats: &Stats, TensorExpectation { kind, std, .. }: TensorExpectati
     wrong.then_some(Violation::Std { std, expected, kind })
 }
 
-/// Whether a tensor is a mel filterbank, by its name (seed 001 §5.3).
+/// Whether a tensor is a mel filterbank, by its name.
 #[must_use]
 pub fn is_filterbank(name: &str) -> bool {
     name.ends_with("mel_filterbank") || name.ends_with("mel_filters")

@@ -30,11 +30,11 @@ pub fn of_validation(report: &ValidateReport) -> Value {
     log(&rules, &results)
 }
 
-/// A file that does not open and is no pickle.
+/// A file that does not open and is not a pickle.
 #[must_use]
 pub fn of_error(file: &str, error: &Error) -> Value {
     let rule = format!("apr/{}", error.code());
-    let rules = Rules::from([(rule.clone(), "the file is no valid model".to_owned())]);
+    let rules = Rules::from([(rule.clone(), "the file is not a valid model".to_owned())]);
     log(&rules, &[result(&rule, "error", &error.to_string(), file, error.offset(), error.tensor())])
 }
 

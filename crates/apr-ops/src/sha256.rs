@@ -24,8 +24,8 @@ pub fn sha256<P: Pipeline>(
     progress: &dyn Progress,
 ) -> Result<[u8; 32]> {
     /// Bytes read at a time.
-    const PIECE: usize = 1 << 20;
-    let pieces: Vec<_> = pieces(source.len(), PIECE).collect();
+    const READ_LEN: usize = 1 << 20;
+    let pieces: Vec<_> = pieces(source.len(), READ_LEN).collect();
     let mut hash = Sha256::new();
     let produce = |at: usize, bytes: &mut Vec<u8>| source.read_at(pieces[at].offset, take(bytes, pieces[at].len));
     pipeline.run(pieces.len(), produce, |at, bytes| {

@@ -45,7 +45,7 @@ pub fn validate_all<P: Pipeline>(
         merged.add(report, name);
     }
     if merged.findings.iter().any(|finding| finding.check == Check::Structure && finding.level == Level::Error) {
-        // What opening the manifest only warned about is told in full now.
+        // What opening the manifest only warned about is reported in full now.
         whole.findings.retain(|finding| finding.check != Check::Structure);
     }
     whole.findings.extend(merged.findings);

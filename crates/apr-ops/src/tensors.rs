@@ -142,7 +142,7 @@ pub fn histogram<P: Pipeline>(
     progress: &dyn Progress,
 ) -> Result<HistogramReport> {
     #[derive(Default)]
-    struct Slot {
+    struct HistogramPart {
         bytes: Vec<u8>,
         buffers: Buffers,
         moments: Moments,
@@ -156,7 +156,7 @@ pub fn histogram<P: Pipeline>(
     let len = info.byte_len()?;
     let pieces: Vec<Chunk> = chunks(info, len).collect();
     let (mut moments, mut histogram) = (Moments::default(), Histogram::default());
-    let produce = |at: usize, slot: &mut Slot| {
+    let produce = |at: usize, slot: &mut HistogramPart| {
         let bytes = take(&mut slot.bytes, pieces[at].len);
         reader.read_tensor(tensor, pieces[at].offset, bytes)?;
         slot.sums = sums_of(stated, pieces[at], bytes, len);
@@ -164,7 +164,7 @@ pub fn histogram<P: Pipeline>(
         slot.histogram = Histogram::default();
         values::add_to_histogram(&mut slot.histogram, reader, (tensor, pieces[at]), bytes, &mut slot.buffers)
     };
-    pipeline.run(pieces.len(), produce, |at, slot: &mut Slot| {
+    pipeline.run(pieces.len(), produce, |at, slot: &mut HistogramPart| {
         moments.merge(&slot.moments);
         histogram.merge(&slot.histogram);
         compare(reader, (tensor, stated), pieces[at], &mut tally, (&slot.bytes, slot.sums))?;
@@ -225,7 +225,7 @@ fn moments<P: Pipeline>(
     progress: &dyn Progress,
 ) -> Result<Vec<Moments>> {
     #[derive(Default)]
-    struct Slot {
+    struct MomentsPart {
         bytes: Vec<u8>,
         buffers: Buffers,
         moments: Moments,
@@ -236,20 +236,20 @@ fn moments<P: Pipeline>(
     let mut tally = Tally::default();
     let tensors = reader.tensors();
     let mut result = vec![Moments::default(); chosen.len()];
-    let mut jobs = Vec::new();
+    let mut tasks = Vec::new();
     for (place, &tensor) in chosen.iter().enumerate() {
-        jobs.extend(chunks(&tensors[tensor], tensors[tensor].byte_len()?).map(|chunk| (place, tensor, chunk)));
+        tasks.extend(chunks(&tensors[tensor], tensors[tensor].byte_len()?).map(|chunk| (place, tensor, chunk)));
     }
-    let produce = |at: usize, slot: &mut Slot| {
-        let (place, tensor, chunk) = jobs[at];
+    let produce = |at: usize, slot: &mut MomentsPart| {
+        let (place, tensor, chunk) = tasks[at];
         let bytes = take(&mut slot.bytes, chunk.len);
         reader.read_tensor(tensor, chunk.offset, bytes)?;
         slot.sums = sums_of(stated[place], chunk, bytes, tensors[tensor].byte_len()?);
         slot.moments = values::moments(reader, tensor, chunk, bytes, &mut slot.buffers)?;
         Ok(())
     };
-    pipeline.run(jobs.len(), produce, |at, slot: &mut Slot| {
-        let (place, tensor, chunk) = jobs[at];
+    pipeline.run(tasks.len(), produce, |at, slot: &mut MomentsPart| {
+        let (place, tensor, chunk) = tasks[at];
         result[place].merge(&slot.moments);
         compare(reader, (tensor, stated[place]), chunk, &mut tally, (&slot.bytes, slot.sums))?;
         progress.advance(chunk.len as u64);

@@ -60,7 +60,7 @@ impl Default for ValidateOptions<'_> {
 
 /// A piece of the file and what to do with it.
 #[derive(Debug, Clone, Copy)]
-struct Job {
+struct FileChunk {
     kind: ExtentKind,
     /// Start of the extent in the file.
     base: u64,
@@ -73,7 +73,7 @@ struct Job {
 }
 
 #[derive(Default)]
-struct Slot {
+struct CheckBuffers {
     bytes: Vec<u8>,
     buffers: Buffers,
     sums: Option<ChunkSums>,
@@ -101,14 +101,14 @@ pub fn validate<P: Pipeline>(
     pass.check_shapes();
     pass.check_hyperparameters();
     pass.check_companions()?;
-    let jobs = pass.jobs()?;
+    let tasks = pass.tasks()?;
     let wants_sums = pass.wants_sums();
-    let produce = |at: usize, slot: &mut Slot| produce(reader, options, wants_sums, jobs[at], slot);
+    let produce = |at: usize, slot: &mut CheckBuffers| produce(reader, options, wants_sums, tasks[at], slot);
     let mut bytes_read = 0;
-    pipeline.run(jobs.len(), produce, |at, slot| {
-        pass.consume(jobs[at], slot);
-        bytes_read += jobs[at].chunk.len as u64;
-        progress.advance(jobs[at].chunk.len as u64);
+    pipeline.run(tasks.len(), produce, |at, slot| {
+        pass.consume(tasks[at], slot);
+        bytes_read += tasks[at].chunk.len as u64;
+        progress.advance(tasks[at].chunk.len as u64);
         Ok(())
     })?;
     if options.checksum {
@@ -148,21 +148,21 @@ fn produce(
     reader: &dyn CheckpointReader,
     options: ValidateOptions<'_>,
     wants_sums: bool,
-    job: Job,
-    slot: &mut Slot,
+    task: FileChunk,
+    slot: &mut CheckBuffers,
 ) -> Result<()> {
-    let bytes = take(&mut slot.bytes, job.chunk.len);
+    let bytes = take(&mut slot.bytes, task.chunk.len);
     (slot.sums, slot.moments, slot.beyond, slot.nonzero, slot.failure) = (None, None, 0, false, None);
-    match job.kind {
-        ExtentKind::Tensor(tensor) if job.verbatim => {
+    match task.kind {
+        ExtentKind::Tensor(tensor) if task.verbatim => {
             match reader.stored(tensor).encoded() {
-                Some(encoded) => encoded.read_verbatim(job.chunk.offset, bytes)?,
-                None => reader.read_tensor(tensor, job.chunk.offset, bytes)?,
+                Some(encoded) => encoded.read_verbatim(task.chunk.offset, bytes)?,
+                None => reader.read_tensor(tensor, task.chunk.offset, bytes)?,
             }
-            slot.sums = (wants_sums && job.chunk.summable).then(|| ChunkSums::of(bytes, job.chunk.offset, job.len));
+            slot.sums = (wants_sums && task.chunk.summable).then(|| ChunkSums::of(bytes, task.chunk.offset, task.len));
         }
         ExtentKind::Tensor(tensor) => {
-            if let Err(error) = reader.read_tensor(tensor, job.chunk.offset, bytes) {
+            if let Err(error) = reader.read_tensor(tensor, task.chunk.offset, bytes) {
                 // What does not decode is a finding like others, and the tensors after it are looked at too.
                 if !reader.stored(tensor).is_encoded() || error.code() == Code::Io {
                     return Err(error);
@@ -170,19 +170,19 @@ fn produce(
                 slot.failure = Some(error);
                 return Ok(());
             }
-            if wants_sums && job.chunk.summable {
-                slot.sums = Some(ChunkSums::of(bytes, job.chunk.offset, job.len));
+            if wants_sums && task.chunk.summable {
+                slot.sums = Some(ChunkSums::of(bytes, task.chunk.offset, task.len));
             }
             if options.reads_values() {
-                slot.moments = Some(values::moments(reader, tensor, job.chunk, bytes, &mut slot.buffers)?);
+                slot.moments = Some(values::moments(reader, tensor, task.chunk, bytes, &mut slot.buffers)?);
             }
             if options.physics {
-                slot.beyond = values::beyond_range(&reader.tensors()[tensor], job.chunk.offset, bytes);
+                slot.beyond = values::beyond_range(&reader.tensors()[tensor], task.chunk.offset, bytes);
             }
         }
         ExtentKind::Padding | ExtentKind::Structure | ExtentKind::Companion(_) => {
-            reader.container().read_raw(job.base + job.chunk.offset, bytes)?;
-            slot.nonzero = job.kind == ExtentKind::Padding && bytes.iter().any(|&byte| byte != 0);
+            reader.container().read_raw(task.base + task.chunk.offset, bytes)?;
+            slot.nonzero = task.kind == ExtentKind::Padding && bytes.iter().any(|&byte| byte != 0);
         }
     }
     Ok(())
@@ -254,7 +254,7 @@ impl<'a> Pass<'a> {
     }
 
     /// The whole file where it has a checksum, otherwise the tensors; nothing where no check reads bytes.
-    fn jobs(&self) -> Result<Vec<Job>> {
+    fn tasks(&self) -> Result<Vec<FileChunk>> {
         let tensors = self.reader.tensors();
         let extents = match &self.checksum {
             Some(checksum) => checksum.extents.clone(),
@@ -275,29 +275,29 @@ impl<'a> Pass<'a> {
             }
             None => Vec::new(),
         };
-        let mut jobs = Vec::new();
+        let mut tasks = Vec::new();
         let mut push = |Extent { kind, offset: base, len }: Extent, summed: bool| -> Result<()> {
-            let job = |chunk| Job { kind, base, len, chunk, verbatim: false, summed };
+            let task = |chunk| FileChunk { kind, base, len, chunk, verbatim: false, summed };
             match kind {
                 ExtentKind::Tensor(tensor) if self.reader.stored(tensor).is_encoded() => {
                     let len = self.reader.stored(tensor).range.len;
                     if self.wants_sums() {
-                        jobs.extend(pieces(len, CHUNK).map(|chunk| Job { len, verbatim: true, ..job(chunk) }));
+                        tasks.extend(pieces(len, CHUNK).map(|chunk| FileChunk { len, verbatim: true, ..task(chunk) }));
                     }
                     if self.options.reads_values() && !self.reader.container().is_locked() {
                         let len = tensors[tensor].byte_len()?;
-                        jobs.extend(chunks(&tensors[tensor], len).map(|chunk| Job { len, ..job(chunk) }));
+                        tasks.extend(chunks(&tensors[tensor], len).map(|chunk| FileChunk { len, ..task(chunk) }));
                     }
                 }
-                ExtentKind::Tensor(tensor) => jobs.extend(chunks(&tensors[tensor], len).map(job)),
-                _ => jobs.extend(pieces(len, 1 << 20).map(job)),
+                ExtentKind::Tensor(tensor) => tasks.extend(chunks(&tensors[tensor], len).map(task)),
+                _ => tasks.extend(pieces(len, 1 << 20).map(task)),
             }
             Ok(())
         };
         let decoded = self.decoded(&extents)?;
         extents.into_iter().try_for_each(|extent| push(extent, true))?;
         decoded.into_iter().try_for_each(|extent| push(extent, false))?;
-        Ok(jobs)
+        Ok(tasks)
     }
 
     /// Tensors that a checksum covers as they are stored, which is not as they are read.
@@ -326,19 +326,19 @@ impl<'a> Pass<'a> {
         self.checksum.is_some() || self.digests
     }
 
-    fn consume(&mut self, job: Job, slot: &Slot) {
-        let bytes = &slot.bytes[..job.chunk.len];
-        let in_file = match job.kind {
-            ExtentKind::Tensor(tensor) => job.verbatim || !self.reader.stored(tensor).is_encoded(),
+    fn consume(&mut self, task: FileChunk, slot: &CheckBuffers) {
+        let bytes = &slot.bytes[..task.chunk.len];
+        let in_file = match task.kind {
+            ExtentKind::Tensor(tensor) => task.verbatim || !self.reader.stored(tensor).is_encoded(),
             _ => true,
         };
-        if self.checksum.is_some() && in_file && job.summed {
+        if self.checksum.is_some() && in_file && task.summed {
             match slot.sums {
                 Some(sums) => self.crc.append(sums),
                 None => self.crc.update(bytes),
             }
         }
-        match job.kind {
+        match task.kind {
             ExtentKind::Tensor(tensor) => {
                 if self.digests && in_file {
                     match slot.sums {
@@ -356,18 +356,18 @@ impl<'a> Pass<'a> {
                 if let Some(error) = &slot.failure {
                     self.find_undecodable(tensor, error);
                 }
-                if job.chunk.last {
+                if task.chunk.last {
                     if in_file {
-                        self.finish_bytes(tensor, job.base);
+                        self.finish_bytes(tensor, task.base);
                     }
-                    if !job.verbatim {
-                        self.finish_values(tensor, job.base);
+                    if !task.verbatim {
+                        self.finish_values(tensor, task.base);
                     }
                 }
             }
             ExtentKind::Padding if slot.nonzero && !self.sealed => {
                 let message = "the padding is not zero".to_owned();
-                self.find(Level::Warning, Check::Structure, None, message).offset = Some(job.base + job.chunk.offset);
+                self.find(Level::Warning, Check::Structure, None, message).offset = Some(task.base + task.chunk.offset);
             }
             _ => {}
         }
@@ -499,7 +499,7 @@ impl<'a> Pass<'a> {
             (false, true) => {
                 "; all tensors match their digests, so the damage is in header, metadata, index or padding"
             }
-            (false, false) => "; the file has no digests that would tell where",
+            (false, false) => "; the file has no digests that would show where",
         };
         let message = format!("the file's CRC-32 is {found:#010x}, its footer says {stated:#010x}{place}");
         self.find(Level::Error, Check::Checksum, None, message).code = Some(Code::Checksum.id());

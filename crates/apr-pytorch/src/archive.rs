@@ -88,7 +88,7 @@ fn storages(archive: &Archive, folder: &str) -> Result<(HashMap<String, Range>, 
 
 /// Entries that are neither values nor notes of the container: TorchScript's program in one, others by their names.
 fn left_out(archive: &Archive, folder: &str) -> Vec<String> {
-    /// Names that are told before the rest is only counted.
+    /// Names that are listed before the rest is only counted.
     const TOLD: usize = 8;
     const NOTES: [&str; 6] =
         [PICKLE, "version", "byteorder", ".format_version", ".storage_alignment", ".data/serialization_id"];

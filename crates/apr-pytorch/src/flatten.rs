@@ -214,9 +214,8 @@ impl Walk<'_> {
     /// What `state_dict()` would list: all but the buffers that are not saved.
     fn members(&mut self, dict: Id, fleeting: &[Id]) -> Result<()> {
         let Node::Dict(pairs) = self.heap.get(dict) else {
-            return Err(
-                Error::format("a module keeps its members in something that is no dictionary").for_tensor(&self.path)
-            );
+            return Err(Error::format("a module keeps its members in something that is not a dictionary")
+                .for_tensor(&self.path));
         };
         self.spend(fleeting.len().saturating_mul(pairs.len()))?;
         for &(key, value) in pairs {

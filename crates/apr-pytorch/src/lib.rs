@@ -55,9 +55,10 @@
 //!
 //! # What is written
 //!
-//! [`plan`] gives the archive that `torch.save` makes of an `OrderedDict` of tensors, byte for byte but for the entries that
-//! differ between its versions; `torch.load` takes it with `weights_only=True`. The checksum of an entry follows its bytes,
-//! so a pipe will do. Tied tensors share a storage.
+//! [`plan`] gives the archive that `torch.save` makes of an `OrderedDict` of tensors, byte for byte
+//! except for the entries that differ between its versions; `torch.load` takes it with
+//! `weights_only=True`. The checksum of an entry follows its bytes, so a pipe will do. Tied tensors
+//! share a storage.
 //!
 //! [`open_index`] reads the shards of a `pytorch_model.bin.index.json`.
 //!
@@ -76,7 +77,6 @@
 //!
 //! The pickle protocols are documented in the Python library's `pickletools`; the containers in PyTorch's
 //! `torch/serialization.py`, `caffe2/serialize` and `docs/source/notes/serialization.rst`; ZIP in PKWARE's APPNOTE.
-//! See also seed 001, section 10.3.
 //!
 //! ```
 //! use apr_core::{Code, Limits};

@@ -7,7 +7,8 @@ use crate::content::Content;
 /// Names that a warning lists.
 const TOLD: usize = 4;
 
-/// Says which tensors overlap, if any do. Two names of one tensor are tied, which is no overlap.
+/// Says which tensors overlap, if any do. Two names of one tensor are tied, which is not an
+/// overlap.
 pub(crate) fn warning<'a>(tensors: impl Iterator<Item = (&'a TensorInfo, &'a Content)>) -> Option<String> {
     let mut views: Vec<(&TensorInfo, u64, u64, bool)> = Vec::new();
     for (info, content) in tensors {

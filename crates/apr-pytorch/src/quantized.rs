@@ -30,7 +30,7 @@ impl Scales {
         budget: &mut u64,
     ) -> Result<Self> {
         if zero_points.dtype == DType::F32 {
-            let message = "this is a quantized tensor whose zero points are no integers, which is not read";
+            let message = "this is a quantized tensor whose zero points are not integers, which is not read";
             return Err(Error::version(message));
         }
         let (channels, inner) = shape.get(axis..).and_then(<[u64]>::split_first).ok_or_else(disagree)?;

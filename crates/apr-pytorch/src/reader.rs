@@ -29,9 +29,9 @@ const HEAD_LEN: u64 = 512;
 /// Opens a checkpoint. Only its pickle is read; `name` appears in errors and in [`CheckpointReader::files`].
 ///
 /// # Errors
-/// E001 for what is no PyTorch file or wants to import anything unknown, E002 for a truncated or contradictory one,
-/// E003 for big-endian, compressed, quantized and sparse ones, E004 for a pickle whose checksum is wrong, E007 when
-/// reading fails, E008 over a limit.
+/// E001 for what is not a PyTorch file or wants to import anything unknown, E002 for a truncated or
+/// contradictory one, E003 for big-endian, compressed, quantized and sparse ones, E004 for a pickle
+/// whose checksum is wrong, E007 when reading fails, E008 over a limit.
 pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> Result<PytorchReader> {
     open_with(source, name, limits, &OpenOptions::default())
 }
@@ -71,7 +71,7 @@ fn read(source: Box<dyn ByteSource>, name: &str, limits: &Limits, options: &Open
         // Protocols 0 and 1 have no mark of their own; PyTorch never used them for a file, attackers do.
         scan::check_rest(&*source, 0, source.len(), limits)?;
         return Err(
-            Error::format("this is no PyTorch file: neither ZIP, TAR nor a pickle of protocol 2 or later").at(0)
+            Error::format("this is not a PyTorch file: neither ZIP, TAR nor a pickle of protocol 2 or later").at(0)
         );
     };
     PytorchReader::new(source, name, contents, options, limits)

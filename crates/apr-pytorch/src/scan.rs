@@ -162,7 +162,7 @@ fn lenient(source: &dyn ByteSource, start: u64, end: u64, limits: &Limits) -> Ou
 }
 
 /// Refuses pickles between `start` and `end` that use a name which is not allowed; nobody needs to read them.
-/// Gives a warning where bytes follow that are no pickle.
+/// Gives a warning where bytes follow that are not a pickle.
 pub(crate) fn check_rest(source: &dyn ByteSource, start: u64, end: u64, limits: &Limits) -> Result<Vec<String>> {
     if start >= end {
         return Ok(Vec::new());

@@ -123,7 +123,7 @@ impl Part<'_> {
     fn count(&mut self) -> Result<u64> {
         let at = self.position;
         let (heap, root) = self.pickle()?;
-        heap.unsigned(root).ok_or_else(|| Error::format("a count is no number").at(at))
+        heap.unsigned(root).ok_or_else(|| Error::format("a count is not a number").at(at))
     }
 
     /// A pickled tuple of three: a key, a key or device, a class.

@@ -45,7 +45,7 @@ impl PytorchWriter {
         Self { plan, due: Due::default(), crc: Crc32::new(), crcs: Vec::new() }
     }
 
-    /// Writes an entry whose content is at hand.
+    /// Writes an entry whose content is available.
     fn write_record(&mut self, sink: &mut dyn Sink, record: usize, content: &[u8]) -> Result<()> {
         let mut crc = Crc32::new();
         crc.update(content);

@@ -1,4 +1,4 @@
-//! What sample data alone tells about the importance of weights (seed 004 §6.2.6, `--calibration data.csv`).
+//! What sample data alone says about the importance of weights (`--calibration data.csv`).
 //!
 //! A table of samples, one a line and one feature a column, is what the first layer of a model multiplies. The mean square
 //! of a column says how much an error in the weights of that column costs, which is just what an
@@ -58,9 +58,10 @@ impl ColumnStatistics {
 /// ```
 ///
 /// # Errors
-/// E001 with the line for a field that is no finite number or lines of different lengths; for a table without samples.
+/// E001 with the line for a field that is not a finite number or lines of different lengths; for a
+/// table without samples.
 pub fn importance_from_csv(bytes: &[u8]) -> Result<ColumnStatistics> {
-    let text = std::str::from_utf8(bytes).map_err(|_| Error::format("the calibration data are no UTF-8 text"))?;
+    let text = std::str::from_utf8(bytes).map_err(|_| Error::format("the calibration data are not UTF-8 text"))?;
     let lines = text.trim_start_matches('\u{feff}').lines().zip(1_u64..);
     let lines = lines.filter(|(line, _)| !line.trim().is_empty() && !line.starts_with('#'));
     let mut columns: Vec<Column> = Vec::new();
@@ -71,7 +72,9 @@ pub fn importance_from_csv(bytes: &[u8]) -> Result<ColumnStatistics> {
             if position == 0 {
                 continue;
             }
-            return Err(Error::format(format!("line {number} of the calibration data has a field that is no number")));
+            return Err(Error::format(format!(
+                "line {number} of the calibration data has a field that is not a number"
+            )));
         };
         if values.iter().any(|value| !value.is_finite()) {
             return Err(Error::format(format!(

@@ -72,7 +72,7 @@ impl Category {
 /// Why a tensor is never quantized.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kept {
-    /// Its elements are no floats.
+    /// Its elements are not floats.
     NotFloat,
     /// One row: vectors are small and matter much.
     Vector,
@@ -99,7 +99,7 @@ pub enum Kept {
 impl std::fmt::Display for Kept {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::NotFloat => "its elements are no floats",
+            Self::NotFloat => "its elements are not floats",
             Self::Vector => "a vector",
             Self::NotWeight => "the name does not end with 'weight'",
             Self::Norm => "a norm",

@@ -20,7 +20,8 @@ pub struct ModelFacts {
 }
 
 impl ModelFacts {
-    /// Reads what a GGUF file says; what it leaves out is 0, but for the key heads, which are then as many as heads.
+    /// Reads what a GGUF file says; what it leaves out is 0, except for the key heads, which are
+    /// then as many as heads.
     #[must_use]
     pub fn from_gguf(keys: &KeyValues) -> Self {
         let architecture = keys.text("general.architecture").unwrap_or_default().to_owned();

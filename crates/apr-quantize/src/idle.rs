@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use apr_core::{DType, Error, Result};
 use globset::GlobMatcher;
 
-use super::{Candidate, Choices, Decision, ModelFacts, Reason, SchemeKind, assign};
+use super::{Candidate, Choices, Decision, DecisionReason, ModelFacts, SchemeKind, assign};
 
 /// Reasons that an error names before the rest is left out.
 const SHOWN: usize = 4;
@@ -19,8 +19,8 @@ pub(super) fn changes_something(candidates: &[Candidate], decisions: &[Decision]
     let mut reasons = BTreeMap::<String, usize>::new();
     for decision in decisions {
         let reason = match &decision.reason {
-            Reason::Kept(why) => why.to_string(),
-            Reason::Fallback { .. } => decision.reason.to_string(),
+            DecisionReason::Kept(why) => why.to_string(),
+            DecisionReason::Fallback { .. } => decision.reason.to_string(),
             _ => format!("{} already", decision.dtype),
         };
         *reasons.entry(reason).or_default() += 1;
@@ -50,18 +50,22 @@ pub(super) fn idle_choices(
         assign(candidates, facts, without)
             .is_ok_and(|others| others.iter().zip(decisions).all(|(other, decision)| other.dtype == decision.dtype))
     };
-    let has = |reason: &Reason| decisions.iter().any(|decision| decision.reason == *reason);
+    let has = |reason: &DecisionReason| decisions.iter().any(|decision| decision.reason == *reason);
     let mut notes = Vec::new();
     if let Some(dtype) = choices.embedding_type
         && is_idle(&Choices { embedding_type: None, ..choices.clone() })
     {
-        let why = if has(&Reason::Embedding) { "they get that type anyway" } else { "no tensor is known to hold them" };
+        let why = if has(&DecisionReason::Embedding) {
+            "they get that type anyway"
+        } else {
+            "no tensor is known to hold them"
+        };
         notes.push(format!("--embedding-type {dtype} changed nothing for the token embeddings: {why}"));
     }
     if let Some(dtype) = choices.output_type
         && is_idle(&Choices { output_type: None, ..choices.clone() })
     {
-        let why = match has(&Reason::Output) {
+        let why = match has(&DecisionReason::Output) {
             true => "it gets that type anyway",
             false => "no tensor of its own is known to be one, or it gets that type anyway",
         };

@@ -27,7 +27,7 @@ const COUNTS: &str = ".counts";
 const MOST: f32 = 1e12;
 
 /// Bytes read at once, so that no more memory is taken than the file has bytes.
-const PIECE: usize = 1 << 20;
+const READ_LEN: usize = 1 << 20;
 
 /// An importance matrix.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -71,8 +71,8 @@ impl Imatrix {
     /// Reads the GGUF form.
     ///
     /// # Errors
-    /// E001 for a file that is no importance matrix, sums without counts, or numbers that are not finite, naming the
-    /// weight; E002 and E007 when the bytes can't be read.
+    /// E001 for a file that is not an importance matrix, sums without counts, or numbers that are
+    /// not finite, naming the weight; E002 and E007 when the bytes can't be read.
     pub fn from_checkpoint(reader: &dyn CheckpointReader) -> Result<Self> {
         let mut matrix = Self::described(reader.metadata())?;
         let mut pairs: BTreeMap<&str, [Option<usize>; 2]> = BTreeMap::new();
@@ -131,7 +131,7 @@ impl Imatrix {
     /// ```
     ///
     /// # Errors
-    /// E001 for what is none, E002 where it ends early; both with the offset.
+    /// E001 for what is not one, E002 where it ends early; both with the offset.
     pub fn from_legacy(bytes: &[u8]) -> Result<Self> {
         let mut file = Legacy { bytes, offset: 0 };
         let mut matrix = Self::default();
@@ -168,7 +168,7 @@ impl Imatrix {
             return wrong("has values that are not finite".to_owned());
         }
         if values.iter().any(|&value| !(0.0..=MOST).contains(&value)) {
-            return wrong(format!("has values that are no mean squares: negative, or over {MOST:e}"));
+            return wrong(format!("has values that are not mean squares: negative, or over {MOST:e}"));
         }
         if !values.is_empty() && values.iter().all(|&value| value == 0.0) {
             return wrong("has nothing but zeros, by which no error would count".to_owned());
@@ -237,7 +237,7 @@ fn read_f32(reader: &dyn CheckpointReader, tensor: usize) -> Result<Vec<f32>> {
     }
     let len = info.byte_len()?;
     let mut values = Vec::new();
-    let mut piece = vec![0; usize::try_from(len).map_or(PIECE, |len| len.min(PIECE))];
+    let mut piece = vec![0; usize::try_from(len).map_or(READ_LEN, |len| len.min(READ_LEN))];
     let mut offset = 0;
     while offset < len {
         let take = usize::try_from(len - offset).map_or(piece.len(), |left| left.min(piece.len()));

@@ -1,10 +1,11 @@
 //! Quantization: which tensor gets which type, with what importance, and how types are added.
 //!
-//! [`assign`] gives every tensor of a model its type. For ggml's types it does what llama.cpp's quantizer does, tensor
-//! by tensor, so that a model quantized here is the one that llama-quantize makes. [`Imatrix`] reads the importance that
-//! llama.cpp measured, [`importance_from_csv`] gets what little sample data alone tell, and [`plugin`] is the interface
-//! for types of one's own. A [`Recode`](recode::Recode) takes a tensor to its type, a chunk at a time, and a
-//! [`QuantizationReport`] tells how far that moved its values.
+//! [`assign`] gives every tensor of a model its type. For ggml's types it does what llama.cpp's
+//! quantizer does, tensor by tensor, so that a model quantized here is the one that llama-quantize
+//! makes. [`Imatrix`] reads the importance that llama.cpp measured, [`importance_from_csv`] gets
+//! what little sample data alone show, and [`plugin`] is the interface for types of your own. A
+//! [`Recode`](recode::Recode) takes a tensor to its type, a chunk at a time, and a
+//! [`QuantizationReport`] reports how far that moved its values.
 //!
 //! ```
 //! use apr_core::{DType, Shape};
@@ -40,7 +41,7 @@ pub use calibration::{ColumnStatistics, importance_from_csv};
 pub use category::Kept;
 pub use facts::ModelFacts;
 pub use imatrix::{Imatrix, Importance};
-pub use mix::{Candidate, Casts, Choices, Decision, Reason, assign};
+pub use mix::{Candidate, Casts, Choices, Decision, DecisionReason, assign};
 pub use plan::{Quantization, QuantizationPlan, Weighting, plan};
 pub use quality::{
     DEGRADED_ABOVE, Degradation, Quality, QualityGate, QualityLog, QuantizationReport, TensorQuality, TypeQuality,

@@ -98,14 +98,14 @@ pub struct Decision {
     /// The type to store; the candidate's own where it stays as it is.
     pub dtype: DType,
     /// Why.
-    pub reason: Reason,
+    pub reason: DecisionReason,
     /// Whether the tensor must not be stored like that without importance of its own.
     pub needs_importance: bool,
 }
 
 /// Why a tensor gets its type.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reason {
+pub enum DecisionReason {
     /// It is never quantized.
     Kept(Kept),
     /// The type that the scheme is named after.
@@ -118,7 +118,7 @@ pub enum Reason {
     Output,
     /// This pattern asks for it.
     Override(String),
-    /// The rows are no multiple of the block of the type that was due.
+    /// The rows are not a multiple of the block of the type that was due.
     Fallback {
         /// That type.
         wanted: DType,
@@ -127,7 +127,7 @@ pub enum Reason {
     },
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for DecisionReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Kept(why) => write!(f, "kept: {why}"),
@@ -137,7 +137,7 @@ impl fmt::Display for Reason {
             Self::Output => f.write_str("as asked for the output"),
             Self::Override(pattern) => write!(f, "as asked for {pattern}"),
             Self::Fallback { wanted, row_len } => {
-                write!(f, "rows of {row_len} are no multiple of {}, the block of {wanted}", wanted.block_len())
+                write!(f, "rows of {row_len} are not a multiple of {}, the block of {wanted}", wanted.block_len())
             }
         }
     }
@@ -198,47 +198,47 @@ fn choose(
     facts: &ModelFacts,
     choices: &Choices,
     rules: &mut Rules<'_>,
-) -> Result<(DType, Reason)> {
+) -> Result<(DType, DecisionReason)> {
     let scheme = choices.scheme;
     if !matches!(candidate.dtype.kind(), DTypeKind::Float | DTypeKind::MiniFloat | DTypeKind::Quantized) {
-        return Ok((candidate.dtype, Reason::Kept(Kept::NotFloat)));
+        return Ok((candidate.dtype, DecisionReason::Kept(Kept::NotFloat)));
     }
     if let Some(why) = candidate.kept(&facts.architecture) {
         return Ok(match (scheme.kind(), choices.casts) {
-            (SchemeKind::Cast, Casts::Everything) => (scheme.dtype(), Reason::AsAsked),
-            _ => (candidate.dtype, Reason::Kept(why)),
+            (SchemeKind::Cast, Casts::Everything) => (scheme.dtype(), DecisionReason::AsAsked),
+            _ => (candidate.dtype, DecisionReason::Kept(why)),
         });
     }
     let (wanted, reason) = match asked(candidate, category, choices) {
         Some(asked) => asked,
-        None if choices.pure || scheme.kind() != SchemeKind::Blocks => (scheme.dtype(), Reason::AsAsked),
+        None if choices.pure || scheme.kind() != SchemeKind::Blocks => (scheme.dtype(), DecisionReason::AsAsked),
         None => {
             let (dtype, rule) = rules.apply(candidate, category)?;
-            (dtype, rule.map_or(Reason::AsAsked, Reason::Mix))
+            (dtype, rule.map_or(DecisionReason::AsAsked, DecisionReason::Mix))
         }
     };
     let row_len = candidate.shape.row_len();
     if row_len.is_multiple_of(wanted.block_len()) {
         return Ok(if wanted == DType::I8_ROW && !shrinks(candidate, wanted) {
-            (candidate.dtype, Reason::Kept(Kept::NoGain))
+            (candidate.dtype, DecisionReason::Kept(Kept::NoGain))
         } else {
             (wanted, reason)
         });
     }
-    Ok((fallback(wanted, row_len, candidate.dtype), Reason::Fallback { wanted, row_len }))
+    Ok((fallback(wanted, row_len, candidate.dtype), DecisionReason::Fallback { wanted, row_len }))
 }
 
 /// The type that the user asked for this tensor in particular.
-fn asked(candidate: &Candidate, category: Category, choices: &Choices) -> Option<(DType, Reason)> {
+fn asked(candidate: &Candidate, category: Category, choices: &Choices) -> Option<(DType, DecisionReason)> {
     let named = choices.overrides.iter().find(|(glob, _)| glob.is_match(&candidate.name));
-    let overridden = named.map(|(glob, dtype)| (*dtype, Reason::Override(glob.glob().glob().to_owned())));
+    let overridden = named.map(|(glob, dtype)| (*dtype, DecisionReason::Override(glob.glob().glob().to_owned())));
     match category {
         Category::TokenEmbedding => {
-            let embedding = choices.embedding_type.map(|dtype| (dtype, Reason::Embedding));
+            let embedding = choices.embedding_type.map(|dtype| (dtype, DecisionReason::Embedding));
             // The tables of layers are embeddings too, but can be far larger: naming them goes first.
             if candidate.name == EMBEDDING_OF_LAYERS { overridden.or(embedding) } else { embedding.or(overridden) }
         }
-        Category::Output => choices.output_type.map(|dtype| (dtype, Reason::Output)).or(overridden),
+        Category::Output => choices.output_type.map(|dtype| (dtype, DecisionReason::Output)).or(overridden),
         _ => overridden,
     }
 }

@@ -9,7 +9,9 @@ use globset::GlobMatcher;
 
 use super::idle::{changes_something, idle_choices, idle_patterns};
 use super::role::roles;
-use super::{Candidate, Choices, ColumnStatistics, Decision, Imatrix, ModelFacts, Reason, TensorTarget, assign};
+use super::{
+    Candidate, Choices, ColumnStatistics, Decision, DecisionReason, Imatrix, ModelFacts, TensorTarget, assign,
+};
 
 /// What weighs the columns of a tensor.
 #[derive(Debug, Clone)]
@@ -163,7 +165,7 @@ fn weights(
 
 /// The reason for everything but the type that was asked for.
 fn note(decision: &Decision) -> Option<String> {
-    (decision.reason != Reason::AsAsked).then(|| decision.reason.to_string())
+    (decision.reason != DecisionReason::AsAsked).then(|| decision.reason.to_string())
 }
 
 fn note_of_unweighted(names: &[&str]) -> Option<String> {

@@ -26,7 +26,7 @@ impl From<&Drift> for Quality {
             rmse: drift.rmse().unwrap_or_default(),
             relative_error: drift.relative_error().unwrap_or_default(),
             max_error: drift.max_error(),
-            // Zeros are turned by nothing but what is no zero any more, or was none before.
+            // Zeros are turned by nothing but what is not zero any more, or was none before.
             cosine: drift.cosine().unwrap_or(if drift.max_error() == 0.0 { 1.0 } else { 0.0 }),
         }
     }
@@ -76,7 +76,7 @@ pub struct QuantizationReport {
     pub tensors: Vec<TensorQuality>,
 }
 
-/// Relative error from which on a quantization is a degradation (seed 004 §6.2.9).
+/// Relative error from which on a quantization is a degradation.
 pub const DEGRADED_ABOVE: f64 = 0.05;
 
 /// That values moved further than [`DEGRADED_ABOVE`].
@@ -162,7 +162,7 @@ impl QualityLog {
     }
 }
 
-/// How far values may move before nothing is written (thresholds of seed 001 §4.8.4).
+/// How far values may move before nothing is written (`quantize --quality-check`).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct QualityGate {
     /// Largest relative error of all quantized tensors together.

@@ -10,11 +10,11 @@ use apr_tensor::stats::{Moments, Scratch};
 use apr_view::chunks::Chunk;
 use apr_view::values::decode;
 
-/// Bytes of input that a piece is to have: the digests' chunk, so that its sums serve them.
-const PIECE: u64 = apr_registry::digest::CHUNK as u64;
+/// Bytes of input that a chunk is to have: the digests' chunk, so that its sums serve them.
+const CHUNK_LEN: u64 = apr_registry::digest::CHUNK as u64;
 
 /// Elements that are decoded, encoded and compared at a time: as f32 before and after, they fit the first-level cache.
-const STEP: usize = 4096;
+const STEP_ELEMENTS: usize = 4096;
 
 /// Longest row, in elements, that is handled in one step where a dtype or importance demands whole rows.
 const LONGEST_ROW: u64 = 4 << 20;
@@ -142,14 +142,14 @@ impl Recode {
     pub fn pieces(&self) -> Vec<Chunk> {
         let unit = if self.needs_rows() { self.row_bytes } else { self.block_unit() };
         let total = self.row_bytes * self.rows;
-        let step = (PIECE / unit).max(1) * unit;
+        let step = (CHUNK_LEN / unit).max(1) * unit;
         (0..total.div_ceil(step))
             .map(|piece| {
                 let offset = piece * step;
                 let len = step.min(total - offset);
                 // A piece holds a mebibyte, or a row that was checked to fit.
                 let len = usize::try_from(len).unwrap_or(usize::MAX);
-                Chunk { offset, len, last: offset + step >= total, summable: step == PIECE }
+                Chunk { offset, len, last: offset + step >= total, summable: step == CHUNK_LEN }
             })
             .collect()
     }
@@ -178,7 +178,7 @@ impl Recode {
         out.clear();
         let mut found = Found { moments: wants_moments.then(Moments::default), ..Found::default() };
         if self.needs_rows() {
-            let rows = (STEP / self.row_len.max(1)).max(1);
+            let rows = (STEP_ELEMENTS / self.row_len.max(1)).max(1);
             let row_bytes = usize::try_from(self.row_bytes).unwrap_or(usize::MAX);
             let mut row = offset / self.row_bytes;
             let mut rest = input;
@@ -194,7 +194,7 @@ impl Recode {
         } else {
             let unit = usize::try_from(self.block_unit()).unwrap_or(usize::MAX);
             let elements = unit as u64 / self.from.block_bytes() * self.from.block_len();
-            let units = STEP / usize::try_from(elements).unwrap_or(STEP).clamp(1, STEP);
+            let units = STEP_ELEMENTS / usize::try_from(elements).unwrap_or(STEP_ELEMENTS).clamp(1, STEP_ELEMENTS);
             for step in input.chunks(units * unit) {
                 let elements = step.len() as u64 / self.from.block_bytes() * self.from.block_len();
                 self.step(step, usize::try_from(elements).unwrap_or(usize::MAX), None, buffers, out, &mut found);

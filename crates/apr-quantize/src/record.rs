@@ -10,7 +10,7 @@ use serde_json::{Map, json};
 
 use super::{Quantization, Weighting, category};
 
-/// Name of the scheme in upper case, as seed 001 has it.
+/// Name of the scheme in upper case: `Q4_K_M`.
 const METHOD: &str = "method";
 
 /// GGUF's key for what most of the tensors are.
@@ -19,9 +19,10 @@ const FILE_TYPE: &str = "general.file_type";
 /// ggml's version of the block layouts.
 const QUANTIZATION_VERSION: u32 = 2;
 
-/// Writes down how a checkpoint is quantized, with the bits that an element of the quantized tensors takes, scales
-/// included, where it is known: in the pairs of a GGUF file, where llama-quantize writes it and in its order,
-/// and for other formats under [`keys::QUANTIZATION`], with the keys of seed 001 §3.4 and seed 004 §6.2.2.
+/// Writes down how a checkpoint is quantized, with the bits that an element of the quantized
+/// tensors takes, scales included, where it is known: in the pairs of a GGUF file, where
+/// llama-quantize writes it and in its order, and for other formats under [`keys::QUANTIZATION`],
+/// with the keys of `docs/format/apr2.md`, "Metadata".
 ///
 /// # Errors
 /// E001 when the metadata hold malformed pairs.

@@ -150,7 +150,11 @@ fn rows_of_integers_apply_to_all_weights_alike() {
         decisions.into_iter().map(|decision| decision.dtype).collect::<Vec<_>>()
     };
     assert_eq!(dtypes(Scheme::Int8), [DType::I8_ROW, DType::I8_ROW, DType::BF16, DType::I64]);
-    assert_eq!(dtypes(Scheme::Int4), [DType::I4_ROW, DType::F32, DType::BF16, DType::I64], "48 is no multiple of 32");
+    assert_eq!(
+        dtypes(Scheme::Int4),
+        [DType::I4_ROW, DType::F32, DType::BF16, DType::I64],
+        "48 is not a multiple of 32"
+    );
     assert_eq!(dtypes(Scheme::F8_E4M3), [DType::F8_E4M3, DType::F8_E4M3, DType::F8_E4M3, DType::I64]);
 }
 
@@ -159,7 +163,11 @@ fn rows_that_are_shorter_than_their_scale_saves_stay() {
     let candidates =
         [candidate("conv1.weight", DType::F16, &[384, 80, 3]), candidate("x.weight", DType::F32, &[384, 80, 3])];
     let decisions = assign(&candidates, &ModelFacts::default(), &Choices::new(Scheme::Int8)).expect("types");
-    assert_eq!((decisions[0].dtype, &decisions[0].reason), (DType::F16, &Reason::Kept(Kept::NoGain)), "6 bytes to 7");
+    assert_eq!(
+        (decisions[0].dtype, &decisions[0].reason),
+        (DType::F16, &DecisionReason::Kept(Kept::NoGain)),
+        "6 bytes to 7"
+    );
     assert_eq!(decisions[1].dtype, DType::I8_ROW, "12 bytes to 7");
 }
 
@@ -199,7 +207,7 @@ fn reasons_say_what_happened() {
     assert_eq!(
         texts,
         [
-            "rows of 288 are no multiple of 256, the block of q4_k",
+            "rows of 288 are not a multiple of 256, the block of q4_k",
             "kept: a vector",
             "the mix's rule for: output",
             "as asked for the token embeddings",

@@ -67,7 +67,8 @@ pub fn with_companions(
         limits: *limits,
     };
     let shard = checkpoint.inner.files().first().filter(|_| checkpoint.inner.files().len() == 1);
-    // Parts of a split GGUF model need no index, and their reader tells what is missing, as that of .apr shards does.
+    // Parts of a split GGUF model need no index, and their reader reports what is missing, as that
+    // of .apr shards does.
     let shard = shard.filter(|_| has_index(checkpoint.inner.format()));
     if let Some((number, count)) = shard.and_then(|file| shard_number(&file.name)) {
         checkpoint.warnings.push(format!("this is shard {number} of {count} alone; the index names the whole model"));
@@ -78,7 +79,7 @@ pub fn with_companions(
         if checkpoint.inner.files().iter().any(is_own) || is_index(&name) {
             continue;
         }
-        // What travels inside the weights' own file is the newer word on it.
+        // What travels inside the weights' own file is newer.
         if checkpoint.companions.iter().any(|companion| companion.name == name) {
             continue;
         }
@@ -99,7 +100,7 @@ fn find_weights(names: &[String]) -> Result<String> {
     }
     let indexes: Vec<_> = top().filter(|name| name.ends_with(".safetensors.index.json")).collect();
     let native = || top().filter(|name| name.ends_with(".apr"));
-    // A manifest stands for its shards; without one, the first tells what is missing.
+    // A manifest stands for its shards; without one, the first reports what is missing.
     let has_manifest =
         |shard: &str| shard_stem(shard).is_some_and(|stem| native().any(|name| *name == format!("{stem}.apr")));
     let is_covered = |name: &str| match shard_number(name) {

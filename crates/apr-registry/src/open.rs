@@ -98,7 +98,7 @@ pub fn open<S: ByteSource + 'static>(
         return Err(Error::format(message).in_file(name));
     }
     let Some(entry) = entry_of(&head).or_else(|| entry_by_extension(extension(name))) else {
-        return Err(Error::format("this is no model format that apr knows").in_file(name).at(0));
+        return Err(Error::format("this is not a model format that apr knows").in_file(name).at(0));
     };
     let Some(open) = entry.open else {
         let message = format!("this is {}, which this version of apr does not read", entry.format.name);
@@ -137,7 +137,7 @@ pub fn open_in(set: &dyn SourceSet, name: &str, options: impl Into<OpenOptions>)
     let open_index = shard_extension(&json).and_then(|extension| entry_by_extension(&extension)?.open_index);
     match open_index {
         Some(open_index) => open_index(&json, name, set, &options),
-        // The reader of the format that most of them are of tells what is wrong.
+        // The reader of the format that most of them have reports what is wrong.
         None => Ok(Box::new(apr_safetensors::open_index(&json, name, set, limits)?)),
     }
 }

@@ -82,7 +82,7 @@ impl PlanOptions {
     }
 }
 
-/// What people call output of a format: by its extension, where that tells the format.
+/// What people call output of a format: by its extension, where that names the format.
 fn output_name(format: &'static Format) -> String {
     let extension = format.target.and_then(|target| target.extensions.first().copied());
     extension.map_or_else(|| format.name.to_owned(), |extension| format!(".{extension}"))

@@ -1,4 +1,4 @@
-//! Loading tensor by tensor, as a page or a network reader does (seed 001 §3.9).
+//! Loading tensor by tensor, as a page or a network reader does.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub trait StreamingLoader {
     fn load_tensor(&mut self, name: &str) -> Result<Tensor>;
 
     /// Loads tensors that will be wanted next, as far as there is room for them. What fails here fails again in
-    /// [`load_tensor`](Self::load_tensor), which tells.
+    /// [`load_tensor`](Self::load_tensor), which reports it.
     fn prefetch(&mut self, names: &[&str]);
 }
 
@@ -119,7 +119,7 @@ impl TensorLoader {
         found.ok_or_else(|| self.located(Error::format("there is no such tensor")).for_tensor(name))
     }
 
-    /// With the name of the model, unless the error tells the file.
+    /// With the name of the model, unless the error names the file.
     fn located(&self, error: Error) -> Error {
         match self.reader.files().first() {
             Some(file) if error.file().is_none() => error.in_file(&file.name),
@@ -249,7 +249,7 @@ impl Cache {
         Some(bytes)
     }
 
-    /// Drops tensors that are not wanted until `len` bytes fit; tells whether they do.
+    /// Drops tensors that are not wanted until `len` bytes fit; returns whether they do.
     fn make_room(&mut self, len: u64, wanted: &[usize]) -> bool {
         while self.held.checked_add(len).is_none_or(|sum| sum > self.budget) {
             let Some(at) = self.tensors.iter().position(|(held, _)| !wanted.contains(held)) else { return false };

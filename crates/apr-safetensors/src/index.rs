@@ -16,7 +16,7 @@ pub(crate) fn encode(total_size: u64, weights: &BTreeMap<&str, &str>) -> Vec<u8>
     json.into_bytes()
 }
 
-/// A JSON string in ASCII, which is what Python writes unless told otherwise.
+/// A JSON string in ASCII, which is what Python writes by default.
 fn push_ascii(json: &mut String, text: &str) {
     json.push('"');
     for c in text.chars() {

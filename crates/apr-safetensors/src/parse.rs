@@ -130,7 +130,7 @@ struct RawEntry {
     data_offsets: (u64, u64),
 }
 
-/// The dtype, or the beginning of a name that is none.
+/// The dtype, or the beginning of an unknown name.
 struct RawDType(Result<DType, String>);
 
 impl<'de> Deserialize<'de> for RawDType {

@@ -6,11 +6,11 @@ use apr_arch::{Families, FamilyModel, TensorNameMapper};
 use apr_core::{CheckpointReader, Metadata, Result, TensorInfo};
 use apr_view::SCALES_FILE;
 
-/// Which family a checkpoint is taken for (seed 001 §13.5).
+/// Which family a checkpoint is taken for.
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum Architecture {
-    /// The one that its metadata or its names tell.
+    /// The one that its metadata or its names say.
     #[default]
     Auto,
     /// The family of this name.

@@ -1,4 +1,4 @@
-//! Canonical names on the way in, the source's names on the way out (seed 001 §10.8).
+//! Canonical names on the way in, the source's names on the way out (`docs/families.md`).
 //!
 //! What is needed to give the names back is written under the metadata key `names`: `family`, `convention`, `prefix`,
 //! `wrapper`, and under `exceptions` the names that those three don't lead back to.
@@ -21,7 +21,7 @@ pub const NAMES: &str = "names";
 pub fn canonical<'a>(reader: &'a dyn CheckpointReader, model: &FamilyModel<'_>) -> View<'a> {
     let mut view = View::new(reader);
     let naming = model.naming();
-    view.metadata_mut().set(keys::MODEL_TYPE, family_of(reader, model));
+    view.metadata_mut().set(keys::MODEL_TYPE, family_name(reader, model));
     if naming.convention == CANONICAL {
         return view;
     }
@@ -52,8 +52,8 @@ pub fn canonical<'a>(reader: &'a dyn CheckpointReader, model: &FamilyModel<'_>) 
     view
 }
 
-/// A kin's own `model_type` says more than the family it belongs to.
-fn family_of(reader: &dyn CheckpointReader, model: &FamilyModel<'_>) -> String {
+/// The `model_type` of a related family says more than the family it belongs to.
+fn family_name(reader: &dyn CheckpointReader, model: &FamilyModel<'_>) -> String {
     let told = reader.metadata().text(keys::MODEL_TYPE).filter(|told| model.family().is_called(told));
     told.unwrap_or(model.family().name()).to_owned()
 }
@@ -130,7 +130,7 @@ fn recorded_rule<'f>(record: &Map<String, Value>, families: &'f Families) -> Opt
     Some((family, Naming { wrapper, ..Naming::new(convention, text("prefix").unwrap_or_default()) }))
 }
 
-/// Those of a checkpoint that has canonical names without a word on where they come from.
+/// Those of a checkpoint that has canonical names without saying where they come from.
 fn canonical_rule<'f>(source: &Source<'f>) -> Result<Option<(&'f Family, Naming)>> {
     let model = source.family()?.filter(|model| model.naming().convention == CANONICAL);
     let family = model.and_then(|model| source.families().find(model.family().name()));

@@ -1,8 +1,9 @@
 //! The loops that every byte of a tensor goes through.
 //!
-//! Each is written once, as a plain function that is always inlined, and compiled again for the instruction sets that
-//! `multiversion` is told of below. Sums are kept in a fixed number of lanes that are added up in a fixed order, and
-//! the compiler neither reorders nor fuses floating-point operations, so all versions return the same bits.
+//! Each is written once, as a plain function that is always inlined, and compiled again for the
+//! instruction sets that `multiversion` is described below. Sums are kept in a fixed number of
+//! lanes that are added up in a fixed order, and the compiler neither reorders nor fuses
+//! floating-point operations, so all versions return the same bits.
 #![allow(unsafe_code, reason = "multiversion calls the version for a processor's features after detecting them")]
 
 #[cfg(all(feature = "std", target_arch = "x86_64"))]
@@ -502,7 +503,8 @@ mod tests {
     #[test]
     fn every_f16_widens_to_the_same_bits_as_one_by_one() {
         let all: Vec<[u8; 2]> = (0..=u16::MAX).map(u16::to_le_bytes).collect();
-        // Apart from NaN, which a whole group is done again for, and of lengths that are no whole groups.
+        // Apart from NaN, which a whole group is done again for, and of lengths that are not whole
+        // groups.
         for (start, end) in [(0, 65536), (0, 0x7c00), (0x7c00, 0x8000), (0x8000, 0xfc00), (5, 5), (5, 6), (9, 145)] {
             let mut values = vec![0.0; end - start];
             widen_f16(&all[start..end], &mut values);

@@ -1,4 +1,4 @@
-//! APR2 files packed by hand from the specification (seed 001 §3, `spec/apr2.md`), sound or broken.
+//! APR2 files packed by hand from the specification (`docs/format/apr2.md`), sound or broken.
 //!
 //! Nothing here is shared with the crate that reads and writes the format, so the two check each other.
 #![allow(clippy::cast_possible_truncation, reason = "files made for tests are small")]

@@ -1,4 +1,4 @@
-//! Files of older APR formats packed by hand from the tables of `spec/legacy.md`.
+//! Files of older APR formats packed by hand from the tables of `docs/format/older.md`.
 //!
 //! Nothing here is shared with the crate that reads the formats, so the two check each other.
 #![allow(clippy::cast_possible_truncation, reason = "files made for tests are small")]

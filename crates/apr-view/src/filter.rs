@@ -9,7 +9,8 @@ use globset::{GlobBuilder, GlobMatcher};
 /// E001 when the pattern is malformed.
 pub fn parse_filter(pattern: &str) -> Result<GlobMatcher> {
     let glob = GlobBuilder::new(pattern).literal_separator(false).build();
-    glob.map(|glob| glob.compile_matcher()).map_err(|error| Error::format(format!("the filter is no pattern: {error}")))
+    glob.map(|glob| glob.compile_matcher())
+        .map_err(|error| Error::format(format!("the filter is not a pattern: {error}")))
 }
 
 /// A filter that only this name passes.

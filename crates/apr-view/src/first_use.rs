@@ -1,5 +1,6 @@
-//! Tensors in the order in which a forward pass first needs them (`spec/apr2.md`, "Header flags", STREAMING): what takes
-//! the input, layer after layer, what follows the layers, the head; an encoder before its decoder.
+//! Tensors in the order in which a forward pass first needs them (`docs/format/apr2.md`, "Header",
+//! STREAMING): what takes the input, layer after layer, what follows the layers, the head; an
+//! encoder before its decoder.
 
 use crate::view::View;
 
@@ -38,8 +39,8 @@ const HEADS: [&str; 9] =
 /// What is in the names of what takes the input.
 const INPUTS: [&str; 8] = ["embd", "embed", "wte", "wpe", "patch", "position", "rope_freqs", "shared"];
 
-/// Puts the tensors of a view in the order of their first use, as far as their names tell it: the canonical ones of the
-/// families, and others that follow the habits of Hugging Face or GGUF.
+/// Puts the tensors of a view in the order of their first use, as far as their names say: the
+/// canonical ones of the families, and others that follow the habits of Hugging Face or GGUF.
 ///
 /// ```
 /// use apr_registry::{CheckpointReader, Limits};

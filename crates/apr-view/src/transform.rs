@@ -73,7 +73,7 @@ impl Change {
     /// The tensor at `position` of the base with a constant added; its dtype becomes single precision.
     ///
     /// # Errors
-    /// E001 when its elements are no plain floats.
+    /// E001 when its elements are not plain floats.
     pub fn sum(info: &mut TensorInfo, position: usize, constant: f32) -> Result<Self> {
         let from = info.dtype;
         if !from.is_float() {
@@ -86,10 +86,12 @@ impl Change {
     /// The matrix at `position` of the base with rows and columns exchanged.
     ///
     /// # Errors
-    /// E001 when it is no matrix of plain elements.
+    /// E001 when it is not a matrix of plain elements.
     pub fn transposed(info: &mut TensorInfo, position: usize) -> Result<Self> {
         let &[rows, columns] = info.shape.dims() else {
-            return Err(Error::format(format!("its shape {} is no matrix's", info.shape)).for_tensor(&info.name));
+            return Err(
+                Error::format(format!("its shape {} is not that of a matrix", info.shape)).for_tensor(&info.name)
+            );
         };
         if info.dtype.block_len() != 1 || info.dtype.is_quantized() {
             return Err(needs_floats(info, "it can be transposed"));
@@ -494,7 +496,7 @@ mod tests {
             assert!(error.ends_with("with --dequantize f16 they are"), "{error}");
         }
         let vector = TensorInfo { shape: [64].into(), ..info };
-        assert!(Change::rows(&vector, 1, [1, 2, 32, 1]).is_err(), "a block is no row");
+        assert!(Change::rows(&vector, 1, [1, 2, 32, 1]).is_err(), "a block is not a row");
     }
 
     #[test]

@@ -1,8 +1,9 @@
-//! Quantized tensors taken apart into integers and scales, for formats without block types (seed 004 §6.2.7).
+//! Quantized tensors taken apart into integers and scales, for formats without block types.
 //!
-//! A tensor `NAME` of 8-bit quants becomes an `i8` tensor of its shape; one of 4-bit quants becomes `u8` with half as many
-//! columns, the even element in the low four bits. `NAME.scales` holds one scale per block (per row for `i8_row`), and
-//! `NAME.mins` what is added, where the type has that. `scales.json` tells for each tensor how its values come back.
+//! A tensor `NAME` of 8-bit quants becomes an `i8` tensor of its shape; one of 4-bit quants becomes
+//! `u8` with half as many columns, the even element in the low four bits. `NAME.scales` holds one
+//! scale per block (per row for `i8_row`), and `NAME.mins` what is added, where the type has that.
+//! `scales.json` says for each tensor how its values come back.
 
 use apr_core::{
     CheckpointReader, Companion, Container, DType, Error, FileInfo, Format, Metadata, Result, Shape, Stored, TensorInfo,

@@ -67,7 +67,7 @@ impl<'a> View<'a> {
         Self::of(base, tensors.map(|(position, info)| (info, Origin::Base(position))).collect())
     }
 
-    /// Tensors of one's own choice over the base's metadata.
+    /// Tensors of your own choice over the base's metadata.
     #[must_use]
     pub fn of(base: &'a dyn CheckpointReader, tensors: Vec<(TensorInfo, Origin)>) -> Self {
         let (tensors, origins) = tensors.into_iter().unzip();
@@ -87,7 +87,8 @@ impl<'a> View<'a> {
         &mut self.metadata
     }
 
-    /// Gives the tensors for which `name` has one a new name, also where the metadata tell which are tied.
+    /// Gives the tensors for which `name` has one a new name, also in the metadata's list of tied
+    /// tensors.
     pub fn rename(&mut self, name: impl Fn(usize, &str) -> Option<String>) {
         let mut renamed = BTreeMap::new();
         for (position, info) in self.tensors.iter_mut().enumerate() {

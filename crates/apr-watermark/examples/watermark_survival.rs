@@ -5,7 +5,7 @@
 //! cargo run --release -p apr-watermark --example watermark_survival -- MODEL.safetensors [KEYS]
 //! ```
 //!
-//! The model has `f32` weights; `KEYS` random keys are tried on it, 10,000 unless told otherwise.
+//! The model has `f32` weights; `KEYS` random keys are tried on it, 10,000 by default.
 
 use std::error::Error;
 use std::num::NonZeroUsize;

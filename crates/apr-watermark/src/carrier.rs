@@ -14,10 +14,10 @@ use super::chips::GROUP;
 /// Elements below which a tensor is left alone: it has more to lose than to carry.
 const SMALLEST: u64 = 4096;
 
-/// Elements of a job: whole groups, and whole blocks of every dtype.
-pub(super) const PIECE: u64 = 1 << 18;
+/// Elements of a task: whole groups, and whole blocks of every dtype.
+pub(super) const TASK_ELEMENTS: u64 = 1 << 18;
 
-const _: () = assert!(PIECE.is_multiple_of(GROUP as u64), "jobs begin at a group");
+const _: () = assert!(TASK_ELEMENTS.is_multiple_of(GROUP as u64), "tasks begin at a group");
 
 /// Deviations beyond which a weight counts no more than at that distance: few large ones would drown the rest.
 const CLIP: f32 = 3.0;
@@ -44,7 +44,7 @@ pub struct Carrier {
 }
 
 /// The tensors that carry a mark: floats (or blocks that stand for floats) of two dimensions or more and 4096 elements or
-/// more, with finite values that are not all the same.
+/// more, with finite values that are not all equal.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Carriers(Vec<Carrier>);
 
@@ -60,18 +60,18 @@ impl Carriers {
         progress: &dyn Progress,
     ) -> Result<Self> {
         let mut carriers = candidates(reader, model);
-        let jobs = jobs(&carriers);
+        let tasks = tasks(&carriers);
         let mut moments = vec![Moments::default(); carriers.len()];
         pipeline.run(
-            jobs.len(),
+            tasks.len(),
             |at, slot: &mut Survey| {
-                let (carrier, elements) = &jobs[at];
+                let (carrier, elements) = &tasks[at];
                 slot.values.read(reader, carriers[*carrier].tensor, elements.clone())?;
                 slot.moments = Some(Moments::of_values(&slot.values.values, &mut slot.scratch));
                 Ok(())
             },
             |at, slot| {
-                let (carrier, elements) = &jobs[at];
+                let (carrier, elements) = &tasks[at];
                 if let Some(part) = slot.moments.take() {
                     moments[*carrier].merge(&part);
                 }
@@ -159,10 +159,11 @@ fn is_carrier(info: &TensorInfo) -> bool {
 }
 
 /// Pieces of the carriers, by position in their list.
-pub(super) fn jobs<'a>(carriers: impl IntoIterator<Item = &'a Carrier>) -> Vec<(usize, Range<u64>)> {
+pub(super) fn tasks<'a>(carriers: impl IntoIterator<Item = &'a Carrier>) -> Vec<(usize, Range<u64>)> {
     let pieces = |carrier: &Carrier| {
         let elements = carrier.elements;
-        (0..elements.div_ceil(PIECE)).map(move |piece| piece * PIECE..((piece + 1) * PIECE).min(elements))
+        (0..elements.div_ceil(TASK_ELEMENTS))
+            .map(move |piece| piece * TASK_ELEMENTS..((piece + 1) * TASK_ELEMENTS).min(elements))
     };
     carriers.into_iter().enumerate().flat_map(|(at, carrier)| pieces(carrier).map(move |piece| (at, piece))).collect()
 }

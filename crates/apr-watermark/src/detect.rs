@@ -3,7 +3,7 @@
 use apr_core::{CheckpointReader, Pipeline, Progress, Result};
 use serde::Serialize;
 
-use super::carrier::{Carrier, Carriers, Values, bytes_of, jobs};
+use super::carrier::{Carrier, Carriers, Values, bytes_of, tasks};
 use super::chips::{Chips, GROUP};
 use super::correlation::{Correlation, Reading, SymbolScore};
 use super::frame::Frame;
@@ -31,12 +31,12 @@ pub struct DetectReport {
     pub tensors: usize,
     /// Their elements.
     pub weights: u64,
-    /// The symbols of the frame that was read, be it the mark's or noise.
+    /// The symbols of the frame that was read, whether of the mark or of noise.
     pub symbols: Vec<SymbolScore>,
 }
 
 #[derive(Default)]
-struct Slot {
+struct CorrelationPart {
     values: Values,
     correlation: Correlation,
 }
@@ -56,12 +56,12 @@ pub fn detect<P: Pipeline>(
 ) -> Result<DetectReport> {
     let asked = id.map(|id| Frame::new(key, id)).transpose()?;
     let apart: Vec<&Carrier> = carriers.apart().collect();
-    let jobs = jobs(apart.iter().copied());
+    let tasks = tasks(apart.iter().copied());
     let mut total = Correlation::default();
     pipeline.run(
-        jobs.len(),
-        |at, slot: &mut Slot| {
-            let (carrier, elements) = &jobs[at];
+        tasks.len(),
+        |at, slot: &mut CorrelationPart| {
+            let (carrier, elements) = &tasks[at];
             let carrier = apart[*carrier];
             slot.values.read(reader, carrier.tensor, elements.clone())?;
             carrier.normalize(&mut slot.values.values);
@@ -71,7 +71,7 @@ pub fn detect<P: Pipeline>(
             Ok(())
         },
         |at, slot| {
-            let (carrier, elements) = &jobs[at];
+            let (carrier, elements) = &tasks[at];
             total.merge(&slot.correlation);
             progress.advance(bytes_of(&reader.tensors()[apart[*carrier].tensor], elements));
             Ok(())

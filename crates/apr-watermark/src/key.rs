@@ -16,7 +16,7 @@ impl MarkKey {
     /// The key of a secret: random bytes, or a private key's file as it is, to its last newline.
     ///
     /// # Errors
-    /// E001 for fewer than 16 bytes, and for a public key, which is no secret.
+    /// E001 for fewer than 16 bytes, and for a public key, which is not a secret.
     pub fn from_secret(secret: &[u8]) -> Result<Self> {
         if secret.len() < SHORTEST {
             return Err(Error::format(format!(

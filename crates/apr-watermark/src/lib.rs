@@ -1,9 +1,11 @@
-//! A keyed spread-spectrum mark in the weights, which tells whose copy of a model this is (seed 004 §9.2).
+//! A keyed spread-spectrum mark in the weights, which tells whose copy of a model this is
+//! (`docs/watermark.md`).
 //!
-//! Every weight of the larger matrices is moved by the same small part of its tensor's standard deviation, up or down as
-//! a stream of chips says that only the key's owner can make. To find the mark, the chips are correlated with the
-//! weights: each tells next to nothing, millions of them tell an id of up to 60 bytes. Nothing but the key is needed for
-//! that, neither the original nor the id, and names may have changed as conversions change them.
+//! Every weight of the larger matrices is moved by the same small part of its tensor's standard
+//! deviation, up or down as a stream of chips says that only the key's owner can make. To find the
+//! mark, the chips are correlated with the weights: each says next to nothing, millions of them
+//! spell an id of up to 60 bytes. Nothing but the key is needed for that, neither the original nor
+//! the id, and names may have changed as conversions change them.
 //!
 //! | part | is |
 //! |---|---|
@@ -14,7 +16,7 @@
 //!
 //! The 256 Walsh functions are orthogonal, so a byte is read as a whole from all weights of its slots, with 4 dB less
 //! power than its bits would take one by one. What the mark withstands is measured by `examples/watermark_survival.rs`
-//! and told in `docs/watermark.md`.
+//! and described in `docs/watermark.md`.
 //!
 //! A chance hit is bounded without assumptions about the weights: under a key that has nothing to do with a model, the
 //! chips are independent fair signs, and by Hoeffding's inequality (1963, theorem 2) their correlation with *any* fixed

@@ -311,32 +311,32 @@ fn any_range_reads_the_same_bytes() {
     }
 }
 
-/// All jobs at once.
+/// All tasks at once.
 struct Crowd;
 
 impl Pipeline for Crowd {
     fn run<S: Default + Send>(
         &self,
-        jobs: usize,
+        tasks: usize,
         produce: impl Fn(usize, &mut S) -> Result<()> + Sync,
         mut consume: impl FnMut(usize, &mut S) -> Result<()>,
     ) -> Result<()> {
         let produce = &produce;
         let slots: Vec<(S, Result<()>)> = std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..jobs)
-                .map(|job| {
+            let workers: Vec<_> = (0..tasks)
+                .map(|task| {
                     scope.spawn(move || {
                         let mut slot = S::default();
-                        let outcome = produce(job, &mut slot);
+                        let outcome = produce(task, &mut slot);
                         (slot, outcome)
                     })
                 })
                 .collect();
             workers.into_iter().map(|worker| worker.join().expect("no panic")).collect()
         });
-        for (job, (mut slot, outcome)) in slots.into_iter().enumerate() {
+        for (task, (mut slot, outcome)) in slots.into_iter().enumerate() {
             outcome?;
-            consume(job, &mut slot)?;
+            consume(task, &mut slot)?;
         }
         Ok(())
     }

@@ -22,7 +22,7 @@ use apr_source::{Architecture, Source};
 
 use crate::Output;
 
-/// Bytes of memory that a conversion may use for its buffers unless told otherwise.
+/// Bytes of memory that a conversion may use for its buffers by default.
 const MEMORY: u64 = 1 << 28;
 
 /// Begins the conversion of the model at `source`: a file, a folder, or an index or manifest of shards.
@@ -55,8 +55,8 @@ pub fn convert(source: impl Into<PathBuf>) -> Convert {
 
 /// A conversion that is being described; [`write`](Self::write) runs it.
 ///
-/// It checks every tensor and changes no value unless told otherwise. Its output appears when it is complete, and nothing
-/// that exists is replaced unless told so.
+/// It checks every tensor and changes no value by default. Its output appears when it is complete,
+/// and nothing that exists is replaced unless asked to.
 #[must_use = "nothing is written until `write` or `to_bytes`"]
 pub struct Convert {
     source: PathBuf,
@@ -74,7 +74,7 @@ pub struct Convert {
 }
 
 impl Convert {
-    /// The target format; without it the output's extension tells.
+    /// The target format; without it the output's extension says.
     pub fn format(mut self, format: &'static Format) -> Self {
         self.format = Some(format);
         self
@@ -140,7 +140,7 @@ impl Convert {
         self
     }
 
-    /// Licence of the model, where its files don't tell.
+    /// Licence of the model, where its files don't state it.
     pub fn license(mut self, license: impl Into<String>) -> Self {
         self.job.license = Some(license.into());
         self
@@ -191,7 +191,7 @@ impl Convert {
         self
     }
 
-    /// Bytes of memory for buffers; 256 MiB unless told otherwise.
+    /// Bytes of memory for buffers; 256 MiB by default.
     pub fn max_memory(mut self, bytes: u64) -> Self {
         self.max_memory = bytes;
         self

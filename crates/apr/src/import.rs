@@ -1,4 +1,4 @@
-//! Whole imports, from a path to a path or to bytes (seed 001 §13.3).
+//! Whole imports, from a path to a path or to bytes.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use apr_source::Architecture;
 
 use crate::{Convert, convert};
 
-/// How to import (seed 001 §13.7).
+/// How to import.
 #[derive(Debug, Clone, Default)]
 pub struct ImportOptions {
     /// The family, which gives names, shapes and ranges.
@@ -27,7 +27,7 @@ pub struct ImportOptions {
     pub compress: Option<Choice>,
     /// Cast tensors of 16 to 64 bit floats.
     pub precision: Option<DType>,
-    /// Licence of the model, where its files don't tell.
+    /// Licence of the model, where its files don't state it.
     pub license: Option<String>,
     /// Write tensors that fail validation, and record what is wrong with them.
     pub force: bool,

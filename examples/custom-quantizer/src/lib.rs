@@ -1,4 +1,4 @@
-//! A quantization type of one's own, in a crate of one's own.
+//! A quantization type of your own, in a crate of your own.
 //!
 //! `apr-ops` knows nothing of this crate. To add a type, implement
 //! [`Quantizer`], register it, and name it:

@@ -129,7 +129,8 @@ fn a_broken_checkpoint_is_not_passed() {
             broken[at].shape = dims.into();
             let model = families.identify(&broken, &metadata).expect("identified");
             let told = model.mismatches(&broken);
-            // The configuration does not tell the number of classes, and a head without a bias has nothing to contradict.
+            // The configuration does not state the number of classes, and a head without a bias has
+            // nothing to contradict.
             if model.expected_shape(at).is_some_and(|(_, formula)| formula.starts_with("[label")) {
                 continue;
             }

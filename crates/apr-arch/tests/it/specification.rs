@@ -1,4 +1,4 @@
-//! The maps of seed 001 §10.8, to the letter.
+//! The names of `docs/families.md`, "Canonical names", to the letter.
 
 use apr_arch::{Families, GGUF, HUGGING_FACE, ONNX, TensorNameMapper};
 

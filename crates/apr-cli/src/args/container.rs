@@ -35,7 +35,7 @@ impl ContainerArgs {
     }
 }
 
-/// A codec as typed; `None` is no compression.
+/// A codec as typed; `None` means no compression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Compress(pub(crate) Option<Choice>);
 
@@ -166,7 +166,7 @@ pub(crate) enum LicenseAction {
         #[arg(short, long)]
         force: bool,
     },
-    /// Show a model's licence, without a word on whether it is genuine
+    /// Show a model's licence, without saying whether it is genuine
     Show {
         /// The .apr file
         model: PathBuf,

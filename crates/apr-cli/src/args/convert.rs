@@ -82,7 +82,7 @@ pub(crate) struct ImportArgs {
     /// Refuse a source of another format
     #[arg(long, value_name = "FORMAT", value_parser = parse_format(apr::formats()))]
     pub(crate) from: Option<&'static Format>,
-    /// Licence of the model, where its files don't tell or tell a wrong one
+    /// Licence of the model, where its files state none or a wrong one
     #[arg(long, value_name = "ID")]
     pub(crate) license: Option<String>,
     /// Refuse a weights file with another SHA-256

@@ -83,7 +83,7 @@ pub(crate) struct GlobalArgs {
 /// What `--arch` names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Arch {
-    /// Whatever the model tells.
+    /// Whatever the model says.
     Auto,
     /// The family of this name.
     Named(String),

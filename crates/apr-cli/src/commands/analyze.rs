@@ -1,4 +1,4 @@
-//! `apr convert --analyze-source` (seed 001 §4.8.6).
+//! `apr convert --analyze-source`.
 
 use std::io::{self, Write};
 
@@ -14,7 +14,7 @@ use crate::progress::Bar;
 
 /// Judges every tensor of a source.
 pub(super) fn run(reader: &dyn CheckpointReader, name: &str, context: &Context) -> Outcome {
-    let model = context.family_of(reader)?;
+    let model = context.family(reader)?;
     let bar = Bar::new(&context.printer, reader.files().iter().map(|file| file.len).sum());
     let report = analyze(reader, name, model.as_ref(), &context.pipeline()?, &bar)?;
     drop(bar);

@@ -1,4 +1,4 @@
-//! `apr debug` (seed 001 §4.3): for files that may not open.
+//! `apr debug`: for files that may not open.
 
 use std::io::{self, Write};
 
@@ -20,7 +20,7 @@ use crate::{Outcome, human, model};
 
 /// Shortest run of printable characters that counts as a string.
 const SHORTEST_STRING: usize = 4;
-/// Strings shown unless told otherwise.
+/// Strings shown by default.
 const STRING_LIMIT: usize = 100;
 
 /// Shows a file from below.
@@ -82,7 +82,7 @@ impl ByteSource for TensorBytes<'_> {
     }
 }
 
-/// What there is to tell about a file.
+/// What there is to say about a file.
 #[derive(Default, Serialize)]
 struct Play {
     file: String,
@@ -129,7 +129,7 @@ impl Play {
         self.tensors = Some(reader.tensors().len());
         let elements = reader.tensors().iter().map(|info| info.shape.elements().unwrap_or_default());
         self.parameters = Some(elements.fold(0, u64::saturating_add));
-        let family = context.family_of(reader)?;
+        let family = context.family(reader)?;
         let options = ValidateOptions { families: Some(context.families()?), ..ValidateOptions::default() };
         let bar = Bar::new(&context.printer, bytes_to_read(reader));
         match validate(reader, &self.file, family.as_ref(), options, &context.pipeline()?, &bar) {

@@ -1,4 +1,4 @@
-//! `apr diff` (seed 001 §4.5).
+//! `apr diff`.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -36,7 +36,7 @@ pub(super) fn run(args: &DiffArgs, context: &Context) -> Outcome {
     let sources = (context.source(&*left.reader, &left.name)?, context.source(&*right.reader, &right.name)?);
     let views = alike(&sources.0, &sources.1);
     views.warnings.iter().for_each(|warning| context.printer.warn(warning));
-    let families = (context.family_of(&views.left)?, context.family_of(&views.right)?);
+    let families = (context.family(&views.left)?, context.family(&views.right)?);
     let left = Side { reader: &views.left, name: &left.name, model: families.0.as_ref() };
     let right = Side { reader: &views.right, name: &right.name, model: families.1.as_ref() };
     let report = diff(left, right, &options, &context.pipeline()?, &bar);
@@ -98,7 +98,7 @@ fn matches(tensor: &TensorDiff) -> bool {
     matches!(tensor.verdict, Verdict::Identical | Verdict::Match)
 }
 
-/// Whether there is something to tell about the pair.
+/// Whether there is something to report about the pair.
 fn is_odd(tensor: &TensorDiff) -> bool {
     tensor.renamed || !matches(tensor)
 }

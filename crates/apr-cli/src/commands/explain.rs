@@ -1,4 +1,4 @@
-//! `apr explain` (seed 001 §4.12).
+//! `apr explain`.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -49,13 +49,13 @@ fn explain_code(id: &str, context: &Context) -> Outcome {
 
 fn explain_model_at(path: &Path, context: &Context) -> Outcome {
     let model = model::look_with_companions(path, context)?;
-    let family = context.family_of(&*model.reader)?;
+    let family = context.family(&*model.reader)?;
     context.printer.report(&explain_model(&*model.reader, &model.name, family.as_ref()), render_model)
 }
 
 fn explain_tensor_of(path: &Path, name: &str, context: &Context) -> Outcome {
     let model = model::look_with_companions(path, context)?;
-    let family = context.family_of(&*model.reader)?;
+    let family = context.family(&*model.reader)?;
     let bar = Bar::new(&context.printer, 0);
     let explained = explain_tensor(&*model.reader, family.as_ref(), name, &context.pipeline()?, &bar)?;
     drop(bar);

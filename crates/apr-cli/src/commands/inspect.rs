@@ -1,4 +1,4 @@
-//! `apr inspect` (seed 001 §4.2).
+//! `apr inspect`.
 
 use std::io::{self, Write};
 
@@ -46,7 +46,7 @@ pub(super) fn run(args: &InspectArgs, context: &Context) -> Outcome {
         None
     };
     let filters = if args.filters || args.full { filters(reader, context)? } else { None };
-    let family = context.family_of(reader)?;
+    let family = context.family(reader)?;
     let report = Report { inspect: inspect(reader, &model.name, family.as_ref()), vocabulary, filters };
     context.printer.report(&report, |out, report| {
         render(out, &report.inspect, args)?;
@@ -110,7 +110,7 @@ fn render(out: &mut dyn Write, report: &InspectReport, args: &InspectArgs) -> io
     report.warnings.iter().try_for_each(|warning| writeln!(out, "{ODD}warning{ODD:#}: {}", Escaped(warning)))
 }
 
-/// What seed 004 §6.2.6 shows, for each type.
+/// For each quantized type: block length, bits per weight, original type, number of tensors.
 fn render_quantization(out: &mut dyn Write, report: &InspectReport) -> io::Result<()> {
     writeln!(out, "\n{BOLD}Quantization{BOLD:#}")?;
     let Some(quantization) = &report.quantization else { return writeln!(out, "  none") };
@@ -138,7 +138,7 @@ fn render_quantization(out: &mut dyn Write, report: &InspectReport) -> io::Resul
     }
 }
 
-/// What seed 003 §4.2 adds for the native container.
+/// What only the native container has: flags and checksum.
 fn render_header_summary(out: &mut dyn Write, header: &Value) -> io::Result<()> {
     if let Some(flags) = header.get("flags").and_then(Value::as_array) {
         let flags: Vec<_> = flags.iter().filter_map(Value::as_str).collect();

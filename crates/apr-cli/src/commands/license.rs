@@ -1,4 +1,4 @@
-//! `apr license` (seed 004 §9.1).
+//! `apr license` (`docs/format/sealing.md`, "Licences").
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -153,7 +153,7 @@ fn render(out: &mut dyn Write, report: &LicenceReport) -> io::Result<()> {
 /// A moment; a day alone means its beginning, in UTC.
 fn moment(text: &str) -> Outcome<Timestamp> {
     let whole = if text.len() == "2027-01-31".len() { format!("{text}T00:00:00Z") } else { text.to_owned() };
-    parse_time(&whole).map_err(|_| Failure::Usage(format!("'{text}' is no time such as 2027-01-31T00:00:00Z")))
+    parse_time(&whole).map_err(|_| Failure::Usage(format!("'{text}' is not a time such as 2027-01-31T00:00:00Z")))
 }
 
 /// A random UUID, version 4 (RFC 9562 §5.4).

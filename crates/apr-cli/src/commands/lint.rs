@@ -1,4 +1,4 @@
-//! `apr lint` (seed 001 §4.11).
+//! `apr lint`.
 
 use std::io::{self, Write};
 
@@ -18,7 +18,7 @@ const SHOWN: usize = 8;
 /// Looks for what could be better.
 pub(super) fn run(args: &LintArgs, context: &Context) -> Outcome {
     let model = model::look_with_companions(&args.model, context)?;
-    let family = context.family_of(&*model.reader)?;
+    let family = context.family(&*model.reader)?;
     let report = lint(&*model.reader, &model.name, family.as_ref())?;
     context.printer.report(&report, render)?;
     if args.strict && report.count(Severity::Warn) > 0 { Err(Failure::Validation) } else { Ok(()) }

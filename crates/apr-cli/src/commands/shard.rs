@@ -1,4 +1,5 @@
-//! `apr shard` and `apr join` (seed 001 §3.8): the same model, in several files or in one.
+//! `apr shard` and `apr join` (`docs/format/apr2.md`, "Shards"): the same model, in several files
+//! or in one.
 
 use std::path::Path;
 
@@ -30,7 +31,7 @@ pub(super) fn join(args: &JoinArgs, context: &Context) -> Outcome {
     if model.reader.container().shard_count() == 0 {
         let name = &model.name;
         let message =
-            format!("'{name}' is no manifest of .apr shards; `apr convert` writes any model as one .apr file");
+            format!("'{name}' is not a manifest of .apr shards; `apr convert` writes any model as one .apr file");
         return Err(Failure::Usage(message));
     }
     check_output(&model, &args.manifest, &args.output)?;

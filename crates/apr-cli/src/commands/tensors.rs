@@ -1,4 +1,4 @@
-//! `apr tensors` (seed 001 §4.2.1).
+//! `apr tensors`.
 
 use std::io::{self, Write};
 

@@ -1,4 +1,4 @@
-//! `apr validate` (seed 001 §4.4).
+//! `apr validate`.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -51,7 +51,7 @@ pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
         trusted: &trusted,
         families: Some(context.families()?),
     };
-    let family = context.family_of(&*model.reader)?;
+    let family = context.family(&*model.reader)?;
     let bar = Bar::new(&context.printer, bytes_to_read(&*model.reader));
     let families = (family.as_ref(), context.families()?);
     let report = validate_all(&*model.reader, &model.name, families, options, &context.pipeline()?, &bar);

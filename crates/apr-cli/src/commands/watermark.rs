@@ -1,4 +1,4 @@
-//! `apr watermark` (seed 004 §9.2).
+//! `apr watermark` (`docs/watermark.md`).
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -54,7 +54,7 @@ fn embed(args: &EmbedArgs, context: &Context) -> Outcome {
     }
     signals::stop_cleanly(&context.interrupt)?;
     let pipeline = context.pipeline()?;
-    let family = context.family_of(&*model.reader)?;
+    let family = context.family(&*model.reader)?;
     let bar = Bar::new(&context.printer, model.reader.files().iter().map(|file| file.len).sum());
     let carriers = Carriers::survey(&*model.reader, family.as_ref(), &pipeline, &bar)?;
     drop(bar);
@@ -84,7 +84,7 @@ fn detect(args: &DetectArgs, context: &Context) -> Outcome {
     let view = plain_layout(&*model.reader, context)?;
     signals::stop_cleanly(&context.interrupt)?;
     let pipeline = context.pipeline()?;
-    let family = context.family_of(&view)?;
+    let family = context.family(&view)?;
     // The weights are read twice.
     let bar = Bar::new(&context.printer, model.reader.files().iter().map(|file| 2 * file.len).sum());
     let carriers = Carriers::survey(&view, family.as_ref(), &pipeline, &bar)?;
@@ -167,7 +167,8 @@ fn render_find(out: &mut dyn Write, report: &DetectReport, verbose: bool) -> io:
     } else {
         format!("at most {:.1e}", 10_f64.powf(*log10_chance))
     };
-    // Without an id the best of all frames is told, which is well above zero where there is nothing.
+    // Without an id the best of all frames is reported, which is well above zero where there is
+    // nothing.
     let best = if asked.is_none() { "Best correlation" } else { "Correlation" };
     writeln!(out, "{best}: {z:.1} deviations; that a key leads to as much by chance: {chance}")?;
     let looked_at = format!("{} weights of {}", grouped(*weights), counted(*tensors as u64, "tensor"));

@@ -1,4 +1,4 @@
-//! What is no model, or not an honest one.
+//! What is not a model, or not an honest one.
 
 use crate::support::{Sandbox, f32s, safetensors, safetensors_header, small_safetensors, sound};
 use apr_testkit::apr2::Apr2Builder;

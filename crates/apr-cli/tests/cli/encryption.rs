@@ -116,7 +116,8 @@ fn no_byte_of_an_encrypted_files_front_can_be_changed() {
     let file = sandbox.read("sealed.apr");
     let first = ["layers.0.weight", "layers.1.weight", "table", "steps"].map(|name| stored(&file, name).0);
     let end = first.into_iter().min().expect("four");
-    // Alignment and unknown flags only say how a file is told of: the rest of the front is under the key.
+    // Alignment and unknown flags only say how a file is described: the rest of the front is under
+    // the key.
     for at in (4..end).step_by(7) {
         sandbox.write("broken.apr", flipped(&file, at));
         let run = sandbox.apr("convert broken.apr -o x.safetensors --key owner -f --relaxed");

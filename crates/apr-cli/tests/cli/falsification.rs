@@ -1,4 +1,5 @@
-//! The falsification list of seed 003 §10, over APRN, which it was written for, and today's containers.
+//! Claims about headers, inspection, round trips and comparison, over APRN files and today's
+//! containers.
 
 use apr::DType;
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};

@@ -82,7 +82,7 @@ impl TinyModel {
     /// The model with the rows of a matrix as its columns.
     pub(crate) fn transposed(mut self, name: &str) -> Self {
         let weights = self.weights(name);
-        let &[rows, columns] = &weights.shape[..] else { panic!("{name} is no matrix") };
+        let &[rows, columns] = &weights.shape[..] else { panic!("{name} is not a matrix") };
         let width = usize::try_from(columns).expect("tiny");
         let column = |column| weights.values.iter().skip(column).step_by(width);
         weights.values = (0..width).flat_map(column).copied().collect();
@@ -151,7 +151,7 @@ fn healthy(name: &str, count: u64, gamma: f32) -> Vec<f32> {
     }
 }
 
-/// Metadata of a model, as `inspect` tells them.
+/// Metadata of a model, as `inspect` reports them.
 #[track_caller]
 pub(crate) fn metadata(sandbox: &Sandbox, model: &str) -> Value {
     sandbox.apr(&format!("inspect {model} --full --json")).ok().json()["metadata"].take()

@@ -1,4 +1,4 @@
-//! GGUF in and out, and legacy GGML in. Points 61, 78, 81, 85 and 95 of seed 001 §11.
+//! GGUF in and out, and legacy GGML in. Points 61, 78, 81, 85 and 95 of `docs/qa.md`.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,5 @@
-//! Point 98 of seed 001 §11, and what else may end a conversion halfway: nothing under the target's name is ever partial.
+//! Point 98 of `docs/qa.md`, and what else may end a conversion halfway: nothing under the target's
+//! name is ever partial.
 
 use std::fs::{self, File};
 use std::io::Read;

@@ -1,4 +1,5 @@
-//! PyTorch checkpoints through the command: read where they are harmless, told about where they are not.
+//! PyTorch checkpoints through the command: read where they are harmless, reported where they are
+//! not.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Points 1-24 of seed 001 §11 over compressed, encrypted, signed and sharded files, and point 42.
+//! Points 1-24 of `docs/qa.md` over compressed, encrypted, signed and sharded files, and point 42.
 //!
 //! Each test breaks every kind of file in the same way. The checksum of the footer is made right again, so that it is
 //! the point's own check that has to see the damage; of an encrypted file, its authentication may see it first.
@@ -403,7 +403,8 @@ fn qa_24_a_wrong_key_is_e005_in_every_container() {
     }
 }
 
-/// A 16 x 8 matrix of f32 as compressed sparse rows (`spec/apr2.md`, "Layout CSR"), with `filled` entries in each row.
+/// A 16 x 8 matrix of f32 as compressed sparse rows (`docs/format/codecs.md`, "Layouts"), with
+/// `filled` entries in each row.
 fn sparse_matrix(filled: u32) -> Apr2Entry {
     let rows = 16;
     let mut bytes = u64::from(rows * filled).to_le_bytes().to_vec();

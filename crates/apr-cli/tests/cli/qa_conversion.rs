@@ -1,4 +1,5 @@
-//! Points 76, 82, 83, 96, 97 and 99 of seed 001 §11, D: conversion and interoperability. Point 98 is in `interruption`.
+//! Points 76, 82, 83, 96, 97 and 99 of `docs/qa.md`, D: conversion and interoperability. Point 98
+//! is in `interruption`.
 
 use crate::support::{Run, Sandbox, f32s, model_folder, safetensors, small_safetensors};
 

@@ -1,4 +1,5 @@
-//! Points 84, 85, 86, 90, 93, 94 and 95 of seed 001 §11, D: what comes along with a model of a known family.
+//! Points 84, 85, 86, 90, 93, 94 and 95 of `docs/qa.md`, D: what comes along with a model of a
+//! known family.
 
 use std::fs;
 
@@ -118,7 +119,7 @@ fn qa_86_model_card_and_licence_come_along_and_a_model_without_is_warned_of() {
     assert_eq!((sandbox.read("back/README.md"), sandbox.read("back/LICENSE")), (card, text.into()));
     fs::rename(sandbox.path("gone"), sandbox.path("m")).expect("it is there");
 
-    // The text alone tells as much.
+    // The text alone says as much.
     fs::remove_file(sandbox.path("m/README.md")).expect("it is there");
     sandbox.apr("import m -o m.apr -f").clean();
     let found = metadata(&sandbox, "m.apr");
@@ -330,7 +331,7 @@ fn qa_95_a_family_that_does_not_fit_or_does_not_exist_is_refused() {
     sandbox.apr("import m -o m.apr --arch-file wrong.toml").fails(4, &["E001", "wrong.toml", "no family file"]);
     fs::remove_file(sandbox.path("wrong.toml")).expect("it is there");
     assert_eq!(sandbox.files(), files);
-    // Names alone do not tell kin apart; who knows better can say so.
+    // Names alone do not tell related families apart; a user who knows better can say so.
     let sandbox = TinyModel::new("llama").anonymous().sandbox();
     for (option, title) in [("", "LLaMA family (by its names)"), ("--arch mistral", "Mistral family")] {
         let run = sandbox.apr(&format!("import m -o m.apr -f {option}")).clean();

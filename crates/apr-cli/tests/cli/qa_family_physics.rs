@@ -1,5 +1,5 @@
-//! Points 28, 29, 30, 35, 37 and 89 of seed 001 §11: values against those of a healthy model of the family. Point 34
-//! awaits the codec of q8_0, point 36 the trace.
+//! Points 28, 29, 30, 35, 37 and 89 of `docs/qa.md`: values against those of a healthy model of the
+//! family.
 
 use serde_json::json;
 
@@ -13,7 +13,7 @@ const NORMS: [(&str, &str); 3] = [
     ("whisper", "model.encoder.layer_norm"),
 ];
 
-/// A figure of one tensor, as `apr tensors --stats` tells it.
+/// A figure of one tensor, as `apr tensors --stats` reports it.
 #[track_caller]
 fn figure(sandbox: &Sandbox, model: &str, tensor: &str, figure: &str) -> f64 {
     let run = sandbox.apr(&format!("tensors {model} --stats --filter {tensor} --json")).ok();

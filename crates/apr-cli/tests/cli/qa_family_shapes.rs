@@ -1,4 +1,5 @@
-//! Points 32, 33, 38, 80, 87 and 88 of seed 001 §11: names and shapes against those that the configuration leads to.
+//! Points 32, 33, 38, 80, 87 and 88 of `docs/qa.md`: names and shapes against those that the
+//! configuration leads to.
 
 use apr_testkit::locate;
 use serde_json::{Value, json};
@@ -123,7 +124,7 @@ fn qa_87_names_lose_the_model_prefix() {
         let found = names(&sandbox, "m.apr");
         assert!(found.iter().any(|name| name == expected), "{expected} in {found:?}");
         assert!(found.iter().all(|name| !name.starts_with("model.")), "{found:?}");
-        // The source has names that are not canonical, which lint tells; the import has none.
+        // The source has names that are not canonical, which lint reports; the import has none.
         let said = "[INFO] Tensor Naming: 'model.";
         sandbox.apr("lint m").ok().says(&[said]);
         let run = sandbox.apr("lint m.apr").clean();

@@ -1,4 +1,4 @@
-//! Points 52 and 66 to 69 of seed 001 §11, C, on models of known families.
+//! Points 52 and 66 to 69 of `docs/qa.md`, C, on models of known families.
 
 use serde_json::{Value, json};
 
@@ -8,12 +8,12 @@ use crate::support::{Run, Sandbox, f32s, safetensors};
 /// The layer norm that the broken model has a mean of eleven in.
 const GAMMA: &str = "model.encoder.layer_norm.weight";
 
-/// A Whisper model whose encoder's last layer norm is what seed 001 §10.11 tells of.
+/// A Whisper model whose encoder's last layer norm has a mean of 11. Such a model repeats tokens.
 fn broken() -> TinyModel {
     TinyModel::new("whisper").map(GAMMA, |gamma| 11.0 * gamma)
 }
 
-/// A file without a word on its origin: unaligned, with short names, and a tensor of 1.44 MB.
+/// A file that does not say its origin: unaligned, with short names, and a tensor of 1.44 MB.
 fn careless() -> Vec<u8> {
     let values: Vec<f32> = (0..360_000_u32).map(|at| (at % 11) as f32 / 100.0 - 0.05).collect();
     safetensors(&[
@@ -164,7 +164,7 @@ fn qa_67_the_source_is_judged_tensor_by_tensor_and_nothing_is_written() {
     let bad = |tensor: &&Value| tensor["pass"] == json!(false);
     let bad: Vec<_> = report["tensors"].as_array().expect("a list").iter().filter(bad).collect();
     assert_eq!((bad.len(), &bad[0]["source_name"]), (1, &json!(GAMMA)));
-    // An output that is named all the same is not made.
+    // An output that is named anyway is not made.
     sandbox.apr("convert m --analyze-source -o m.apr").fails(5, &["[FAIL]"]);
     assert_eq!(sandbox.files(), files);
 }

@@ -1,4 +1,4 @@
-//! Points 26, 27, 31 and 41 of seed 001 §11, B: tensor physics and statistics.
+//! Points 26, 27, 31 and 41 of `docs/qa.md`, B: tensor physics and statistics.
 
 use apr::DType;
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
@@ -97,7 +97,7 @@ fn qa_41_values_past_the_range_of_fp16_become_infinite_and_that_is_told() {
         file[file.len() - 16..].chunks_exact(2).map(|two| u16::from_le_bytes([two[0], two[1]])).collect();
     assert_eq!(halves, [0x7bff, 0x7bff, 0x7bff, 0xfbff, 0x7c00, 0xfc00, 0x7c00, 0x7c00]);
     sandbox.apr("validate h.safetensors").fails(5, &["tensor 'large': 4 of 8 values are infinite"]);
-    // The same values fit bf16, whose range is that of f32 but for the very end.
+    // The same values fit bf16, whose range is that of f32 except for the very end.
     sandbox.apr("convert m.apr --precision bf16 -o b.safetensors").ok().says(&["1 became infinite"]);
 }
 

@@ -1,4 +1,4 @@
-//! Points 1-7 and 10-22 of seed 001 §11, A: format and structural integrity.
+//! Points 1-7 and 10-22 of `docs/qa.md`, A: format and structural integrity.
 //!
 //! Each test has a command accept the sound file and then meet the broken one under the same name.
 
@@ -36,7 +36,7 @@ fn qa_01_a_file_starts_with_its_magic() {
     let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
     sandbox.apr("convert m.safetensors -o m.apr").clean();
     assert!(sandbox.read("m.apr").starts_with(b"APR2"));
-    // With the magic of an older format, it is none of its files.
+    // With the magic of an older format, it is still not one of its files.
     let others = [(*b"APR1", "E001"), (*b"APRN", "E003"), (*b"2RPA", "E001"), ([0x8f, 0, 1, 0xff], "E001")];
     for (magic, code) in others {
         accepted_then("inspect m.apr", overwrite(&sound().build(), 0, &magic)).fails(4, &[code, "m.apr"]);
@@ -66,7 +66,7 @@ fn qa_04_a_flipped_bit_in_the_payload_is_e004_and_names_its_tensor() {
     for line in ["validate m.apr --checksum", "validate m.apr"] {
         accepted_then(line, damaged()).fails(5, &["E004", "tensor 'b.weight'", "INVALID"]);
     }
-    // Without digests the CRC alone tells.
+    // Without digests only the CRC shows it.
     let mut file = Apr2Builder { digests: false, ..sound() }.build();
     file[sound().data_start() as usize] ^= 1;
     accepted_then("validate m.apr --checksum", file).fails(5, &["E004", "CRC-32"]);

@@ -1,4 +1,4 @@
-//! Points 51, 53, 65, 70, 71 and 73 of seed 001 §11, C: tooling and operations.
+//! Points 51, 53, 65, 70, 71 and 73 of `docs/qa.md`, C: tooling and operations.
 
 use std::io::Write;
 use std::process::Stdio;

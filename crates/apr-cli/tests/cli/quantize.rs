@@ -1,5 +1,5 @@
 //! Quantization from outside: types and who gets which, what it costs, when it is refused. Points 34, 62, 81, 82 and 83 of
-//! seed 001 §11 for quantized models.
+//! `docs/qa.md` for quantized models.
 
 use std::fs;
 
@@ -82,7 +82,7 @@ fn qa_34_a_quant_of_minus_128_is_an_error_that_names_its_tensor() {
         sandbox.apr(&format!("{line} --relaxed")).ok().says(&["bad: tensor 'w': 1 quant of -128"]);
         fs::remove_file(sandbox.path("i.apr")).expect("it is there");
     }
-    // The same byte in a scale, and in blocks whose quants do take it, is none.
+    // The same byte in a scale, and in blocks whose quants do take it, is no error.
     let mut negative = q8_0_blocks();
     negative[34] = 0x80;
     sandbox.write("m", apr(&negative));
@@ -184,8 +184,8 @@ fn a_dry_run_tells_the_size_of_every_tensor_and_reads_none() {
     let run = sandbox.apr("quantize m.safetensors --type q4_k_m -o q.apr --dry-run").clean();
     run.says(&[
         "a.weight  f32       q4_k          4.1 KB       576 B\n",
-        "b.weight  f32       q5_0          1.0 KB       176 B  rows of 64 are no multiple of 256, the block of q4_k\n",
-        "c.weight  f32       f16            112 B        56 B  rows of 7 are no multiple of 256",
+        "b.weight  f32       q5_0          1.0 KB       176 B  rows of 64 are not a multiple of 256, the block of q4_k\n",
+        "c.weight  f32       f16            112 B        56 B  rows of 7 are not a multiple of 256",
         "d.bias    f32       f32             32 B        32 B  kept: a vector\n",
         "bits per weight",
         "would write q.apr",
@@ -216,8 +216,8 @@ fn the_report_says_what_each_type_and_tensor_costs() {
     assert_eq!(report["elements"], 1316);
     let expected = [
         ("a.weight", "q4_k", None),
-        ("b.weight", "q5_0", Some("rows of 64 are no multiple of 256, the block of q4_k")),
-        ("c.weight", "f16", Some("rows of 7 are no multiple of 256, the block of q4_k")),
+        ("b.weight", "q5_0", Some("rows of 64 are not a multiple of 256, the block of q4_k")),
+        ("c.weight", "f16", Some("rows of 7 are not a multiple of 256, the block of q4_k")),
         ("d.bias", "f32", Some("kept: a vector")),
     ];
     assert_eq!(reasons(&report), expected);
@@ -312,7 +312,7 @@ fn what_is_quantized_is_quantized_again_only_when_told() {
         assert_eq!(dtypes(&sandbox, "r.apr"), ["q4_0", "q4_0", "f16", "f32"]);
         fs::remove_file(sandbox.path("r.apr")).expect("it is there");
     }
-    // The type that it has already is no change, so nothing would be done.
+    // The type that it has already is not a change, so nothing would be done.
     let run = sandbox.apr("quantize q.apr --type q8_0 -o same.apr");
     run.fails(4, &["quantizing to q8_0 changes no tensor", "2 of them: q8_0 already"]);
 }
@@ -459,7 +459,7 @@ fn integers_and_scales_are_valid_and_come_back() {
     for scheme in ["q8_0", "q4_1"] {
         sandbox.apr(&format!("quantize m --type {scheme} --pure -o q.apr -f")).ok();
         sandbox.apr("export q.apr -o out -f").ok();
-        // Neither shapes nor values are those of the family that the names tell of.
+        // Neither shapes nor values are those of the family that the names suggest.
         sandbox.apr("validate out").ok().says(&["skip  Names and shapes", "\nVALID"]);
         sandbox.apr("import out -o i.apr -f").ok();
         sandbox.apr("validate i.apr").ok();

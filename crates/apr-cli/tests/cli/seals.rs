@@ -149,7 +149,7 @@ fn a_licence_is_checked_against_time_seats_and_licensee() {
     sandbox.apr("license show new.apr").clean().says(&["9999-01-01", "3", "research-only"]);
     // Who the licensee is stays out of the file.
     assert!(!sandbox.read("new.apr").windows(3).any(|window| window == b"Ann"));
-    // A licence put into another model is none.
+    // A licence put into another model is not valid.
     let report: Value = sandbox.apr("license show new.apr --json").clean().json();
     assert_eq!(report["seats"], 3);
     sandbox.apr(&format!("{issue} --expires never -o x.apr")).fails(2, &["never"]);

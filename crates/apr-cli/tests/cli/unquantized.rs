@@ -1,5 +1,5 @@
-//! What a quantization leaves as it is, which options changed nothing, and what the file says of it (seed 001 §3.4, seed
-//! 004 §6.2.9).
+//! What a quantization leaves as it is, which options changed nothing, and what the file says of it
+//! (`docs/format/apr2.md`, "Metadata").
 
 use apr::DType;
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};

@@ -28,7 +28,8 @@ fn real_files_are_inspected_validated_and_upgraded() {
         assert_eq!(listed["tensors"].as_array().expect("a list").len(), tensors, "{name}");
         let checked = sandbox.apr("validate old.apr --checksum --nan-check --json").ok().json();
         assert_eq!(checked["bytes_read"].as_u64().map(|bytes| bytes > 0), Some(true), "{name}");
-        // The samples are cut to be small: that they are no whole model is told, and is no reason to refuse them.
+        // The samples are cut to be small: that they are not a whole model is reported, and is no
+        // reason to refuse them.
         let report = sandbox.apr("upgrade old.apr new.apr --json").ok().json();
         assert!(report["changes"][0].as_str().expect("a text").contains("APR2 2.0.0"), "{name}: {report}");
         sandbox.apr("validate new.apr --checksum --nan-check").ok();

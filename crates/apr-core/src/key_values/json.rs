@@ -31,7 +31,8 @@ pub(crate) fn pack(entry: &mut Map<String, Json>) -> Option<KeyValues> {
 /// The pairs of an entry.
 ///
 /// # Errors
-/// E001 for what is not of the form that [`KeyValue::to_json`] gives, an empty key, or a key that is there twice.
+/// E001 for what is not of the form that [`KeyValue::to_json`] gives, an empty key, or a key that
+/// appears twice.
 pub(crate) fn pairs_of(entry: &Json) -> Result<KeyValues> {
     let list = entry.get(FIELD).and_then(Json::as_array);
     let list = list.ok_or_else(|| Error::format("the metadata's 'gguf' has no list 'kv' of key-value pairs"))?;

@@ -38,7 +38,7 @@ const ARRAY: u32 = 9;
 /// GGUF's number of a text.
 const TEXT: u32 = 8;
 
-/// Key-value pairs in the order of their file, packed; no key is there twice.
+/// Key-value pairs in the order of their file, packed; no key appears twice.
 ///
 /// ```
 /// use apr_core::{KeyValue, KeyValues, Value};
@@ -243,7 +243,7 @@ impl KeyValuesBuilder {
     /// The pairs.
     ///
     /// # Errors
-    /// E001 for a key that is there twice, E008 for more than 4 GiB of pairs.
+    /// E001 for a key that appears twice, E008 for more than 4 GiB of pairs.
     pub fn finish(mut self) -> Result<KeyValues> {
         u32::try_from(self.bytes.len()).map_err(|_| too_large())?;
         self.bytes.shrink_to_fit();
@@ -251,7 +251,7 @@ impl KeyValuesBuilder {
         let pairs = self.sorted();
         let key = |place: usize| pairs.pair(pairs.sorted[place] as usize).key;
         match (1..pairs.len()).find(|&place| key(place - 1) == key(place)) {
-            Some(place) => Err(Error::format(format!("the key '{}' is there twice", Escaped::short(key(place))))),
+            Some(place) => Err(Error::format(format!("the key '{}' appears twice", Escaped::short(key(place))))),
             None => Ok(pairs),
         }
     }

@@ -24,7 +24,7 @@ const FIELDS: [(&str, &str); 10] = [
     ("n_mels", "num_mel_bins"),
 ];
 
-/// Sizes by the header's number, as seed 002 counts them and the published program names them.
+/// Sizes by the header's number, as `docs/format/older.md`, C, lists them.
 const SIZES: [&str; 12] = [
     "tiny",
     "tiny.en",
@@ -147,7 +147,8 @@ fn missing(name: &str) -> Error {
 mod tests {
     use super::*;
 
-    /// Dimensions of OpenAI's checkpoints: vocabulary, width, encoder layers, mels; and seed 002's number.
+    /// Dimensions of OpenAI's checkpoints: vocabulary, width, encoder layers, mels; and the
+    /// header's number.
     #[test]
     fn sizes_are_known_by_their_dimensions() {
         for (vocabulary, width, layers, mels, size) in [

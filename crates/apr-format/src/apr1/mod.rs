@@ -1,5 +1,5 @@
-//! APR1: the container of seed 002 (`spec/legacy.md`, table C), and the JSON-indexed one of the same name. All integers
-//! are little-endian.
+//! APR1: whisper-apr's container and the JSON-indexed one of the same name (`docs/format/older.md`,
+//! C). All integers are little-endian.
 //!
 //! ```text
 //! whisper-apr 0.1                                        aprender 0.18 to 0.20

@@ -1,4 +1,4 @@
-//! The layout of whisper-apr 0.1 and 0.2 (seed 002; `spec/legacy.md`, table C).
+//! The layout of whisper-apr 0.1 and 0.2 (`docs/format/older.md`, C).
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -51,7 +51,9 @@ impl Header {
         let version = fields.u16("the version")?;
         if version != VERSION {
             // There never was another: it is some other format under this magic.
-            return Err(Error::format(format!("this is no APR1 file: its version is {version}, not {VERSION}")).at(4));
+            return Err(
+                Error::format(format!("this is not an APR1 file: its version is {version}, not {VERSION}")).at(4)
+            );
         }
         let (size, quantization) = (fields.u8("the model type")?, fields.u8("the quantization")?);
         if usize::from(quantization) >= QUANTIZATIONS.len() {

@@ -1,4 +1,5 @@
-//! Files that travel with the weights: short text in the metadata, the rest in U8 tensors (seed 001 §5.3).
+//! Files that travel with the weights: short text in the metadata, the rest in U8 tensors
+//! (`docs/format/apr2.md`, "Metadata").
 
 use alloc::collections::BTreeSet;
 use alloc::format;

@@ -8,8 +8,7 @@ use apr_core::{Metadata, TensorInfo};
 
 use super::plan::WriteOptions;
 
-/// Length of the pieces that are encrypted one by one, in bytes.
-pub(super) const CHUNK: usize = 64 << 10;
+pub(super) use crate::sealed::SEALED_CHUNK as CHUNK;
 
 /// Metadata that stay readable: what readers need to place tensors, and to say what the model is.
 #[cfg(feature = "encryption")]

@@ -1,4 +1,4 @@
-//! The first 32 bytes (seed 001 §3.2, §3.3).
+//! The first 32 bytes (`docs/format/apr2.md`, "Header").
 
 use alloc::format;
 use alloc::string::String;
@@ -13,7 +13,7 @@ pub const MAGIC: [u8; 4] = *b"APR2";
 /// Major version this crate reads and writes.
 pub(super) const VERSION_MAJOR: u16 = 2;
 
-/// Feature flags (seed 001 §3.3, bit 8 of `spec/apr2.md`).
+/// Feature flags (`docs/format/apr2.md`, "Header").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(transparent)]
 pub struct Flags(pub u32);

@@ -1,4 +1,4 @@
-//! The tensor index (seed 001 §3.5): one entry a tensor, names strictly ascending.
+//! The tensor index (`docs/format/apr2.md`, "Index"): one entry a tensor, names strictly ascending.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use apr_core::{DType, Error, Escaped, Result, Shape, StoredForm, TensorInfo};
 
 use super::header::{Flags, Header};
+use crate::sealed::plain_len;
 
 /// `tensor_count` and a reserved word.
 pub(super) const INDEX_HEADER_LEN: usize = 8;
@@ -14,7 +15,7 @@ pub(super) const INDEX_HEADER_LEN: usize = 8;
 /// Bytes of an entry beside its name and dimensions: name length, dtype, n_dims, offset, size, raw size, flags.
 const ENTRY_FIXED_LEN: usize = 2 + 1 + 1 + 8 + 8 + 8 + 4;
 
-/// Per-tensor flags (`spec/apr2.md`, "Per-tensor flags").
+/// Per-tensor flags (`docs/format/apr2.md`, "Index").
 mod flag {
     pub(crate) const CODEC: u32 = 0xf;
     pub(crate) const FILTER: u32 = 0xf0;
@@ -50,7 +51,7 @@ impl IndexEntry {
     /// The stored form, where the bytes don't lie there plainly.
     pub(super) fn form(&self) -> Option<StoredForm> {
         let flags = self.flags & FORM;
-        let len = if self.flags & ENCRYPTED != 0 { opened_len(self.size)? } else { self.size };
+        let len = if self.flags & ENCRYPTED != 0 { plain_len(self.size)? } else { self.size };
         (flags != 0).then_some(StoredForm { flags, raw_len: self.raw_size, len })
     }
 
@@ -165,7 +166,7 @@ fn unknown_flags_warning(entries: &[IndexEntry]) -> Option<String> {
 fn check_order(previous: &str, name: &str) -> Result<()> {
     match previous.as_bytes().cmp(name.as_bytes()) {
         core::cmp::Ordering::Less => Ok(()),
-        core::cmp::Ordering::Equal => Err(Error::corrupt("the name stands twice in the index").for_tensor(name)),
+        core::cmp::Ordering::Equal => Err(Error::corrupt("the name appears twice in the index").for_tensor(name)),
         core::cmp::Ordering::Greater => Err(Error::corrupt(format!(
             "the index is not sorted: the name stands after '{}'",
             Escaped::short(previous)
@@ -230,7 +231,7 @@ fn check_sizes(entry: &IndexEntry, len: u64) -> Result<()> {
             _ => Err(Error::corrupt(format!("it is tied to another tensor, but the index gives it {size} bytes"))),
         };
     }
-    let opened = if flags & ENCRYPTED != 0 { opened_len(*size) } else { Some(*size) };
+    let opened = if flags & ENCRYPTED != 0 { plain_len(*size) } else { Some(*size) };
     let stored = opened.ok_or_else(|| {
         Error::corrupt(format!("the index gives it {size} bytes, which encrypted chunks don't add up to"))
     })?;
@@ -272,22 +273,6 @@ pub(super) const BLOCK_HEADER_LEN: u32 = 4;
 /// Decoded length of the blocks that a codec cuts tensors into, in bytes.
 pub(super) const fn block_len(flags: u32) -> u64 {
     if flags & flag::CODEC == 1 { 64 << 10 } else { 1 << 20 }
-}
-
-/// Length of the pieces that are encrypted one by one, in bytes, and what each grows by.
-pub(super) const SEALED_CHUNK: u64 = 64 << 10;
-pub(super) const TAG_LEN: u64 = 16;
-
-/// Bytes before encryption of so many encrypted ones; `None` where chunks don't add up to them.
-pub(super) fn opened_len(sealed: u64) -> Option<u64> {
-    let chunks = sealed.div_ceil(SEALED_CHUNK + TAG_LEN);
-    let last = sealed - chunks.saturating_sub(1) * (SEALED_CHUNK + TAG_LEN);
-    (chunks == 0 || last > TAG_LEN).then(|| sealed - chunks * TAG_LEN)
-}
-
-/// Bytes after encryption of so many plain ones; `None` past `u64`.
-pub(super) fn sealed_len(plain: u64) -> Option<u64> {
-    plain.checked_add(plain.div_ceil(SEALED_CHUNK).checked_mul(TAG_LEN)?)
 }
 
 /// Reads fields one after the other; running out is E002.

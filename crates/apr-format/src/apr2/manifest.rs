@@ -1,4 +1,5 @@
-//! The manifest of a sharded model (seed 001 §3.8, `spec/apr2.md`, "Shards"): JSON in a file with the model's name.
+//! The manifest of a sharded model (`docs/format/apr2.md`, "Shards"): JSON in a file with the
+//! model's name.
 //!
 //! ```text
 //! {"apr_version": "2.0.0", "sharded": true, "shard_count": 2,
@@ -227,7 +228,7 @@ struct TensorFile {
     shape: Vec<u64>,
 }
 
-/// Tensors with the number of their shard; a map would drop what stands there twice.
+/// Tensors with the number of their shard; a map would drop what appears twice.
 struct ShardMap(Vec<(String, u64)>);
 
 impl<'de> Deserialize<'de> for ShardMap {

@@ -1,4 +1,4 @@
-//! APR2 (seed 001 §3, `spec/apr2.md`). All integers are little-endian.
+//! APR2 (`docs/format/apr2.md`). All integers are little-endian.
 //!
 //! ```text
 //!  0  header (32)        magic, version, flags, where the sections are

@@ -11,13 +11,15 @@ use serde_json::Value;
 
 use super::encode::Encoder;
 use super::header::Header;
-use super::index::{ENCRYPTED, INDEX_HEADER_LEN, IndexEntry, TIED, check_info, sealed_len};
+use super::index::{ENCRYPTED, INDEX_HEADER_LEN, IndexEntry, TIED, check_info};
 use super::layout::{BLOCK_ALIGNMENT, FOOTER_LEN, align};
+use crate::sealed::sealed_len;
 
 /// Room left in the front, so that a loss note or a small edit patches it instead of moving the data.
 pub(super) const FRONT_SLACK: u64 = 1024;
 
-/// The front of a file with the STREAMING flag ends within so many bytes (`spec/apr2.md`, "Header flags").
+/// The front of a file with the STREAMING flag ends within so many bytes (`docs/format/apr2.md`,
+/// "Header").
 pub const STREAMING_FRONT: u32 = 8 << 20;
 
 /// How to lay the file out.

@@ -174,7 +174,7 @@ impl Apr2Reader {
         }
         metadata.into_iter().for_each(|at| hidden[at] = true);
         if self.is_locked() {
-            // Nobody can read them, and what is in the metadata is there all the same.
+            // Nobody can read them, and what is in the metadata is there anyway.
             let is_text = |at: &usize| matches!(self.companion_bytes[*at], CompanionBytes::Text(_));
             let readable: Vec<usize> = (0..self.companions.len()).filter(is_text).collect();
             self.companions = readable.iter().map(|&at| self.companions[at].clone()).collect();
@@ -269,8 +269,8 @@ impl Apr2Reader {
         self.encryption.seal.authenticate(&block, header, [metadata, index])
     }
 
-    /// All bytes of a tensor: borrowed where they lie plainly in memory, read into a vector elsewhere (seed 000,
-    /// `tensor_slice`).
+    /// All bytes of a tensor: borrowed where they lie plainly in memory, read into a vector
+    /// elsewhere.
     ///
     /// # Errors
     /// E001 when there is no such tensor, E002 when its blocks don't decode, E005 when it can't be decrypted, E007 when

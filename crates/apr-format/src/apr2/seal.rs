@@ -5,10 +5,10 @@ use alloc::format;
 use apr_core::{ByteSource, Code, Error, Result, read_vec};
 
 use super::header::{Flags, Header};
-use super::index::opened_len;
-#[cfg(feature = "encryption")]
-use super::index::{SEALED_CHUNK, TAG_LEN};
 use super::layout::{BLOCK_ALIGNMENT, Place, align};
+use crate::sealed::plain_len;
+#[cfg(feature = "encryption")]
+use crate::sealed::{SEALED_CHUNK, TAG_LEN};
 
 /// Stanzas for some ten thousand recipients; a longer block is not one.
 const MAX_ENCR_LEN: u64 = 1 << 20;
@@ -95,7 +95,7 @@ impl Seal {
         match self {
             Self::None => sealed,
             // Lengths that chunks don't add up to were refused with the index.
-            _ => opened_len(sealed).unwrap_or(0),
+            _ => plain_len(sealed).unwrap_or(0),
         }
     }
 
@@ -132,18 +132,19 @@ impl Seal {
             #[cfg(feature = "encryption")]
             Self::Open { key, salt } => {
                 let cipher = key.tensor(salt, name);
-                let whole = SEALED_CHUNK + TAG_LEN;
+                let chunk = SEALED_CHUNK as u64;
+                let whole = chunk + TAG_LEN as u64;
                 let last = place.len.div_ceil(whole).saturating_sub(1);
                 let (mut sealed, mut plain) = (alloc::vec::Vec::new(), alloc::vec::Vec::new());
                 let (mut done, mut position) = (0, offset);
                 while done < buf.len() {
-                    let number = position / SEALED_CHUNK;
+                    let number = position / chunk;
                     let start = number * whole;
                     let len = to_usize(whole.min(place.len - start));
                     sealed.resize(len, 0);
                     source.read_at(place.offset + start, &mut sealed)?;
-                    let opened = len - to_usize(TAG_LEN);
-                    let skip = to_usize(position - number * SEALED_CHUNK);
+                    let opened = len - TAG_LEN;
+                    let skip = to_usize(position - number * chunk);
                     let wanted = (opened - skip).min(buf.len() - done);
                     let target = &mut buf[done..done + wanted];
                     let at = |error: Error| error.at(place.offset + start);

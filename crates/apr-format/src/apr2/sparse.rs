@@ -1,4 +1,4 @@
-//! Sparse layouts, made dense on reading (`spec/apr2.md`, "Layout CSR" and "Layout BSR").
+//! Sparse layouts, made dense on reading (`docs/format/codecs.md`, "Layouts").
 
 use apr_core::{Error, Result, StoredForm, TensorInfo};
 use apr_tensor::sparse::{Matrix, SparseReader};

@@ -272,7 +272,7 @@ impl ScratchPool {
         allow(clippy::unused_self, clippy::needless_pass_by_value, reason = "kept only where threads may share")
     )]
     fn put_back(&self, scratch: Scratch) {
-        /// More sets than threads are no use.
+        /// More sets than threads are of no use.
         #[cfg(all(feature = "std", feature = "compression"))]
         const MOST: usize = 16;
         #[cfg(all(feature = "std", feature = "compression"))]

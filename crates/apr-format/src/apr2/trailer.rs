@@ -1,4 +1,5 @@
-//! What follows the tensors: blocks, then the footer (`spec/apr2.md`, "Trailer blocks"; seed 001 §3.7).
+//! What follows the tensors: blocks, then the footer (`docs/format/apr2.md`, "Trailer" and
+//! "Footer").
 
 use alloc::format;
 use alloc::string::String;
@@ -73,8 +74,8 @@ pub(super) struct Trailer {
 /// Walks the blocks from `start` (T) to the footer.
 ///
 /// # Errors
-/// E002 when the walk does not end at a footer, a block is there twice or does not fit, or a flag and its block disagree;
-/// E003 for a version or digest algorithm that this crate does not read.
+/// E002 when the walk does not end at a footer, a block appears twice or does not fit, or a flag
+/// and its block disagree; E003 for a version or digest algorithm that this crate does not read.
 pub(super) fn read_trailer(source: &dyn ByteSource, header: &Header, start: u64, tensors: usize) -> Result<Trailer> {
     let mut position = start;
     let mut seen: Vec<[u8; 4]> = Vec::new();
@@ -90,7 +91,7 @@ pub(super) fn read_trailer(source: &dyn ByteSource, header: &Header, start: u64,
         let end = end.ok_or_else(|| truncated("a trailer block ends past the file").at(position))?;
         if seen.contains(&block.kind) {
             let kind = block.kind.escape_ascii();
-            return Err(Error::corrupt(format!("the trailer block '{kind}' is there twice")).at(position));
+            return Err(Error::corrupt(format!("the trailer block '{kind}' appears twice")).at(position));
         }
         if seen.len() == MAX_BLOCKS {
             return Err(Error::corrupt(format!("more than {MAX_BLOCKS} trailer blocks")).at(position));

@@ -1,10 +1,10 @@
-//! Why a typed model does not load (seed 004 §5.1).
+//! Why a typed model does not load (`docs/format/older.md`, B).
 
 use core::fmt;
 
 use apr_core::{Code, Error};
 
-/// The signals of seed 004 §5.1.
+/// Why a model is refused (`docs/format/older.md`, B).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Signal {

@@ -66,7 +66,8 @@ impl Container {
     /// Reads the metadata.
     ///
     /// # Errors
-    /// E001 when they are no MessagePack map, E004 when that is because the file was damaged, E008 beyond `limits`.
+    /// E001 when they are not a MessagePack map, E004 when that is because the file was damaged,
+    /// E008 beyond `limits`.
     pub(super) fn read_metadata(&self, source: &dyn ByteSource, limits: &Limits) -> Result<DecodedMetadata> {
         let len = self.header.metadata_size.into();
         limits.check_metadata(len).map_err(|error| error.at(8))?;

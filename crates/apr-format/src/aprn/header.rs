@@ -1,4 +1,4 @@
-//! The first 32 bytes (seed 004 §3).
+//! The first 32 bytes (`docs/format/older.md`, B).
 
 use alloc::format;
 use alloc::string::String;
@@ -14,7 +14,7 @@ pub const MAGIC: [u8; 4] = *b"APRN";
 /// The only major version there is; a minor one may add to it.
 const VERSION_MAJOR: u8 = 1;
 
-/// How the payload is packed (seed 004 §6.1).
+/// How the payload is packed (`docs/format/older.md`, B).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Compression {
     /// As it is.
@@ -60,7 +60,7 @@ impl Compression {
     }
 }
 
-/// Feature bits (seed 004 §3.2; bit 6 from `spec/legacy.md`).
+/// Feature bits (`docs/format/older.md`, B).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Flags(pub u8);
 

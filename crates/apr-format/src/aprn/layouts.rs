@@ -1,4 +1,5 @@
-//! Payloads whose type is known without a Rust type (`spec/legacy.md` table B): their arrays are tensors.
+//! Payloads whose type is known without a Rust type (`docs/format/older.md`, B): their arrays are
+//! tensors.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -66,7 +67,7 @@ pub(super) fn is_known(kind: Option<ModelType>) -> bool {
 pub(super) struct Fields {
     /// Tensors, and where in the payload their bytes are.
     pub(super) tensors: Vec<(TensorInfo, Range<usize>)>,
-    /// Values that are no tensors.
+    /// Values that are not tensors.
     pub(super) values: Map<String, Value>,
 }
 

@@ -1,7 +1,7 @@
-//! MessagePack metadata and the model card (seed 004 §4, §9.1).
+//! MessagePack metadata and the model card (`docs/format/older.md`, B).
 //!
 //! The keys, their order and which are required are those of published programs, so that these read what we write; the
-//! card holds the fields of seed 004 §4.1, and any other key that a file has.
+//! card holds the fields of `docs/format/older.md`, B, and any other key that a file has.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -56,7 +56,7 @@ pub struct ModelMetadata {
     pub model_card: Option<ModelCard>,
 }
 
-/// A model card (seed 004 §4.1).
+/// A model card.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ModelCard {
@@ -107,7 +107,7 @@ pub struct ModelCard {
     pub extra: BTreeMap<String, Value>,
 }
 
-/// A commercial licence (seed 004 §9.1). Published programs keep it in the metadata; there is no block of its own.
+/// A commercial licence. Published programs keep it in the metadata; there is no block of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct License {
@@ -173,7 +173,7 @@ impl DecodedMetadata {
     /// Reads MessagePack. A part that is not as it should be is left out of the fields, with a warning.
     ///
     /// # Errors
-    /// E001 when the bytes are no MessagePack map.
+    /// E001 when the bytes are not a MessagePack map.
     pub(super) fn decode(bytes: Vec<u8>) -> Result<Self> {
         let json = decode_map(&bytes)?;
         let mut known = json.clone();
@@ -213,7 +213,8 @@ fn encode_map(value: &impl Serialize) -> Result<Vec<u8>> {
 /// A MessagePack map as JSON.
 ///
 /// # Errors
-/// E001 for anything else, for bytes after it, and for what JSON has no place for: keys that are no text, binary data.
+/// E001 for anything else, for bytes after it, and for what JSON has no place for: keys that are
+/// not text, binary data.
 pub(super) fn decode_map(bytes: &[u8]) -> Result<Map<String, Value>> {
     let mut deserializer = rmp_serde::Deserializer::new(bytes);
     deserializer.set_max_depth(MAX_DEPTH);

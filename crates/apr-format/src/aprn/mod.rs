@@ -1,4 +1,5 @@
-//! APRN: one model of a known type in one file (seed 004 §2-6, `spec/legacy.md` table B). All integers are little-endian.
+//! APRN: one model of a known type in one file (`docs/format/older.md`, B). All integers are
+//! little-endian.
 //!
 //! ```text
 //!  0  header (32)     magic, version, model type, sizes, compression, flags, quality score

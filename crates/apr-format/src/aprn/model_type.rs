@@ -1,4 +1,4 @@
-//! The catalogue of models (seed 004 §3.1, `spec/legacy.md` table B).
+//! The catalogue of models (`docs/format/older.md`, B).
 
 use core::fmt;
 
@@ -67,7 +67,7 @@ model_types! {
     NeuralCustom = 0x0021, "neural_custom";
     /// Content-based filtering.
     ContentRecommender = 0x0030, "content_recommender";
-    /// Mixture of experts; in published programs, not in seed 004.
+    /// Mixture of experts.
     MixtureOfExperts = 0x0040, "mixture_of_experts";
     /// Anything else.
     Custom = 0x00FF, "custom";

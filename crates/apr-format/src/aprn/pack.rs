@@ -1,4 +1,4 @@
-//! Packing and unpacking the payload (seed 004 §6.1).
+//! Packing and unpacking the payload (`docs/format/older.md`, B).
 
 use alloc::borrow::Cow;
 use alloc::format;

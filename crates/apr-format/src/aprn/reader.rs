@@ -87,7 +87,7 @@ impl AprnReader {
         Ok(reader)
     }
 
-    /// Lists the tensors, and returns the payload's values that are none.
+    /// Lists the tensors, and returns the payload's other values.
     fn find_tensors(&mut self) -> Result<Option<Map<String, Value>>> {
         if let Some(fields) = self.take_apart()? {
             for (info, range) in fields.tensors {
@@ -124,7 +124,7 @@ impl AprnReader {
             return Ok(None);
         };
         if let Err(error) = self.check_crc() {
-            // A damaged payload is not parsed (seed 004 §5.1); whoever reads it is told.
+            // A damaged payload is not parsed; whoever reads it gets the error.
             return if error.code() == apr_core::Code::Checksum { Ok(None) } else { Err(error) };
         }
         let fields = match self.is_plain() {

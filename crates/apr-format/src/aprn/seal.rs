@@ -1,4 +1,4 @@
-//! Encryption of the payload (seed 004 §5.2, §5.3; `spec/legacy.md` table B) and the signature over the file (§5.4).
+//! Encryption of the payload and the signature over the file (`docs/format/older.md`, B).
 //!
 //! Both layouts of encryption look alike; only who opens a file knows which one it is.
 
@@ -48,7 +48,7 @@ mod encryption {
     const INFO: &[u8] = b"apr-v1-encrypt";
     /// Bytes of the recipient's public key that stand in the file.
     const HINT_LEN: usize = 8;
-    /// Those of seed 004 §5.2, whatever the file: it can't ask for more.
+    /// The same for every file, so that none can ask for more.
     const COSTS: Argon2Costs = Argon2Costs { m: 19_456, t: 2, p: 1 };
 
     /// The stored form of a payload: what leads to the key, then nonce, ciphertext and tag.
@@ -106,7 +106,7 @@ mod encryption {
 
     fn open(key: &[u8; 32], sealed: &[u8]) -> Result<Vec<u8>> {
         let (nonce, sealed) = sealed.split_first_chunk().ok_or_else(too_short)?;
-        if sealed.len() < aead::TAG_LEN {
+        if sealed.len() < crate::sealed::TAG_LEN {
             return Err(too_short());
         }
         aead_open(key, nonce, &[], sealed)
@@ -145,7 +145,7 @@ pub(super) fn sign(content: &[u8], key: &Secret) -> Result<Vec<u8>> {
 /// Checks a signature by `key`.
 ///
 /// # Errors
-/// E006 when it is none, E003 in a build without signatures.
+/// E006 when it is not one, E003 in a build without signatures.
 #[cfg(feature = "signing")]
 pub(super) fn verify(content: &[u8], signature: &[u8; SIGNATURE_LEN], key: &[u8; 32]) -> Result<()> {
     if verify_ed25519(key, content, signature) {

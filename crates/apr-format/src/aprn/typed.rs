@@ -205,7 +205,7 @@ fn quality_score(options: &SaveOptions) -> Result<u8> {
 /// ```
 ///
 /// # Errors
-/// The signals of seed 004 §5.1; see [`Signal`](super::Signal).
+/// An error with one of the signals of [`Signal`](super::Signal).
 pub fn load_from_bytes<M: DeserializeOwned>(file: &[u8], expected: ModelType) -> Result<M, Andon> {
     load_from_bytes_with(file, expected, &LoadOptions::default())
 }
@@ -213,7 +213,7 @@ pub fn load_from_bytes<M: DeserializeOwned>(file: &[u8], expected: ModelType) ->
 /// Loads a model that is encrypted, or must be signed.
 ///
 /// # Errors
-/// The signals of seed 004 §5.1; see [`Signal`](super::Signal).
+/// An error with one of the signals of [`Signal`](super::Signal).
 pub fn load_from_bytes_with<M: DeserializeOwned>(
     file: &[u8],
     expected: ModelType,

@@ -119,7 +119,7 @@ impl Origin {
     fn metadata_bytes(&self) -> Result<Vec<u8>> {
         if let Some(msgpack) = &self.msgpack {
             return base16ct::lower::decode_vec(msgpack)
-                .map_err(|_| Error::format("the metadata's MessagePack is no row of hex digits"));
+                .map_err(|_| Error::format("the metadata's MessagePack is not a row of hex digits"));
         }
         ModelMetadata::deserialize(&self.metadata)
             .map_err(|error| Error::format(format!("the metadata of the APRN file are damaged: {error}")))?

@@ -13,7 +13,7 @@ use super::planes::MAX_PLANES;
 use super::{Codec, Coding, Element, Filter, entropy, kernel};
 
 /// Bytes that are put together and compared at a time: whole elements of every width.
-const STEP: usize = 16 << 10;
+const COMPARED_LEN: usize = 16 << 10;
 
 /// Top bit of a length: what follows is stored as it is.
 const RAW: u32 = 1 << 31;
@@ -236,7 +236,8 @@ impl BlockDecoder {
     ///
     /// # Errors
     ///
-    /// E002 if the body is not what an encoder makes of that many bytes; what `out` then holds is of no use.
+    /// E002 if the body is not what an encoder makes of that many bytes; what `out` then holds has
+    /// no meaning.
     pub fn decode(&mut self, body: &[u8], raw: bool, out: &mut [u8]) -> Result<()> {
         if out.len() > self.coding.block_len() {
             return Err(Error::corrupt("a block is longer than its codec's"));
@@ -261,11 +262,11 @@ impl BlockDecoder {
         let (whole, rest) = block.split_at(block.len() / width * width);
         let Ok((planes, after)) = self.planes(body, whole.len()) else { return false };
         // Put together and compared a step at a time, which stays in the first-level cache.
-        decoded.resize(STEP, 0);
-        let mut steps = whole.chunks(STEP).enumerate();
+        decoded.resize(COMPARED_LEN, 0);
+        let mut steps = whole.chunks(COMPARED_LEN).enumerate();
         after == rest
             && steps.all(|(i, step)| {
-                let elements = i * STEP / width..(i * STEP + step.len()) / width;
+                let elements = i * COMPARED_LEN / width..(i * COMPARED_LEN + step.len()) / width;
                 let part = planes.map(|plane| plane.get(elements.clone()).unwrap_or_default());
                 let decoded = &mut decoded[..step.len()];
                 kernel::merge(element, &part, decoded);

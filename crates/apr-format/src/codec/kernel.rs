@@ -1,7 +1,8 @@
 //! The loops of the codec that every byte goes through.
 //!
-//! Each is written once, as a plain function that is always inlined, and compiled again for the instruction sets that
-//! `multiversion` is told of below. They work on integers alone, so all versions return the same bytes.
+//! Each is written once, as a plain function that is always inlined, and compiled again for the
+//! instruction sets that `multiversion` is described below. They work on integers alone, so all
+//! versions return the same bytes.
 #![allow(unsafe_code, reason = "multiversion calls the version for a processor's features after detecting them")]
 
 use super::entropy::{self, Stream, Table};

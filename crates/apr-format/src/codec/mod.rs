@@ -1,4 +1,5 @@
-//! Lossless compression of tensors, block by block (`spec/apr2.md`, "Per-tensor flags"). All integers are little-endian.
+//! Lossless compression of tensors, block by block (`docs/format/codecs.md`). All integers are
+//! little-endian.
 //!
 //! ```text
 //!  tensor   block, block, ...        every one decodes to block_len bytes, the last to what is left

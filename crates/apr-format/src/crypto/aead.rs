@@ -6,13 +6,12 @@ use alloc::vec::Vec;
 use apr_core::{Code, Error, Result};
 use zeroize::Zeroize;
 
+use crate::sealed::TAG_LEN;
+
 /// Length of a nonce in bytes.
 pub const NONCE_LEN: usize = 12;
 
-/// Length of a tag in bytes.
-pub const TAG_LEN: usize = 16;
-
-/// E005. What was tried and how it failed is nobody's business.
+/// E005. The message does not say what was tried and how it failed.
 pub(super) fn decryption_failed() -> Error {
     Error::new(Code::Decrypt, "decryption failed: the key or password is wrong, or the bytes were changed")
 }

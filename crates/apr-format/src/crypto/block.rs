@@ -29,7 +29,7 @@ pub(super) fn encode_block(kind: [u8; 4], body: &[u8]) -> Vec<u8> {
 /// Length of the body that a head announces, in bytes.
 ///
 /// # Errors
-/// E002 when this is no `kind` block, E003 for another version of it.
+/// E002 when this is not a `kind` block, E003 for another version of it.
 pub(super) fn decode_head(kind: [u8; 4], head: &[u8; HEAD_LEN]) -> Result<u64> {
     let [k0, k1, k2, k3, v0, v1, v2, v3, len @ ..] = *head;
     let name = kind.escape_ascii();

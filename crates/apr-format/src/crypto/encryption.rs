@@ -15,11 +15,13 @@ use super::kdf::{Argon2Costs, hkdf_key};
 use super::keys::DecryptionKey;
 use super::random::Random;
 use super::stanza::{self, Stanza};
-use super::tensor::{CHUNK, TensorCipher};
+use super::tensor::TensorCipher;
+use crate::sealed::SEALED_CHUNK;
 
 const ENCR: [u8; 4] = *b"ENCR";
-const CHUNK_FIELD: u32 = 65_536;
-const _: () = assert!(CHUNK_FIELD as usize == CHUNK, "the block says how tensors are cut");
+/// The block says how tensors are cut.
+#[expect(clippy::cast_possible_truncation, reason = "64 KiB")]
+const CHUNK_FIELD: u32 = SEALED_CHUNK as u32;
 /// Body beside the stanzas: count, chunk, salt, HMAC.
 const FIXED_LEN: usize = 4 + 4 + 16 + 32;
 /// As many recipients as a company has; trying a key on all of them takes a fraction of a second.
@@ -214,7 +216,8 @@ impl EncrBlock {
     /// Length of the block that starts with `head`, padding included, in bytes: what [`decode`](Self::decode) wants.
     ///
     /// # Errors
-    /// E002 when it is no ENCR block, E003 for another version, E008 when it is longer than any this crate writes.
+    /// E002 when it is not an ENCR block, E003 for another version, E008 when it is longer than any
+    /// this crate writes.
     pub fn stored_len(head: &[u8; HEAD_LEN]) -> Result<u64> {
         let len = decode_head(ENCR, head)?;
         let most = (FIXED_LEN + MAX_STANZAS * stanza::RECIPIENT_LEN) as u64;

@@ -30,7 +30,8 @@ pub struct Argon2Costs {
 }
 
 impl Default for Argon2Costs {
-    /// 19,456 KiB, two passes, one lane (seed 004 §5.2).
+    /// 19,456 KiB, two passes, one lane: the least that OWASP's Password Storage Cheat Sheet
+    /// recommends.
     fn default() -> Self {
         Self { m: 19_456, t: 2, p: 1 }
     }

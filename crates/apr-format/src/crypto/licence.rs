@@ -1,4 +1,4 @@
-//! The LICN block: who may use a file, and until when (seed 004 §9.1).
+//! The LICN block: who may use a file, and until when (`docs/format/sealing.md`, "Licences").
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -55,7 +55,7 @@ struct Body {
 /// What a use of the file would break.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Violation {
+pub enum LicenceViolation {
     /// The licence has ended.
     Expired {
         /// When.
@@ -74,7 +74,7 @@ pub enum Violation {
     },
 }
 
-impl fmt::Display for Violation {
+impl fmt::Display for LicenceViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Expired { at } => write!(f, "the licence expired at {at}"),
@@ -87,7 +87,8 @@ impl fmt::Display for Violation {
 
 /// SHA-256 of the lower-case UUID, a zero byte and the licensee's name in UTF-8, as 64 hex digits.
 ///
-/// The UUID keeps names from being looked up in one table for all licences; a name that can be guessed is no secret.
+/// The UUID keeps names from being looked up in one table for all licences; a name that can be
+/// guessed is not a secret.
 ///
 /// ```
 /// // printf '00000000-0000-4000-8000-000000000000\0Example Ltd' | sha256sum
@@ -104,9 +105,9 @@ pub fn hash_licensee(uuid: &str, licensee: &str) -> String {
 /// A moment in RFC 3339, such as `2027-01-01T00:00:00Z`.
 ///
 /// # Errors
-/// E001 for anything else; a time without an offset is no moment.
+/// E001 for anything else; a time without an offset is not a moment.
 pub fn parse_time(text: &str) -> Result<Timestamp> {
-    text.parse().map_err(|_| Error::format(format!("'{}' is no time of RFC 3339", Escaped::short(text))))
+    text.parse().map_err(|_| Error::format(format!("'{}' is not an RFC 3339 time", Escaped::short(text))))
 }
 
 impl Licence {
@@ -114,14 +115,14 @@ impl Licence {
     ///
     /// A number of seats that nobody counted is taken as fine.
     #[must_use]
-    pub fn check(&self, now: Timestamp, licensee: Option<&str>, seats_used: Option<u64>) -> Vec<Violation> {
-        let expired = self.expires.filter(|&at| at <= now).map(|at| Violation::Expired { at });
+    pub fn check(&self, now: Timestamp, licensee: Option<&str>, seats_used: Option<u64>) -> Vec<LicenceViolation> {
+        let expired = self.expires.filter(|&at| at <= now).map(|at| LicenceViolation::Expired { at });
         let wrong_licensee = self.licensee_hash.as_deref().and_then(|hash| match licensee {
-            None => Some(Violation::LicenseeUnknown),
-            Some(name) => (hash_licensee(&self.uuid, name) != hash).then_some(Violation::NotTheLicensee),
+            None => Some(LicenceViolation::LicenseeUnknown),
+            Some(name) => (hash_licensee(&self.uuid, name) != hash).then_some(LicenceViolation::NotTheLicensee),
         });
         let seats = match (seats_used, self.seats) {
-            (Some(used), Some(allowed)) if used > allowed => Some(Violation::SeatsExceeded { used, allowed }),
+            (Some(used), Some(allowed)) if used > allowed => Some(LicenceViolation::SeatsExceeded { used, allowed }),
             _ => None,
         };
         expired.into_iter().chain(wrong_licensee).chain(seats).collect()
@@ -151,7 +152,7 @@ impl Licence {
         let mut groups = self.uuid.split('-');
         let grouped = [8, 4, 4, 4, 12].iter().all(|&len| groups.next().is_some_and(|g| g.len() == len && is_hex(g)));
         if !grouped || groups.next().is_some() {
-            return Err(Error::corrupt(format!("'{}' is no UUID in lower case", Escaped::short(&self.uuid))));
+            return Err(Error::corrupt(format!("'{}' is not a UUID in lower case", Escaped::short(&self.uuid))));
         }
         if self.licensee_hash.as_ref().is_some_and(|hash| hash.len() != 64 || !is_hex(hash)) {
             return Err(Error::corrupt("the licensee's hash is not 64 hex digits in lower case"));
@@ -163,7 +164,7 @@ impl Licence {
 /// The LICN block: a licence, and the signature that binds it to one file.
 ///
 /// ```
-/// use apr_format::crypto::{Licence, LicenceBlock, PublicKey, SigningKey, Violation, hash_licensee, parse_time};
+/// use apr_format::crypto::{Licence, LicenceBlock, PublicKey, SigningKey, LicenceViolation, hash_licensee, parse_time};
 ///
 /// let uuid = "00000000-0000-4000-8000-000000000000".to_owned();
 /// let licensee_hash = Some(hash_licensee(&uuid, "Example Ltd"));
@@ -175,7 +176,7 @@ impl Licence {
 /// let block = LicenceBlock::decode(&block.encode())?;
 /// block.verify(&digest, &[PublicKey::Verifying(vendor.public_bytes())])?;
 /// let wrong = block.licence().check(parse_time("2026-06-01T12:00:00Z")?, Some("Example Ltd"), Some(6));
-/// assert_eq!(wrong, [Violation::SeatsExceeded { used: 6, allowed: 5 }]);
+/// assert_eq!(wrong, [LicenceViolation::SeatsExceeded { used: 6, allowed: 5 }]);
 /// # Ok::<(), apr_core::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -229,7 +230,8 @@ impl LicenceBlock {
     /// Reads a whole block, padding included.
     ///
     /// # Errors
-    /// E002 when it is cut off or its JSON is no licence, E003 for another version, E008 for more than 1 MiB of JSON.
+    /// E002 when it is cut off or its JSON is not a licence, E003 for another version, E008 for
+    /// more than 1 MiB of JSON.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let body = decode_block(LICN, bytes)?;
         let (json, signature) =

@@ -1,4 +1,4 @@
-//! Encryption, signatures and licences (`spec/apr2.md`, "Encryption" and "Trailer blocks"). All integers are
+//! Encryption, signatures and licences (`docs/format/sealing.md`). All integers are
 //! little-endian; `+` joins bytes; `"..."` is ASCII without a terminator unless `\0` is written.
 //!
 //! # Keys and what they open
@@ -88,7 +88,9 @@ mod stanza;
 mod tensor;
 
 #[cfg(feature = "encryption")]
-pub use aead::{NONCE_LEN, TAG_LEN, aead_open, aead_seal};
+pub use crate::sealed::{SEALED_CHUNK, TAG_LEN, plain_len, sealed_len};
+#[cfg(feature = "encryption")]
+pub use aead::{NONCE_LEN, aead_open, aead_seal};
 #[cfg(feature = "encryption")]
 pub use encryption::{EncrBlock, FileKey, Lock, Unlock, mac_header};
 #[cfg(feature = "signing")]
@@ -101,11 +103,11 @@ pub use keys::DecryptionKey;
 pub use keys::SigningKey;
 pub use keys::{KeyKind, PrivateKey, PublicKey};
 #[cfg(feature = "signing")]
-pub use licence::{Licence, LicenceBlock, Violation, hash_licensee, parse_time};
+pub use licence::{Licence, LicenceBlock, LicenceViolation, hash_licensee, parse_time};
 pub use random::Random;
 #[cfg(feature = "signing")]
 pub use signature::{SignBlock, Signature, Signer, Verification, sign_digest, sign_message, verify_ed25519};
 #[cfg(feature = "encryption")]
 pub use stanza::{Stanza, Wrapped};
 #[cfg(feature = "encryption")]
-pub use tensor::{CHUNK, TensorCipher, plain_len, sealed_len};
+pub use tensor::TensorCipher;

@@ -6,37 +6,8 @@ use core::fmt;
 use aes_gcm::Aes256Gcm;
 use apr_core::Result;
 
-use super::aead::{self, NONCE_LEN, TAG_LEN, decryption_failed};
-
-/// Plain bytes of a chunk; the last of a tensor may have fewer.
-pub const CHUNK: usize = 1 << 16;
-
-const SEALED_CHUNK: u64 = (CHUNK + TAG_LEN) as u64;
-
-/// Bytes stored for `plain_len` bytes: 16 more for each chunk. None past 2^64.
-///
-/// ```
-/// use apr_format::crypto::{plain_len, sealed_len};
-///
-/// assert_eq!(sealed_len(0), Some(0));
-/// assert_eq!(sealed_len(65_537), Some(65_537 + 32));
-/// assert_eq!(plain_len(65_537 + 32), Some(65_537));
-/// ```
-#[must_use]
-pub const fn sealed_len(plain_len: u64) -> Option<u64> {
-    plain_len.checked_add(plain_len.div_ceil(CHUNK as u64) * TAG_LEN as u64)
-}
-
-/// The inverse of [`sealed_len`]; none when no tensor has this stored length.
-#[must_use]
-pub const fn plain_len(sealed_len: u64) -> Option<u64> {
-    let (chunks, last) = (sealed_len / SEALED_CHUNK, sealed_len % SEALED_CHUNK);
-    match last {
-        0 => Some(chunks * CHUNK as u64),
-        _ if last > TAG_LEN as u64 => Some(chunks * CHUNK as u64 + last - TAG_LEN as u64),
-        _ => None,
-    }
-}
+use super::aead::{self, NONCE_LEN, decryption_failed};
+use crate::sealed::{SEALED_CHUNK, TAG_LEN, plain_len};
 
 /// Enciphers and deciphers the chunks of one tensor of one file.
 pub struct TensorCipher(Aes256Gcm);
@@ -54,8 +25,8 @@ impl TensorCipher {
 
     /// Appends chunk `number` to `out`, 16 bytes longer than `plain`.
     ///
-    /// The caller seals each number once: all chunks of [`CHUNK`] bytes, but for the one marked `last`, which has 1 to
-    /// [`CHUNK`].
+    /// The caller seals each number once: all chunks of [`SEALED_CHUNK`] bytes, except for the one
+    /// marked `last`, which has 1 to [`SEALED_CHUNK`].
     pub fn seal(&self, number: u64, last: bool, plain: &[u8], out: &mut Vec<u8>) {
         aead::seal(&self.0, &nonce(number, last), &[], plain, out);
     }
@@ -70,9 +41,9 @@ impl TensorCipher {
 
     /// A whole tensor's stored bytes, appended to `out`.
     pub fn seal_all(&self, plain: &[u8], out: &mut Vec<u8>) {
-        let chunks = plain.len().div_ceil(CHUNK);
+        let chunks = plain.len().div_ceil(SEALED_CHUNK);
         out.reserve(plain.len() + chunks * TAG_LEN);
-        for (number, chunk) in plain.chunks(CHUNK).enumerate() {
+        for (number, chunk) in plain.chunks(SEALED_CHUNK).enumerate() {
             self.seal(number as u64, number + 1 == chunks, chunk, out);
         }
     }
@@ -86,8 +57,8 @@ impl TensorCipher {
         if plain_len(sealed.len() as u64) != Some(out.len() as u64) {
             return Err(decryption_failed());
         }
-        let chunks = out.len().div_ceil(CHUNK);
-        let pairs = sealed.chunks(CHUNK + TAG_LEN).zip(out.chunks_mut(CHUNK));
+        let chunks = out.len().div_ceil(SEALED_CHUNK);
+        let pairs = sealed.chunks(SEALED_CHUNK + TAG_LEN).zip(out.chunks_mut(SEALED_CHUNK));
         for (index, (sealed, out)) in pairs.enumerate() {
             let number = first.checked_add(index as u64).ok_or_else(decryption_failed)?;
             self.open(number, to_end && index + 1 == chunks, sealed, out)?;

@@ -1,4 +1,5 @@
-//! The dialect of aprender 0.20 and of aprender and apr-cli 0.25 to 0.72 (`spec/legacy.md`, table A).
+//! The dialect of aprender 0.20 and of aprender and apr-cli 0.25 to 0.72 (`docs/format/older.md`,
+//! A).
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -208,7 +209,7 @@ fn read_index(bytes: &[u8], header: &Header) -> Result<Index> {
     let decoded = decoded.count();
     if decoded > 0 {
         let message = format!(
-            "{decoded} quantized tensors have rows that are no whole blocks; they are read as f32, with the same values"
+            "{decoded} quantized tensors have rows that are not whole blocks; they are read as f32, with the same values"
         );
         index.warnings.push(message);
     }

@@ -1,4 +1,5 @@
-//! APR v2 as other programs wrote it (`spec/legacy.md`, tables A and D). All integers are little-endian.
+//! APR v2 as other programs wrote it (`docs/format/older.md`, A and D). All integers are
+//! little-endian.
 //!
 //! ```text
 //! aprender 0.20, aprender and apr-cli 0.25 to 0.72      whisper-apr 0.3
@@ -48,7 +49,7 @@ pub use format::FORMAT;
 
 use crate::older::Parts;
 
-/// First bytes of the dialects, but for that of aprender 0.20, which has those of APR2.
+/// First bytes of the dialects, except for that of aprender 0.20, which has those of APR2.
 const MAGIC: [u8; 4] = *b"APR\0";
 /// First bytes of the files of aprender 0.20.
 const MAGIC_0_20: [u8; 4] = *b"APR2";

@@ -1,4 +1,4 @@
-//! The dialect of whisper-apr 0.3 (`spec/legacy.md`, table D).
+//! The dialect of whisper-apr 0.3 (`docs/format/older.md`, D).
 
 use alloc::format;
 use alloc::string::String;

@@ -25,7 +25,7 @@ pub(crate) struct Entry {
     pub(crate) encoding: Encoding,
 }
 
-/// Bytes after the front that are no tensor's.
+/// Bytes after the front that belong to no tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Section {
     pub(crate) offset: u64,
@@ -40,7 +40,7 @@ pub(crate) struct Parts {
     pub(crate) tensors: Vec<Entry>,
     pub(crate) header: Value,
     pub(crate) warnings: Vec<String>,
-    /// The front, and what else is no tensor.
+    /// The front, and what else is not a tensor.
     pub(crate) sections: Vec<Section>,
     /// Bytes of tensors that the file has as text.
     pub(crate) made: Vec<Vec<u8>>,
@@ -80,7 +80,7 @@ impl Parts {
         }
         if len > padded + CRC_LEN {
             let unknown = len - padded - CRC_LEN;
-            self.warnings.push(format!("{unknown} bytes after the last tensor are of no known use"));
+            self.warnings.push(format!("{unknown} bytes after the last tensor have no known use"));
         }
         Ok(Some(len - CRC_LEN))
     }

@@ -147,7 +147,7 @@ fn oddities_warn_and_the_file_opens() {
         let reader = open(builder.build());
         assert_eq!(reader.warnings().len(), 1, "{:?}", reader.warnings());
         assert!(reader.warnings()[0].contains(message), "{:?}", reader.warnings());
-        apr_testkit::read_everything(&reader).expect("readable all the same");
+        apr_testkit::read_everything(&reader).expect("readable anyway");
     }
     let neither = open(Apr2Builder { flags: 0, ..sound() }.build());
     assert_eq!(neither.header().flags.alignment(), 64);

@@ -178,7 +178,7 @@ fn unaligned_tensors_and_unknown_flags_warn() {
         let reader = open(builder.build());
         assert_eq!(reader.warnings().len(), 1, "{:?}", reader.warnings());
         assert!(reader.warnings()[0].contains(message), "{:?}", reader.warnings());
-        read_everything(&reader).expect("readable all the same");
+        read_everything(&reader).expect("readable anyway");
     }
     // Tensors one after the other without any padding, and a data section that starts anywhere.
     let mut packed = sound();

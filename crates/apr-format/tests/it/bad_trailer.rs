@@ -75,7 +75,7 @@ fn digest_blocks_that_do_not_fit_are_refused() {
     let twice = sound().block(Apr2Block::new(*b"DGST", &right));
     let error = refused(twice.build());
     assert_eq!(error.code().id(), "E002");
-    assert!(error.message().contains("'DGST' is there twice"), "{error}");
+    assert!(error.message().contains("'DGST' appears twice"), "{error}");
 }
 
 #[test]

@@ -72,7 +72,7 @@ fn edit(folder: &FolderInMemory, change: impl FnOnce(&mut Value)) -> FolderInMem
     folder
 }
 
-/// As a manifest that says only what seed 001 §3.8 asks for.
+/// As a manifest that says only what is required (`docs/format/apr2.md`, "Shards").
 fn plain(folder: &FolderInMemory) -> FolderInMemory {
     edit(folder, |manifest| {
         let object = manifest.as_object_mut().expect("an object");
@@ -234,7 +234,7 @@ fn hostile_manifests_are_refused() {
         let text = String::from_utf8(folder.0["model.apr"].clone()).expect("JSON");
         assert!(text.contains(old));
         folder.0.insert("model.apr".into(), text.replace(old, new).into_bytes());
-        let error = open(&folder).map(drop).expect_err("a key that is there twice");
+        let error = open(&folder).map(drop).expect_err("a key that appears twice");
         assert_eq!(error.code(), Code::Format, "{error}");
     }
     let limits = {

@@ -14,7 +14,7 @@ pub(super) fn read(source: &dyn ByteSource, limits: &Limits, arch: Option<&str>)
     let wanted = |layout: &&Layout| arch.map_or(layout.detected, |name| layout.answers_to(name));
     let layouts: Vec<&'static Layout> = LAYOUTS.iter().filter(wanted).collect();
     if let (Some(name), []) = (arch, &*layouts) {
-        return Err(Error::format(format!("'{name}' is no architecture known for GGML files; {}", advice())));
+        return Err(Error::format(format!("'{name}' is not an architecture known for GGML files; {}", advice())));
     }
     // A family that is named is believed, but which of its layouts it is must still be found.
     let (named, plausible) = (arch.is_none(), layouts.len() > 1);
@@ -28,7 +28,7 @@ pub(super) fn read(source: &dyn ByteSource, limits: &Limits, arch: Option<&str>)
             }
         }
     }
-    // Without tokens it is all the same whether they have scores.
+    // Without tokens it does not matter whether they have scores.
     found.dedup_by(|one, other| std::ptr::eq(one.layout, other.layout) && one.vocabulary.len() == 0);
     match found.len() {
         0 => Err(explain(failures, container, arch)),

@@ -55,7 +55,7 @@ impl Encoding {
             | (10..=14, Pairs { .. } | Halves | Current)
             | (2 | 3 | 8, Current)
             | (6 | 7, Halves | Current) => {
-                return known.map(Self::Plain).ok_or_else(|| Error::format(format!("{number} is no tensor type")));
+                return known.map(Self::Plain).ok_or_else(|| Error::format(format!("{number} is not a tensor type")));
             }
             (2 | 3, Pairs { unclear: true }) => {
                 return Err(Error::version(format!(
@@ -78,7 +78,7 @@ impl Encoding {
                     format!("{origin} has quantized tensors (type {number}) in a layout that is not known here");
                 return Err(Error::version(format!("{message}; convert the original model anew, or its f16 file")));
             }
-            _ => return Err(Error::format(format!("{number} is no tensor type of this format"))),
+            _ => return Err(Error::format(format!("{number} is not a tensor type of this format"))),
         }))
     }
 

@@ -151,9 +151,9 @@ pub(super) struct Failure {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Reached {
-    /// The hyperparameters are none.
+    /// The hyperparameters are not valid.
     Start,
-    /// They go together, but the vocabulary is none.
+    /// They go together, but the vocabulary is not valid.
     Vocabulary,
     /// Tensors were read; the next header is at this byte.
     Tensors(u64),

@@ -98,8 +98,8 @@ fn claims_are_held_against_the_limits_where_the_file_is_large_enough_for_them() 
 #[test]
 fn values_of_no_type_are_refused() {
     for kind in [13, 255, 1 << 31, u32::MAX] {
-        refused(&sound().pair("k", kind, &[0; 8]), Code::Format, &format!("the key 'k': {kind} is no type"));
-        refused(&sound().array("k", kind, 1, &[0; 8]), Code::Format, &format!("the key 'k': {kind} is no type"));
+        refused(&sound().pair("k", kind, &[0; 8]), Code::Format, &format!("the key 'k': {kind} is not the type"));
+        refused(&sound().array("k", kind, 1, &[0; 8]), Code::Format, &format!("the key 'k': {kind} is not the type"));
     }
     refused(&sound().pair("k", 7, &[2]), Code::Format, "the key 'k': a bool is 2");
     refused(&sound().array("k", 7, 3, &[0, 1, 255]), Code::Format, "the key 'k': a bool is 255");
@@ -130,7 +130,7 @@ fn text_that_is_not_utf8_is_refused_naming_the_key() {
 
 #[test]
 fn keys_and_names_that_occur_twice_are_refused() {
-    refused(&sound().u32("k", 1).text("k", "1"), Code::Format, "the key 'k' is there twice");
+    refused(&sound().u32("k", 1).text("k", "1"), Code::Format, "the key 'k' appears twice");
     refused(&sound().u32("", 1), Code::Format, "an empty key");
     let twice = sound().entry(GgufEntry::i8("b", &[1])).entry(GgufEntry::i8("a", &[2]));
     let error = refused(&twice, Code::Format, "two tensors of this name");
@@ -187,7 +187,11 @@ fn removed_and_unknown_types_are_told_apart() {
         tensor_refused(entry, Code::Version, &format!("type {number} ({name}) was removed"));
     }
     for number in [43, 255, 1 << 31, u32::MAX] {
-        tensor_refused(GgufEntry::new("t", number, &[32], &[0; 32]), Code::Format, &format!("{number} is no type"));
+        tensor_refused(
+            GgufEntry::new("t", number, &[32], &[0; 32]),
+            Code::Format,
+            &format!("{number} is not the type"),
+        );
     }
 }
 
@@ -224,8 +228,12 @@ fn tensors_that_share_bytes_are_refused() {
 #[test]
 fn names_and_keys_from_the_file_are_shown_escaped_and_short() {
     refused(&sound().pair("\u{1b}[31m", 99, b""), Code::Format, r"the key '\u{1b}[31m'");
-    refused(&sound().pair(&"k".repeat(1 << 20), 99, b""), Code::Format, "99 is no type");
-    refused(&of_tensor(GgufEntry::new(&"\u{202e}".repeat(1 << 18), 99, &[1], &[1])), Code::Format, "99 is no type");
+    refused(&sound().pair(&"k".repeat(1 << 20), 99, b""), Code::Format, "99 is not the type");
+    refused(
+        &of_tensor(GgufEntry::new(&"\u{202e}".repeat(1 << 18), 99, &[1], &[1])),
+        Code::Format,
+        "99 is not the type",
+    );
     let template = "{{ ''.__class__ }}\u{1b}]0;owned\u{7}";
     let reader = open(sound().text("tokenizer.chat_template", template).build()).expect("just text");
     assert_eq!(reader.metadata().text("tokenizer.chat_template"), Some(template));

@@ -4,7 +4,7 @@ use apr_registry::CheckpointReader;
 use apr_registry::digest::Crc32;
 use apr_tensor::stats::Moments;
 
-use super::work::{Job, Slot};
+use super::work::{ChunkBuffers, ChunkTask};
 use crate::inline::{InlineValidator, ValidationError};
 
 /// Puts the parts of a tensor together and hands it to the validator when it is complete.
@@ -21,8 +21,13 @@ impl Judge {
         Self { validator, crc: Crc32::new(), moments: Moments::default(), beyond: 0 }
     }
 
-    pub(super) fn see(&mut self, reader: &dyn CheckpointReader, job: Job, slot: &Slot) -> Result<(), ValidationError> {
-        let Job { tensor, chunk, .. } = job;
+    pub(super) fn see(
+        &mut self,
+        reader: &dyn CheckpointReader,
+        task: ChunkTask,
+        slot: &ChunkBuffers,
+    ) -> Result<(), ValidationError> {
+        let ChunkTask { tensor, chunk, .. } = task;
         let name = &reader.tensors()[tensor].name;
         if let Some(stated) = reader.stored(tensor).crc32() {
             match slot.input_sums {

@@ -38,7 +38,7 @@ use serde_json::json;
 pub use report::{ConvertReport, ConvertedTensor, Rounding};
 
 use self::judge::Judge;
-use self::work::{Job, JobKind, Slot, Source, Wanted};
+use self::work::{ChunkBuffers, ChunkTask, Measures, TaskKind, Worker};
 use crate::inline::{InlineValidator, ValidationConfig, ValidationError};
 use crate::integrity::{Mismatch, Tally};
 use crate::physics::Violation;
@@ -325,11 +325,11 @@ impl Conversion {
     ) -> Result<ConvertReport, ConvertError> {
         let Self { mut writer, recipes, validator, gate, mut report } = self;
         let encoder = writer.encoder();
-        let wanted = Wanted { sums: writer.wants_sums(), moments: validator.config().reads_values() };
-        let source = Source { reader, recipes: &recipes, wanted, encoder: encoder.as_deref() };
-        source.learn(&*writer, pipeline)?;
-        let (jobs, checks) = source.jobs(&*writer)?;
-        let produce = |at: usize, slot: &mut Slot| source.produce(jobs[at], &checks, slot);
+        let measures = Measures { sums: writer.wants_sums(), moments: validator.config().reads_values() };
+        let worker = Worker { reader, recipes: &recipes, measures, encoder: encoder.as_deref() };
+        worker.learn(&*writer, pipeline)?;
+        let (tasks, checks) = worker.tasks(&*writer)?;
+        let produce = |at: usize, slot: &mut ChunkBuffers| worker.produce(tasks[at], &checks, slot);
 
         let mut tally = Tally::default();
         let mut digest = TensorDigest::new();
@@ -339,15 +339,15 @@ impl Conversion {
         let mut losses = Vec::new();
         let mut mismatches = 0;
         let mut violation = None;
-        // The pipeline's errors are the model's; what is meant by this one is told below.
-        let stopped = |name: &str| Error::corrupt("a violation ended the job").for_tensor(name);
+        // The pipeline's errors are the model's; what is meant by this one is handled below.
+        let stopped = |name: &str| Error::corrupt("a violation ended the conversion").for_tensor(name);
         writer.begin(sink)?;
-        let outcome = pipeline.run(jobs.len(), produce, |at, slot| {
-            let Job { tensor, chunk, kind, .. } = jobs[at];
+        let outcome = pipeline.run(tasks.len(), produce, |at, slot| {
+            let ChunkTask { tensor, chunk, kind, .. } = tasks[at];
             let info = &reader.tensors()[tensor];
             let recipe = &recipes[tensor];
             let input = &slot.input[..chunk.len];
-            if let JobKind::Part(part) = kind {
+            if let TaskKind::Part(part) = kind {
                 let part = checks.list[part].part;
                 tally.append(part.sum, input, slot.input_sums);
                 let mismatch = if chunk.last { tally.finish(part.sum) } else { None };
@@ -362,13 +362,13 @@ impl Conversion {
                 }
                 return Ok(());
             }
-            if kind == JobKind::Check || !source.is_checked_apart(tensor) {
+            if kind == TaskKind::Check || !worker.is_checked_apart(tensor) {
                 check_digest(reader, tensor, chunk, input, slot.input_sums, &mut digest)?;
             }
-            if kind == JobKind::Check {
+            if kind == TaskKind::Check {
                 return Ok(());
             }
-            if let Err(error) = judge.see(reader, jobs[at], slot) {
+            if let Err(error) = judge.see(reader, tasks[at], slot) {
                 violation = Some((error, recipe));
                 return Err(stopped(&info.name));
             }
@@ -376,7 +376,7 @@ impl Conversion {
             if slot.found.is_finite() {
                 let bytes = if recipe.keeps_bytes() { input } else { &slot.output };
                 match kind {
-                    JobKind::Encode => writer.write_piece(sink, bytes, &slot.encoded)?,
+                    TaskKind::Encode => writer.write_piece(sink, bytes, &slot.encoded)?,
                     _ => writer.write_chunk(sink, bytes, slot.output_sums)?,
                 }
                 mismatches += slot.mismatches;
@@ -429,7 +429,7 @@ impl Conversion {
         report.measure(writer.layout(), mismatches + writer.mismatches());
         report.losses.extend(notes.losses);
         let silent = validation.errors.is_empty() && validation.warnings.is_empty();
-        report.validation = (wanted.moments || !silent).then_some(validation);
+        report.validation = (measures.moments || !silent).then_some(validation);
         Ok(report)
     }
 }

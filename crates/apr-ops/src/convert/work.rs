@@ -13,9 +13,9 @@ use apr_view::values;
 use super::Recipe;
 use crate::integrity::Checks;
 
-/// One chunk on its way; the buffers are reused.
+/// One chunk on its way through a slot of the pipeline; the buffers are reused.
 #[derive(Default)]
-pub(super) struct Slot {
+pub(super) struct ChunkBuffers {
     pub(super) input: Vec<u8>,
     pub(super) output: Vec<u8>,
     /// What the writer's encoder made of the bytes.
@@ -34,19 +34,19 @@ pub(super) struct Slot {
 
 /// A chunk and the tensor it belongs to.
 #[derive(Clone, Copy)]
-pub(super) struct Job {
+pub(super) struct ChunkTask {
     pub(super) tensor: usize,
     /// Position in the writer's layout.
     pub(super) planned: usize,
     pub(super) chunk: Chunk,
     /// Bytes of all chunks of its kind.
     pub(super) len: u64,
-    pub(super) kind: JobKind,
+    pub(super) kind: TaskKind,
 }
 
 /// What is done with a chunk.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum JobKind {
+pub(super) enum TaskKind {
     /// Its bytes are compared with the digest, as they lie in the file; the others then come without a check.
     Check,
     /// It is written.
@@ -59,21 +59,21 @@ pub(super) enum JobKind {
 
 /// What to compute of each chunk.
 #[derive(Clone, Copy)]
-pub(super) struct Wanted {
+pub(super) struct Measures {
     pub(super) sums: bool,
     pub(super) moments: bool,
 }
 
-/// What all threads look at.
+/// What all threads share.
 #[derive(Clone, Copy)]
-pub(super) struct Source<'a> {
+pub(super) struct Worker<'a> {
     pub(super) reader: &'a dyn CheckpointReader,
     pub(super) recipes: &'a [Recipe],
-    pub(super) wanted: Wanted,
+    pub(super) measures: Measures,
     pub(super) encoder: Option<&'a dyn ChunkEncoder>,
 }
 
-impl Source<'_> {
+impl Worker<'_> {
     /// Whether a tensor's digest is of other bytes than those that are read to be converted.
     pub(super) fn is_checked_apart(&self, tensor: usize) -> bool {
         let stored = self.reader.stored(tensor);
@@ -86,7 +86,7 @@ impl Source<'_> {
         let Some(encoder) = self.encoder else { return Ok(()) };
         let planned = &writer.layout().tensors;
         let wanted: Vec<usize> = (0..planned.len()).filter(|&at| encoder.wants_samples(at)).collect();
-        let look = |at: usize, slot: &mut Slot| {
+        let look = |at: usize, slot: &mut ChunkBuffers| {
             let samples = self.samples(planned[wanted[at]].source, slot)?;
             if !samples.is_empty() {
                 encoder.learn(wanted[at], &samples.iter().map(Vec::as_slice).collect::<Vec<_>>());
@@ -98,21 +98,21 @@ impl Source<'_> {
 
     /// What beginning, middle and end of a tensor will be; nothing of one that gets quantized, of which the writer sees
     /// enough.
-    fn samples(&self, tensor: usize, slot: &mut Slot) -> Result<Vec<Vec<u8>>> {
+    fn samples(&self, tensor: usize, slot: &mut ChunkBuffers) -> Result<Vec<Vec<u8>>> {
         /// Bytes of a sample, of which each element is a divisor.
-        const SAMPLE: u64 = 64 << 10;
+        const SAMPLE_LEN: u64 = 64 << 10;
         let info = &self.reader.tensors()[tensor];
         let len = info.byte_len()?;
         if matches!(self.recipes[tensor], Recipe::Recode(_)) {
             return Ok(Vec::new());
         }
-        let starts = [0, (len / 2) & !(SAMPLE - 1), len.saturating_sub(SAMPLE) & !(SAMPLE - 1)];
+        let starts = [0, (len / 2) & !(SAMPLE_LEN - 1), len.saturating_sub(SAMPLE_LEN) & !(SAMPLE_LEN - 1)];
         let mut samples = Vec::new();
         for (at, start) in starts.into_iter().enumerate() {
             if starts[..at].contains(&start) {
                 continue;
             }
-            let input = take(&mut slot.input, usize::try_from(SAMPLE.min(len - start)).unwrap_or_default());
+            let input = take(&mut slot.input, usize::try_from(SAMPLE_LEN.min(len - start)).unwrap_or_default());
             self.reader.read_tensor(tensor, start, input)?;
             match &self.recipes[tensor] {
                 Recipe::Cast(to) => {
@@ -126,8 +126,8 @@ impl Source<'_> {
     }
 
     /// What is to be done, and the parts of the file that are read for their checksums.
-    pub(super) fn jobs(&self, writer: &dyn CheckpointWriter) -> Result<(Vec<Job>, Checks<'_>)> {
-        let (mut jobs, mut checks) = (Vec::new(), Checks::default());
+    pub(super) fn tasks(&self, writer: &dyn CheckpointWriter) -> Result<(Vec<ChunkTask>, Checks<'_>)> {
+        let (mut tasks, mut checks) = (Vec::new(), Checks::default());
         for (at, planned) in writer.layout().tensors.iter().enumerate() {
             let tensor = planned.source;
             let info = &self.reader.tensors()[tensor];
@@ -136,57 +136,57 @@ impl Source<'_> {
             checks.add(tensor, stored.parts());
             for (part, check) in checks.list.iter().enumerate().skip(known) {
                 let len = check.part.range.len;
-                let job = |chunk| Job { tensor, planned: at, chunk, len, kind: JobKind::Part(part) };
-                jobs.extend(pieces(len, CHUNK).map(job));
+                let task = |chunk| ChunkTask { tensor, planned: at, chunk, len, kind: TaskKind::Part(part) };
+                tasks.extend(pieces(len, CHUNK).map(task));
             }
             if self.is_checked_apart(tensor) && stored.digest().is_some() {
                 let len = stored.range.len;
-                let check = |chunk| Job { tensor, planned: at, chunk, len, kind: JobKind::Check };
-                jobs.extend(pieces(len, CHUNK).map(check));
+                let check = |chunk| ChunkTask { tensor, planned: at, chunk, len, kind: TaskKind::Check };
+                tasks.extend(pieces(len, CHUNK).map(check));
             }
             let len = info.byte_len()?;
-            let write = |kind| move |chunk| Job { tensor, planned: at, chunk, len, kind };
+            let write = |kind| move |chunk| ChunkTask { tensor, planned: at, chunk, len, kind };
             let piece = self.encoder.and_then(|encoder| encoder.piece_len(at));
             match (&self.recipes[tensor], piece) {
                 (Recipe::Stored(form), piece) => {
-                    let kind = if piece.is_some() { JobKind::Encode } else { JobKind::Write };
-                    let job = |chunk| Job { tensor, planned: at, chunk, len: form.len, kind };
-                    jobs.extend(pieces(form.len, CHUNK).map(job));
+                    let kind = if piece.is_some() { TaskKind::Encode } else { TaskKind::Write };
+                    let task = |chunk| ChunkTask { tensor, planned: at, chunk, len: form.len, kind };
+                    tasks.extend(pieces(form.len, CHUNK).map(task));
                 }
                 (Recipe::Keep, Some(piece)) if chunk_len(info.dtype) == piece => {
-                    jobs.extend(pieces(len, piece).map(write(JobKind::Encode)));
+                    tasks.extend(pieces(len, piece).map(write(TaskKind::Encode)));
                 }
                 (Recipe::Cast(to), Some(piece)) => {
                     let wide = usize::try_from(info.dtype.block_bytes()).unwrap_or(1);
                     let narrow = usize::try_from(to.block_bytes()).unwrap_or(1);
-                    jobs.extend(pieces(len, piece / narrow * wide).map(write(JobKind::Encode)));
+                    tasks.extend(pieces(len, piece / narrow * wide).map(write(TaskKind::Encode)));
                 }
-                (Recipe::Recode(recode), _) => jobs.extend(recode.pieces().into_iter().map(write(JobKind::Write))),
-                _ => jobs.extend(chunks(info, len).map(write(JobKind::Write))),
+                (Recipe::Recode(recode), _) => tasks.extend(recode.pieces().into_iter().map(write(TaskKind::Write))),
+                _ => tasks.extend(chunks(info, len).map(write(TaskKind::Write))),
             }
         }
         // Empty tensors have no chunk to write.
-        jobs.retain(|job| job.len > 0);
-        Ok((jobs, checks))
+        tasks.retain(|task| task.len > 0);
+        Ok((tasks, checks))
     }
 
-    pub(super) fn produce(&self, job: Job, checks: &Checks<'_>, slot: &mut Slot) -> Result<()> {
-        let Self { reader, wanted, .. } = *self;
+    pub(super) fn produce(&self, task: ChunkTask, checks: &Checks<'_>, slot: &mut ChunkBuffers) -> Result<()> {
+        let Self { reader, measures, .. } = *self;
         if let Some(encoder) = self.encoder {
             encoder.help();
         }
-        let Job { tensor, chunk, len, kind, .. } = job;
+        let ChunkTask { tensor, chunk, len, kind, .. } = task;
         let recipe = &self.recipes[tensor];
         (slot.input_sums, slot.output_sums, slot.moments, slot.mismatches) = (None, None, None, 0);
         slot.found = Found::default();
         let input = take(&mut slot.input, chunk.len);
-        if let JobKind::Part(part) = kind {
+        if let TaskKind::Part(part) = kind {
             checks.list[part].part.read(chunk.offset, input)?;
             slot.input_sums = chunk.summable.then(|| ChunkSums::of(input, chunk.offset, len));
             return Ok(());
         }
         let in_file = reader.stored(tensor);
-        if let (JobKind::Check, Some(encoded)) = (kind, in_file.encoded()) {
+        if let (TaskKind::Check, Some(encoded)) = (kind, in_file.encoded()) {
             encoded.read_verbatim(chunk.offset, input)?;
             slot.input_sums = chunk.summable.then(|| ChunkSums::of(input, chunk.offset, len));
             return Ok(());
@@ -198,12 +198,12 @@ impl Source<'_> {
         }
         let input = &*input;
         let check = in_file.digest().is_some() && !self.is_checked_apart(tensor);
-        let sums = wanted.sums && kind == JobKind::Write;
+        let sums = measures.sums && kind == TaskKind::Write;
         slot.input_sums = (chunk.summable && (check || (sums && recipe.keeps_bytes())))
             .then(|| ChunkSums::of(input, chunk.offset, len));
         let info = &reader.tensors()[tensor];
         // Bytes that stay compressed were judged when they were compressed.
-        let moments = wanted.moments && !stored;
+        let moments = measures.moments && !stored;
         let looked_at = moments || (info.dtype == DType::BOOL && !stored);
         slot.beyond = if looked_at { values::beyond_range(info, chunk.offset, input) } else { 0 };
         if moments && !matches!(recipe, Recipe::Recode(_)) {
@@ -220,14 +220,14 @@ impl Source<'_> {
                 slot.output_sums = sums.then(|| ChunkSums::of(&slot.output, offset, encoded_len));
             }
             Recipe::Recode(recode) => {
-                slot.found = recode.run(chunk.offset, input, wanted.moments, &mut slot.buffers, &mut slot.output);
+                slot.found = recode.run(chunk.offset, input, measures.moments, &mut slot.buffers, &mut slot.output);
                 slot.moments = slot.found.moments.take();
             }
         }
-        if let Some(encoder) = self.encoder.filter(|_| kind == JobKind::Encode) {
+        if let Some(encoder) = self.encoder.filter(|_| kind == TaskKind::Encode) {
             let bytes = if recipe.keeps_bytes() { input } else { &slot.output };
             slot.encoded.clear();
-            slot.mismatches = encoder.encode(job.planned, offset, encoded_len, bytes, &mut slot.encoded)?;
+            slot.mismatches = encoder.encode(task.planned, offset, encoded_len, bytes, &mut slot.encoded)?;
         }
         Ok(())
     }

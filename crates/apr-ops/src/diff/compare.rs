@@ -88,7 +88,7 @@ impl Norms {
 }
 
 #[derive(Default)]
-struct Slot {
+struct PairBuffers {
     bytes: [Vec<u8>; 2],
     values: [Vec<f64>; 2],
     row: Vec<f32>,
@@ -98,7 +98,7 @@ struct Slot {
 
 /// A range of a pair of tensors.
 #[derive(Clone, Copy)]
-struct Job {
+struct PairRange {
     pair: usize,
     first: u64,
     count: u64,
@@ -116,29 +116,29 @@ pub(super) fn compare<P: Pipeline>(
     progress: &dyn Progress,
 ) -> Result<Vec<Comparison>> {
     let mut result: Vec<Comparison> = pairs.iter().map(|pair| known_beforehand(left, right, pair)).collect();
-    let mut jobs = Vec::new();
+    let mut parts = Vec::new();
     for (number, comparison) in result.iter().enumerate() {
         if !comparison.identical && !comparison.incomparable {
-            jobs.extend(ranges(number, &left.tensors()[pairs[number].left]));
+            parts.extend(ranges(number, &left.tensors()[pairs[number].left]));
         }
     }
     for comparison in &mut result {
         comparison.identical |= !comparison.incomparable;
     }
-    let produce = |at: usize, slot: &mut Slot| {
-        let pair = &pairs[jobs[at].pair];
-        slot.sums = compare_range([(left, pair.left), (right, pair.right)], jobs[at], slot)?;
+    let produce = |at: usize, slot: &mut PairBuffers| {
+        let pair = &pairs[parts[at].pair];
+        slot.sums = compare_range([(left, pair.left), (right, pair.right)], parts[at], slot)?;
         Ok(())
     };
-    pipeline.run(jobs.len(), produce, |at, slot: &mut Slot| {
-        result[jobs[at].pair].merge(&slot.sums);
+    pipeline.run(parts.len(), produce, |at, slot: &mut PairBuffers| {
+        result[parts[at].pair].merge(&slot.sums);
         progress.advance(slot.sums.bytes_read);
         Ok(())
     })?;
     Ok(result)
 }
 
-/// What dtypes, shapes and digests alone tell.
+/// What dtypes, shapes and digests alone show.
 fn known_beforehand(left: &dyn CheckpointReader, right: &dyn CheckpointReader, pair: &Pair) -> Comparison {
     let (a, b) = (&left.tensors()[pair.left], &right.tensors()[pair.right]);
     let digests = left.stored(pair.left).digest().zip(right.stored(pair.right).digest());
@@ -149,18 +149,26 @@ fn known_beforehand(left: &dyn CheckpointReader, right: &dyn CheckpointReader, p
 }
 
 /// Ranges of elements: whole packed groups and whole blocks of any dtype fit their length.
-fn ranges(pair: usize, info: &TensorInfo) -> impl Iterator<Item = Job> + use<> {
-    const STEP: u64 = 1 << 16;
+fn ranges(pair: usize, info: &TensorInfo) -> impl Iterator<Item = PairRange> + use<> {
+    const RANGE_ELEMENTS: u64 = 1 << 16;
     let total = info.shape.elements().unwrap_or_default();
-    (0..total.div_ceil(STEP)).map(move |i| Job { pair, first: i * STEP, count: STEP.min(total - i * STEP) })
+    (0..total.div_ceil(RANGE_ELEMENTS)).map(move |i| PairRange {
+        pair,
+        first: i * RANGE_ELEMENTS,
+        count: RANGE_ELEMENTS.min(total - i * RANGE_ELEMENTS),
+    })
 }
 
-fn compare_range(sides: [(&dyn CheckpointReader, usize); 2], job: Job, slot: &mut Slot) -> Result<Comparison> {
-    let Slot { bytes: [a, b], values: [a_values, b_values], row, narrow, .. } = slot;
+fn compare_range(
+    sides: [(&dyn CheckpointReader, usize); 2],
+    range: PairRange,
+    slot: &mut PairBuffers,
+) -> Result<Comparison> {
+    let PairBuffers { bytes: [a, b], values: [a_values, b_values], row, narrow, .. } = slot;
     let [left, right] = sides.map(|(reader, tensor)| &reader.tensors()[tensor]);
     if left.dtype == right.dtype && !left.dtype.is_quantized() {
         // Equal bytes are equal values, NaN included.
-        let [len, other] = [read_plain(sides[0], job, a)?, read_plain(sides[1], job, b)?];
+        let [len, other] = [read_plain(sides[0], range, a)?, read_plain(sides[1], range, b)?];
         let identical = a[..len] == b[..other];
         widen_f64(left.dtype, &a[..len], a_values);
         widen_f64(right.dtype, &b[..other], b_values);
@@ -172,13 +180,13 @@ fn compare_range(sides: [(&dyn CheckpointReader, usize); 2], job: Job, slot: &mu
         let (reader, tensor) = side;
         let info = &reader.tensors()[tensor];
         if info.dtype.is_quantized() {
-            read_quantized(reader, tensor, job.first..job.first + job.count, (bytes, row), narrow)?;
+            read_quantized(reader, tensor, range.first..range.first + range.count, (bytes, row), narrow)?;
             values.clear();
             values.extend(narrow.iter().copied().map(f64::from));
             // Scales of rows aside.
-            bytes_read += job.count.div_ceil(info.dtype.block_len()) * info.dtype.block_bytes();
+            bytes_read += range.count.div_ceil(info.dtype.block_len()) * info.dtype.block_bytes();
         } else {
-            let len = read_plain(side, job, bytes)?;
+            let len = read_plain(side, range, bytes)?;
             widen_f64(info.dtype, &bytes[..len], values);
             bytes_read += len as u64;
         }
@@ -188,12 +196,16 @@ fn compare_range(sides: [(&dyn CheckpointReader, usize); 2], job: Job, slot: &mu
 }
 
 /// Reads a range of a tensor whose elements stand for themselves, and returns how many bytes that are.
-fn read_plain((reader, tensor): (&dyn CheckpointReader, usize), job: Job, bytes: &mut Vec<u8>) -> Result<usize> {
+fn read_plain(
+    (reader, tensor): (&dyn CheckpointReader, usize),
+    range: PairRange,
+    bytes: &mut Vec<u8>,
+) -> Result<usize> {
     let info = &reader.tensors()[tensor];
     let (block_len, block_bytes) = (info.dtype.block_len(), info.dtype.block_bytes());
-    let offset = job.first / block_len * block_bytes;
+    let offset = range.first / block_len * block_bytes;
     // The last group may be cut short: only the tensor's bits as a whole fill its last byte.
-    let end = (job.first + job.count).div_ceil(block_len).saturating_mul(block_bytes).min(info.byte_len()?);
+    let end = (range.first + range.count).div_ceil(block_len).saturating_mul(block_bytes).min(info.byte_len()?);
     let len = usize::try_from(end - offset).map_err(|_| Error::memory("the range does not fit in memory"))?;
     reader.read_tensor(tensor, offset, take(bytes, len))?;
     Ok(len)

@@ -15,7 +15,8 @@ use super::MetadataChange;
 /// Items of an array that are still shown one by one.
 const LONG: usize = 16;
 
-/// Keys whose values differ. Where a file came from, and what its format alone knows, is no difference of the model.
+/// Keys whose values differ. Where a file came from, and what its format alone knows, is not a
+/// difference of the model.
 pub(super) fn metadata_changes(
     left: &dyn CheckpointReader,
     right: &dyn CheckpointReader,
@@ -52,7 +53,8 @@ pub(super) fn metadata_changes(
     Ok(changes)
 }
 
-/// What differs between the key-value pairs of two GGUF files, key by key; `None` where these are none.
+/// What differs between the key-value pairs of two GGUF files, key by key; `None` where these are
+/// not GGUF files.
 fn gguf_changes(left: &Metadata, right: &Metadata) -> Option<Vec<MetadataChange>> {
     let (left, right) = match (Pairs::of(left)?, Pairs::of(right)?) {
         (Some(left), Some(right)) => (left, right),

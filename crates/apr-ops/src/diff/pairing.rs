@@ -79,7 +79,8 @@ pub(super) fn pair<P: Pipeline>(
     Ok(pairing)
 }
 
-/// Whether a tensor is no weight but data that an import added, and so nothing that the other side lacks.
+/// Whether a tensor is not a weight but data that an import added, and so nothing that the other
+/// side lacks.
 fn is_auxiliary(reader: &dyn CheckpointReader, position: usize) -> bool {
     reader.metadata().auxiliary_tensor() == Some(&reader.tensors()[position].name)
 }
@@ -174,7 +175,7 @@ impl Pairing {
         progress: &dyn Progress,
     ) -> Result<Digest> {
         #[derive(Default)]
-        struct Slot {
+        struct Hashed {
             bytes: Vec<u8>,
             sums: Option<ChunkSums>,
         }
@@ -185,13 +186,13 @@ impl Pairing {
         let len = info.byte_len()?;
         let pieces: Vec<_> = chunks(info, len).collect();
         let mut digest = TensorDigest::new();
-        let produce = |at: usize, slot: &mut Slot| {
+        let produce = |at: usize, slot: &mut Hashed| {
             let bytes = take(&mut slot.bytes, pieces[at].len);
             reader.read_tensor(tensor, pieces[at].offset, bytes)?;
             slot.sums = pieces[at].summable.then(|| ChunkSums::of(bytes, pieces[at].offset, len));
             Ok(())
         };
-        pipeline.run(pieces.len(), produce, |at, slot: &mut Slot| {
+        pipeline.run(pieces.len(), produce, |at, slot: &mut Hashed| {
             match slot.sums {
                 Some(sums) => digest.append(sums),
                 None => digest.update(&slot.bytes[..pieces[at].len]),

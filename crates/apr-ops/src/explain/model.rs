@@ -1,4 +1,4 @@
-//! What a model is, and what one of its tensors is for (seed 001 §4.12).
+//! What a model is, and what one of its tensors is for.
 
 use apr_arch::{Description, Families, FamilyModel, Kind, TensorNameMapper};
 use apr_core::Progress;
@@ -146,7 +146,7 @@ fn axes(model: Option<&FamilyModel<'_>>, position: usize, kind: Option<Kind>, sh
     }
 }
 
-/// A tensor as the families know it, without a model at hand.
+/// A tensor as the families know it, without a model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct KnownTensor {
     /// Title of the family.

@@ -97,7 +97,7 @@ impl std::fmt::Display for JobError {
 
 impl std::error::Error for JobError {}
 
-/// As an import says it (seed 001 §13.8).
+/// As an import reports it.
 impl From<JobError> for ImportError {
     fn from(error: JobError) -> Self {
         match error {

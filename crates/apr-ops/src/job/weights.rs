@@ -24,7 +24,7 @@ pub struct Weights {
     pub precision: Option<DType>,
     /// How far quantization may move values.
     pub gate: Option<QualityGate>,
-    /// What exceeds the gate is told, and written all the same.
+    /// What exceeds the gate is reported, and written anyway.
     pub gate_only_tells: bool,
     /// Decompress tensors that stay as they are otherwise, which keep their stored form in the native container.
     pub decompress: bool,

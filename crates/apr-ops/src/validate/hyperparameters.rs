@@ -64,7 +64,7 @@ impl Network<'_> {
                 None if needed => problems.push((Level::Error, format!("{name} is missing"))),
                 Some(Value::Array(layers)) if key == "attention.head_count" && integers(&layers) => {}
                 Some(Value::Array(_)) if key == "attention.head_count" => {
-                    problems.push((Level::Error, format!("{name} is no list of whole numbers")));
+                    problems.push((Level::Error, format!("{name} is not a list of whole numbers")));
                 }
                 Some(value) if value.as_u64().is_none_or(|value| value < least) => {
                     problems.push((Level::Error, format!("{name} is {}, not a whole number{above}", spelt(&value))));

@@ -34,7 +34,7 @@ impl Vm<'_> {
         if let Some(&first) = args.first() {
             self.heap.charge(self.heap.size(first))?;
         }
-        let Some(global) = self.heap.global(function) else { return Err(self.bad("calls a value that is no name")) };
+        let Some(global) = self.heap.global(function) else { return Err(self.bad("calls a value that is not a name")) };
         let first = args.first().copied();
         match global.meaning {
             Meaning::Tensor => self.tensor(args, None),
@@ -66,7 +66,7 @@ impl Vm<'_> {
             Meaning::NumpyBuffer => self.numpy_buffer(args),
             Meaning::Reconstructor => match first.map(|class| global_meaning(self, class)) {
                 Some(Meaning::Class) => self.heap.add(Node::Object(None)),
-                _ => Err(self.bad("makes an instance of something that is no known class")),
+                _ => Err(self.bad("makes an instance of something that is not a known class")),
             },
             Meaning::Class => self.heap.add(Node::Object(None)),
             Meaning::Inert => Ok(OPAQUE),
@@ -86,7 +86,7 @@ impl Vm<'_> {
                     _ => None,
                 };
                 let pairs: Option<Vec<_>> = items.iter().map(pair).collect();
-                pairs.ok_or_else(|| self.bad("makes a dictionary of values that are no pairs"))?
+                pairs.ok_or_else(|| self.bad("makes a dictionary of values that are not pairs"))?
             }
             Some(_) => return Err(self.bad("makes a dictionary of an invalid value")),
         };
@@ -116,7 +116,7 @@ impl Vm<'_> {
             _ => *storage,
         };
         let Node::Storage(storage) = *self.heap.get(storage) else {
-            return Err(self.bad("rebuilds a tensor from a value that is no storage"));
+            return Err(self.bad("rebuilds a tensor from a value that is not a storage"));
         };
         let element = self.heap.storages[storage as usize].element;
         let dtype = match dtype {
@@ -136,7 +136,7 @@ impl Vm<'_> {
         if self.is_lazy_view(rest) {
             return self.heap.add(Node::Unsupported("a conjugated or negated view".into()));
         }
-        let offset = self.heap.unsigned(*offset).ok_or_else(|| self.bad("has an offset that is no number"))?;
+        let offset = self.heap.unsigned(*offset).ok_or_else(|| self.bad("has an offset that is not a number"))?;
         let (shape, strides) = (self.numbers(*size)?, self.numbers(*strides)?);
         if shape.len() != strides.len() {
             return Err(self.bad("has a shape and strides of different lengths"));

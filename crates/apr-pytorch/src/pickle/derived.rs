@@ -22,7 +22,7 @@ impl Vm<'_> {
             return Err(self.bad("rebuilds a quantized tensor from too little"));
         };
         let Node::Storage(storage) = *self.heap.get(*storage) else {
-            return Err(self.bad("rebuilds a tensor from a value that is no storage"));
+            return Err(self.bad("rebuilds a tensor from a value that is not a storage"));
         };
         let Some(scale) = self.scale(*quantizer) else {
             return self.unsupported("a quantized tensor of a scheme that is not affine by tensor or channel");
@@ -35,7 +35,7 @@ impl Vm<'_> {
             "QInt32Storage" if matches!(scale, Scale::One(_, 0)) => DType::I32,
             name => return self.unsupported(&format!("a quantized tensor over {name}")),
         };
-        let offset = self.heap.unsigned(*offset).ok_or_else(|| self.bad("has an offset that is no number"))?;
+        let offset = self.heap.unsigned(*offset).ok_or_else(|| self.bad("has an offset that is not a number"))?;
         let (shape, strides) = (self.numbers(*size)?, self.numbers(*strides)?);
         if shape.len() != strides.len() {
             return Err(self.bad("has a shape and strides of different lengths"));
@@ -80,7 +80,7 @@ impl Vm<'_> {
             _ => return self.unsupported(&format!("a sparse tensor of layout {}", Escaped::short(&layout))),
         };
         let Some((indices, values)) = indices.zip(tensor(values)) else {
-            return self.unsupported("a sparse tensor whose indices or values are no plain tensors");
+            return self.unsupported("a sparse tensor whose indices or values are not plain tensors");
         };
         let shape = self.numbers(size)?;
         self.add_derived(Derived::Sparse(Sparse { indices, values, shape }))

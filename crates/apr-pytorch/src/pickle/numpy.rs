@@ -65,7 +65,7 @@ impl Vm<'_> {
     /// `_codecs.encode(text, 'latin1')`
     pub(super) fn latin1(&mut self, args: &[Id]) -> Result<Id> {
         let text = args.first().and_then(|&text| self.heap.text(text));
-        let text = text.ok_or_else(|| self.bad("encodes a value that is no text"))?;
+        let text = text.ok_or_else(|| self.bad("encodes a value that is not text"))?;
         let codec = args.get(1).and_then(|&codec| self.heap.text(codec));
         if !matches!(codec, Some("latin1" | "latin-1" | "iso-8859-1")) {
             return Err(self.bad("encodes text otherwise than bytes are pickled"));

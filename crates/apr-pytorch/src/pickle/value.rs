@@ -18,7 +18,7 @@ pub(crate) enum Node {
     BigInt,
     Float(f64),
     Str(Box<str>),
-    /// Bytes that are no text. The first few are kept; no tensor depends on any.
+    /// Bytes that are not text. The first few are kept; no tensor depends on any.
     Bytes(Bytes),
     Tuple(Box<[Id]>),
     List(Vec<Id>),
@@ -111,7 +111,7 @@ pub(crate) struct Tensor {
 pub(crate) enum Derived {
     /// `(q - zero_point) * scale`, in F32. The stored tensor's elements are I8, U8 or I32.
     Quantized { stored: Tensor, scale: Scale },
-    /// Zero but for some elements.
+    /// Zero except for some elements.
     Sparse(Sparse),
 }
 

@@ -149,7 +149,7 @@ impl Vm<'_> {
             op::PERSID | op::BINPERSID => self.persistent(),
             op::EXT1 | op::EXT2 | op::EXT4 => self.extension(),
             op::NEXT_BUFFER | op::READONLY_BUFFER => Err(self.bad("asks for a buffer from outside the file")),
-            code => Err(Error::format(format!("byte 0x{code:02x} is no pickle opcode"))),
+            code => Err(Error::format(format!("byte 0x{code:02x} is not a pickle opcode"))),
         }
     }
 
@@ -370,7 +370,7 @@ impl Vm<'_> {
             (Node::Dict(dict), true) => dict.extend(pairs),
             (Node::List(list), false) if self.opcode != op::ADDITEMS => list.extend(items),
             (Node::Set(set), false) => set.extend(items),
-            _ => self.refuse("adds to a value that is no container for it")?,
+            _ => self.refuse("adds to a value that is not a container for it")?,
         }
         Ok(())
     }
@@ -393,7 +393,7 @@ impl Vm<'_> {
                 _ => {
                     // Nobody but an attacker computes the name of what he imports.
                     self.record("?", "?", Action::Import, Verdict::Dangerous);
-                    self.refuse("names something to import by values that are no short text")?;
+                    self.refuse("names something to import by values that are not short text")?;
                     return self.push(OPAQUE);
                 }
             }
@@ -404,7 +404,7 @@ impl Vm<'_> {
 
     fn name_line(&mut self) -> Result<String> {
         let name = String::from_utf8(self.input.line()?).ok().filter(|name| name.len() <= MAX_NAME);
-        name.ok_or_else(|| self.bad("has a name that is no short UTF-8 text"))
+        name.ok_or_else(|| self.bad("has a name that is not short UTF-8 text"))
     }
 
     fn import(&mut self, module: String, name: String) -> Result<Id> {
@@ -454,7 +454,7 @@ impl Vm<'_> {
                 match self.heap.get(args) {
                     Node::Tuple(items) => (function, items.to_vec()),
                     _ => {
-                        self.refuse("has arguments that are no tuple")?;
+                        self.refuse("has arguments that are not a tuple")?;
                         (function, Vec::new())
                     }
                 }

@@ -169,7 +169,7 @@ fn a_prefix_selects_and_is_taken_off() {
 fn what_is_not_read_is_refused_with_the_tensor_and_the_kind() {
     let cases = [
         ("sparse_twice.pt", "some.sparse", "several values for one element"),
-        ("quantized_floats.pt", "q", "zero points are no integers"),
+        ("quantized_floats.pt", "q", "zero points are not integers"),
         ("complex128.pt", "z", "ComplexDoubleStorage"),
     ];
     for (name, tensor, kind) in cases {

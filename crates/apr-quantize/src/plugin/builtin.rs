@@ -61,7 +61,8 @@ impl Quantizer for Q8TensorQuantizer {
         check_values(data, shape)?;
         let greatest = data.iter().fold(0_f32, |greatest, value| greatest.max(value.abs()));
         let scale = greatest / 127.0;
-        // A scale that is no number of its own, too small to divide by, leaves nothing to tell apart.
+        // A scale that is not a number of its own, too small to divide by, leaves nothing to tell
+        // apart.
         let inverse = if scale.is_normal() { 1.0 / scale } else { 0.0 };
         let mut blocks = Vec::with_capacity(data.len() + 4);
         blocks.extend(scale.to_le_bytes());
@@ -100,7 +101,7 @@ fn quantize(quant_type: QuantType, dtype: DType, data: &[f32], shape: &Shape) ->
     check_values(data, shape)?;
     let Some(len) = dtype.stored_len(shape) else {
         let message =
-            format!("rows of {} are no multiple of {}, the block of {dtype}", shape.row_len(), dtype.block_len());
+            format!("rows of {} are not a multiple of {}, the block of {dtype}", shape.row_len(), dtype.block_len());
         return Err(Error::format(message));
     };
     if !block::can_quantize(dtype) {

@@ -1,4 +1,4 @@
-//! The interface for quantization types of one's own (seed 004 §6.2.2 to §6.2.5, §6.2.9).
+//! The interface for quantization types of your own.
 //!
 //! A [`Quantizer`] turns the values of a tensor into blocks and back; a [`QuantizerRegistry`] finds it by name;
 //! [`QuantizationHooks`] decide tensor by tensor. [`quantize_with_registry`] and [`quantize_with_hooks`] run over a model

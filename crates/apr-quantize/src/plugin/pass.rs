@@ -9,7 +9,8 @@ use super::{
     QuantType, QuantizationHooks, QuantizationInfo, QuantizedBlock, Quantizer, QuantizerRegistry, unsupported,
 };
 
-/// Energy of the error above which the information of a tensor warns, as a share of that of the values (seed 004 §6.2.9).
+/// Energy of the error above which the information of a tensor warns, as a share of that of the
+/// values.
 const WARN_ABOVE: f64 = 0.05;
 
 /// What became of a tensor.
@@ -163,9 +164,9 @@ fn describe(
 /// The values of a tensor of floats.
 fn read_values(reader: &dyn CheckpointReader, tensor: usize, info: &TensorInfo) -> Result<Vec<f32>> {
     /// Bytes read at once, whole elements of every type.
-    const PIECE: usize = 3 << 18;
+    const READ_LEN: usize = 3 << 18;
     let len = info.byte_len()?;
-    let mut piece = vec![0; usize::try_from(len).map_or(PIECE, |len| len.min(PIECE))];
+    let mut piece = vec![0; usize::try_from(len).map_or(READ_LEN, |len| len.min(READ_LEN))];
     let (mut values, mut part, mut wide) = (Vec::new(), Vec::new(), Vec::new());
     let mut offset = 0;
     while offset < len {

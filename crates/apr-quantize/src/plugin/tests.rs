@@ -188,7 +188,7 @@ fn mixed_precision_tells_embeddings_and_output_apart() {
     assert_eq!(select("model.embed_tokens.weight", &[8, 64]), Some(QuantType::Q8_0));
     assert_eq!(select("lm_head.weight", &[8, 64]), Some(QuantType::Q8Tensor));
     assert_eq!(select("blk.0.attn_q.weight", &[8, 64]), Some(QuantType::Q4_0));
-    assert_eq!(select("blk.0.attn_q.weight", &[8, 48]), None, "48 is no multiple of 32");
+    assert_eq!(select("blk.0.attn_q.weight", &[8, 48]), None, "48 is not a multiple of 32");
     assert_eq!(select("blk.0.attn_norm.weight", &[64]), None);
 }
 

@@ -105,7 +105,7 @@ const WORDS: [&str; 10] = [
 
 #[test]
 fn every_dtype_of_the_reference_is_known() {
-    // The reference has no list of its dtypes, but tells about one it does not know.
+    // The reference has no list of its dtypes, but reports one it does not know.
     let unknown = serde_json::from_str::<Dtype>("\"?\"").expect_err("no dtype").to_string();
     let names: Vec<_> = unknown.split('`').skip(3).step_by(2).collect();
     assert_eq!(names.len(), 22, "{unknown}");

@@ -7,7 +7,7 @@ use super::files::Files;
 use super::mel::{self, Filterbank};
 use super::{Learnt, LearntTensor};
 
-/// Name of the filterbank's tensor (seed 001 §5.3).
+/// Name of the filterbank's tensor.
 const TENSOR: &str = keys::MEL_FILTERBANK_TENSOR;
 
 /// What Whisper's feature extractor is made with where its file is silent.
@@ -71,7 +71,7 @@ impl Extractor<'_> {
                 config.insert(name.to_owned(), number.into());
             }
         }
-        // Extractors that pass the waveform on have one feature, which is no mel.
+        // Extractors that pass the waveform on have one feature, which is not a mel.
         let mels = if config.contains_key("n_fft") { "feature_size" } else { "num_mel_bins" };
         if let Some(mels) = self.number(mels, learnt) {
             config.insert("n_mels".to_owned(), mels.into());

@@ -35,7 +35,7 @@ pub(super) fn read(text: &str) -> Result<Option<FrontMatter>, String> {
     }
     let mut reader = Reader { events: Parser::new_from_str(yaml), found: FrontMatter::default(), kept: 0 };
     match reader.read() {
-        // A text between two rules is no front matter.
+        // A text between two rules is not front matter.
         Ok(false) => Ok(None),
         Ok(true) => Ok(Some(reader.found)),
         Err(why) => Err(format!("its front matter is not valid YAML: {why}")),
@@ -116,7 +116,7 @@ impl<'a> Reader<'a> {
         let name = Escaped::short(&key);
         let warning = match field {
             Field::Nested => return Ok(()),
-            Field::Kept(_) if self.found.fields.contains_key(&*key) => format!("the field '{name}' stands twice"),
+            Field::Kept(_) if self.found.fields.contains_key(&*key) => format!("the field '{name}' appears twice"),
             Field::Kept(value) if self.fits(&key, &value) => {
                 self.found.fields.insert(key.into_owned(), value);
                 return Ok(());

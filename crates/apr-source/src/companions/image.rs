@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::Learnt;
 use super::files::Files;
 
-/// Steps that are told under their own names.
+/// Steps that are reported under their own names.
 const STEPS: [&str; 12] = [
     "do_resize",
     "do_rescale",

@@ -37,7 +37,7 @@ pub(super) fn from_json(written: &Value, mels: Option<usize>, freqs: Option<usiz
     }
     let values = rows.iter().map(|row| row.iter().map(number).collect::<Option<Vec<f32>>>());
     let values =
-        values.collect::<Option<Vec<_>>>().ok_or("its mel_filters have values that are no finite F32 numbers")?;
+        values.collect::<Option<Vec<_>>>().ok_or("its mel_filters have values that are not finite F32 numbers")?;
     if upright {
         return Ok(Filterbank { mels: rows.len(), freqs: width, values: values.concat() });
     }
@@ -55,7 +55,7 @@ fn number(value: &Value) -> Option<f32> {
 pub(super) fn compute(mels: usize, n_fft: usize, sample_rate: usize) -> Result<Filterbank, String> {
     let freqs = n_fft / 2 + 1;
     if mels > MAX_MELS || !(2..=MAX_FREQS).contains(&freqs) {
-        return Err(format!("a filterbank of {mels} mels and {freqs} bins is none that apr computes"));
+        return Err(format!("a filterbank of {mels} mels and {freqs} bins is not one that apr computes"));
     }
     let nyquist = as_f64(sample_rate / 2);
     let bin = |bin: usize| nyquist * as_f64(bin) / as_f64(freqs - 1);

@@ -1,4 +1,4 @@
-//! What the files that travel with a model say about it, as metadata of the container (seed 001 §5).
+//! What the files that travel with a model say about it, as metadata of the container.
 //!
 //! | key | value | from |
 //! |---|---|---|
@@ -19,8 +19,8 @@
 //! | `model_card` | fields of the front matter that are scalars or lists of scalars | `README.md` |
 //! | `license` | identifier in lower case: `apache-2.0`; several with commas between | `README.md`, else recognised in `LICENSE` |
 //!
-//! All of them are optional, and none is invented: a key is there when a file says so. Large data has no place in JSON
-//! (§5.3), and the files themselves travel along, so what is large points there.
+//! All of them are optional, and none is invented: a key is there when a file says so. Large data
+//! has no place in JSON, and the files themselves travel along, so what is large points there.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing))]
 
 mod audio;
@@ -43,10 +43,10 @@ use serde_json::{Value, json};
 
 pub use license::license_warning;
 
-/// Values over this many bytes of JSON stay in their file (seed 001 §5.3).
+/// Values over this many bytes of JSON stay in their file.
 const MAX_INLINE: usize = 1 << 20;
 
-/// The warning that the files of a model don't tell its licence.
+/// The warning that the files of a model state no licence.
 pub const NO_LICENSE: &str = "no licence is stated, so the terms of use do not travel with the model";
 
 /// What the companion files say about the model, as metadata and tensors of the container.

@@ -28,7 +28,7 @@ fn keys(learnt: &Learnt) -> BTreeMap<&str, &Value> {
     keys
 }
 
-/// Warnings, but for the one about the licence that most of these files lack.
+/// Warnings, except for the one about the licence that most of these files lack.
 fn warnings(learnt: &Learnt) -> Vec<&str> {
     learnt.warnings.iter().map(String::as_str).filter(|warning| !warning.contains("no licence is stated")).collect()
 }

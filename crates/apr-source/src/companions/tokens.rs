@@ -88,8 +88,8 @@ struct Roles<'a> {
 }
 
 impl<'a> Roles<'a> {
-    /// Text and id of the same token. The tokenizer's files are the word on it; what the model's configuration says is
-    /// often a default that nobody looked at.
+    /// Text and id of the same token. The tokenizer's files decide; what the model's configuration
+    /// says is often a default that nobody looked at.
     fn learn(&mut self, role: &str, learnt: &mut Learnt) {
         let (token_key, id_key) = (format!("{role}_token"), format!("{role}_token_id"));
         let named =

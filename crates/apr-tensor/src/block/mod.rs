@@ -41,8 +41,9 @@ use apr_core::DType;
 
 use kernel::{Dequantize, Quantize, QuantizeGroups};
 
-/// Whether [`quantize`] makes this dtype: all that [`can_dequantize`], but for Q8_1 and Q8_K, which are for activations,
-/// and the IQ types of 1 to 3 bits, which are only read. Without the feature `quantize` it makes none.
+/// Whether [`quantize`] makes this dtype: all that [`can_dequantize`], except for Q8_1 and Q8_K,
+/// which are for activations, and the IQ types of 1 to 3 bits, which are only read. Without the
+/// feature `quantize` it makes none.
 #[must_use]
 pub const fn can_quantize(dtype: DType) -> bool {
     cfg!(feature = "quantize")
@@ -79,8 +80,9 @@ pub const fn can_dequantize(dtype: DType) -> bool {
 /// `q5_0`, `q5_1`, `iq4_nl` and `iq4_xs` choose their scales by it; the other types have no choice to make.
 ///
 /// # Panics
-/// For a dtype that is not one that [`can_quantize`], rows that are no multiple of its block, values that are no whole
-/// rows, and importance of another length than a row. Values must be finite; of others the result is unspecified.
+/// For a dtype that is not one that [`can_quantize`], rows that are not a multiple of its block,
+/// values that are not whole rows, and importance of another length than a row. Values must be
+/// finite; of others the result is unspecified.
 pub fn quantize(dtype: DType, values: &[f32], row_len: usize, importance: Option<&[f32]>, out: &mut Vec<u8>) {
     assert!(can_quantize(dtype), "dtype {dtype} is not one to quantize to");
     assert_whole_blocks(dtype, row_len);
@@ -118,8 +120,8 @@ pub fn quantize(dtype: DType, values: &[f32], row_len: usize, importance: Option
 /// Any bytes are decoded, to what ggml makes of them; damaged scales may yield infinities and NaN.
 ///
 /// # Panics
-/// For a dtype that is not one that [`can_dequantize`], rows that are no multiple of its block, and bytes that are no
-/// whole rows.
+/// For a dtype that is not one that [`can_dequantize`], rows that are not a multiple of its block,
+/// and bytes that are no whole rows.
 pub fn dequantize(dtype: DType, bytes: &[u8], row_len: usize, out: &mut Vec<f32>) {
     assert!(can_dequantize(dtype), "dtype {dtype} has no blocks to dequantize");
     assert_whole_blocks(dtype, row_len);

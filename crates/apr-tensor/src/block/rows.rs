@@ -1,4 +1,4 @@
-//! The two types of APR2 (`spec/apr2.md`), both symmetric around zero.
+//! The two types of APR2 (`docs/format/apr2.md`, "Dtypes"), both symmetric around zero.
 //!
 //! I8_ROW: for each row an f32 scale, the greatest magnitude divided by 127, then one signed byte for each value, -127 to
 //! 127. I4_ROW: for each 32 values of a row an f16 scale, the greatest magnitude divided by 7, then 16 bytes of nibbles

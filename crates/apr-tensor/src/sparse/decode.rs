@@ -35,7 +35,7 @@ impl SparseReader {
         Self::open(matrix, SparseLayout::Csr, stored_len, read_at)
     }
 
-    /// A matrix in BSR, whose header tells the size of its blocks.
+    /// A matrix in BSR, whose header states the size of its blocks.
     ///
     /// # Errors
     /// As [`open_csr`](Self::open_csr).

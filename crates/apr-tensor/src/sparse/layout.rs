@@ -36,7 +36,7 @@ impl Matrix {
             )));
         }
         let (Some(&rows), Some(len)) = (shape.dims().first(), dtype.stored_len(shape)) else {
-            return Err(Error::format(alloc::format!("the shape {shape} is no matrix's")));
+            return Err(Error::format(alloc::format!("the shape {shape} is not that of a matrix")));
         };
         // A dimension of zero leaves nothing, however large the others are.
         let columns = shape.dims()[1..].iter().try_fold(1_u64, |product, &dim| product.checked_mul(dim));

@@ -1,4 +1,5 @@
-//! Matrices stored without their zeros, as `spec/apr2.md` lays them out; little-endian throughout.
+//! Matrices stored without their zeros, as `docs/format/codecs.md`, "Layouts", describes;
+//! little-endian throughout.
 //!
 //! ```text
 //! CSR: u64 nnz                         u64 row_ptr[rows + 1]           u32 col[nnz]     values[nnz]

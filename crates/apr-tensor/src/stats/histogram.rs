@@ -13,7 +13,7 @@ use crate::kernel;
 /// Most bins kept.
 const MAX_BINS: usize = 2048;
 /// Elements decoded at a time.
-const PIECE: usize = 2048;
+const DECODED_ELEMENTS: usize = 2048;
 /// Bits of a bin's number, so that edges are exact in `f64` and [`Scale::floor`] works.
 const MAX_INDEX_BITS: i32 = 51;
 /// Exponent of the smallest positive `f64`.
@@ -60,7 +60,7 @@ impl Histogram {
         if !is_decodable(dtype) {
             return;
         }
-        for piece in bytes.chunks(len_of(dtype, PIECE)) {
+        for piece in bytes.chunks(len_of(dtype, DECODED_ELEMENTS)) {
             widen_f64(dtype, piece, &mut scratch.wide);
             self.add_piece(&scratch.wide);
         }
@@ -68,7 +68,7 @@ impl Histogram {
 
     /// Adds values that are in memory already, such as dequantized ones.
     pub fn add_values(&mut self, values: &[f32], scratch: &mut Scratch) {
-        for piece in values.chunks(PIECE) {
+        for piece in values.chunks(DECODED_ELEMENTS) {
             scratch.wide.clear();
             scratch.wide.extend(piece.iter().copied().map(f64::from));
             self.add_piece(&scratch.wide);
@@ -81,7 +81,7 @@ impl Histogram {
             return;
         }
         let grid = self.cover(min, max);
-        let mut offsets = [0; PIECE];
+        let mut offsets = [0; DECODED_ELEMENTS];
         kernel::bin_offsets(values, &Scale::new(grid.exponent), grid.first, &mut offsets);
         for &offset in &offsets[..values.len()] {
             // The offset of a value that is not finite is beyond all bins.

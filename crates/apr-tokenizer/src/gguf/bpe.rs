@@ -52,7 +52,7 @@ pub(super) fn from_vocab_json(context: &mut Context<'_>) -> Result<()> {
     };
     let pre = context.pre.unwrap_or(by_class);
     let Some(Vocab::Ids(vocab)) = context.files.json("vocab.json")? else {
-        return Err(Error::format("it is no map of tokens to ids").in_file("vocab.json"));
+        return Err(Error::format("it is not a map of tokens to ids").in_file("vocab.json"));
     };
     let added = added_beside(context)?;
     let mut tokens =
@@ -139,7 +139,7 @@ fn has_nfc(normalizer: &Json) -> bool {
 pub(super) fn read_tokens(context: &mut Context<'_>, json: &TokenizerJson) -> Result<Tokens> {
     const FILE: &str = "tokenizer.json";
     let Vocab::Ids(vocab) = &json.model.vocab else {
-        return Err(Error::format("its vocabulary is no map of tokens to ids").in_file(FILE));
+        return Err(Error::format("its vocabulary is not a map of tokens to ids").in_file(FILE));
     };
     let added = json.added_tokens.iter().map(|token| token.id);
     let mut tokens = context.padding(FILE, vocab.iter().map(|(_, id)| *id).chain(added))?;
@@ -220,7 +220,7 @@ fn read_merges_txt(context: &Context<'_>) -> Result<Vec<Merge>> {
     lines.map(merge).collect()
 }
 
-/// llama.cpp needs the list, be it empty.
+/// llama.cpp needs the list, even an empty one.
 fn write_merges(context: &mut Context<'_>, merges: &[Merge]) {
     // A space is the letter of one, as bytes are letters.
     let letters = |token: &str| token.replace(' ', "\u{120}");

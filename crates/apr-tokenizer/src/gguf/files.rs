@@ -49,7 +49,7 @@ impl<'a> Files<'a> {
 }
 
 /// # Errors
-/// E001 at the byte where `text` is no JSON, or none of a `T`.
+/// E001 at the byte where `text` is not JSON, or none of a `T`.
 pub(super) fn parse<'a, T: Deserialize<'a>>(name: &str, text: &'a str) -> Result<T> {
     serde_json::from_str(text).map_err(|error| json::error(&error, "its JSON", text, 0).in_file(name))
 }

@@ -63,7 +63,8 @@ pub type NamedFiles = Vec<(String, Vec<u8>)>;
 /// file mentions become tokens `[PADn]`. Without any tokenizer file there are no key-value pairs.
 ///
 /// # Errors
-/// E001 where a file can't be understood, contradicts itself or `rows`, or describes a tokenizer that llama.cpp has not.
+/// E001 where a file can't be understood, contradicts itself or `rows`, or describes a tokenizer
+/// that llama.cpp lacks.
 pub fn tokenizer_key_values(
     architecture: &str,
     files: &[(String, Vec<u8>)],

@@ -54,7 +54,7 @@ pub(super) struct Pre {
     steps: &'static [Step<'static>],
     /// Whether a piece that is a token is not merged from its bytes.
     pub(super) ignore_merges: bool,
-    /// Whether llama.cpp puts a bos before a text where no key tells.
+    /// Whether llama.cpp puts a bos before a text where no key says so.
     pub(super) adds_bos: bool,
     /// Whether the tokenizers of the models bring text to NFC, which llama.cpp does not.
     nfc: bool,

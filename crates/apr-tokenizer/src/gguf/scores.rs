@@ -5,7 +5,8 @@
 //! of the first rank that forms it, the two agree where
 //!
 //! 1. all pairs that form a token are merges, so that nothing merges in llama.cpp that BPE leaves apart, and
-//! 2. the ranks that form one token are not mixed with those of another, so that one order of tokens tells all.
+//! 2. the ranks that form one token are not mixed with those of another, so that one order of
+//!    tokens says it all.
 //!
 //! Both hold for the merges that the libraries derive from a SentencePiece model, whose scores come out as they were, up
 //! to gaps. Merges that were trained as such list one pair a token, and the first does not hold in general: how many

@@ -70,7 +70,7 @@ impl Special {
         Ok(special)
     }
 
-    /// The first word on a role counts.
+    /// The first statement about a role counts.
     fn set(&mut self, role: &'static str, id: Option<u64>) {
         if self.id(role).is_none() {
             self.ids.extend(id.map(|id| (role, id)));
@@ -141,7 +141,7 @@ impl Special {
             let known = settings.is("bos", first) || settings.is("cls", first);
             if !known {
                 let first = Escaped::short(first);
-                context.warn(format!("the post-processor puts '{first}' before a text, which is no bos token"));
+                context.warn(format!("the post-processor puts '{first}' before a text, which is not a bos token"));
             }
             self.adds("bos", known);
         }

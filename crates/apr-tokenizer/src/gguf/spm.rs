@@ -1,4 +1,5 @@
-//! BPE on characters, with bytes for those that are no tokens: SentencePiece's, and Hugging Face's with `byte_fallback`.
+//! BPE on characters, with bytes for those that are not tokens: SentencePiece's, and Hugging Face's
+//! with `byte_fallback`.
 
 use std::collections::HashSet;
 
@@ -169,7 +170,8 @@ fn replaces_spaces(step: &Json) -> bool {
     pattern == Some(" ") && step.get("content").and_then(Json::as_str) == Some(SPACE.to_string().as_str())
 }
 
-/// Whether a space is put before a text. A splitting is none where no token has what it splits at inside.
+/// Whether a space is put before a text. A rule splits nothing where no token has what it splits at
+/// inside.
 fn read_pre_tokenizer(context: &mut Context<'_>, step: &Json, tokens: &Tokens) -> Result<bool> {
     match kind(step) {
         "" => Ok(false),
@@ -221,7 +223,7 @@ fn write_prefix_setting(context: &mut Context<'_>) {
     }
 }
 
-/// llama.cpp puts a space before a text unless it is told.
+/// llama.cpp puts a space before a text unless a key says otherwise.
 fn write_prefix(context: &mut Context<'_>, adds: bool) {
     if !adds || context.has("add_space_prefix") || context.architecture.starts_with("gemma") {
         context.set("add_space_prefix", adds);
@@ -240,13 +242,13 @@ fn write_for_architecture(context: &mut Context<'_>, tokens: &Tokens) {
     context.set("eot_token_id", eot);
 }
 
-/// llama.cpp looks up bytes for what is no token, and has no answer where there are none.
+/// llama.cpp looks up bytes for what is not a token, and has no answer where there are none.
 fn check_bytes(context: &mut Context<'_>, tokens: &Tokens) {
     let bytes = tokens.types.iter().filter(|&&token_type| token_type == BYTE).count();
     if bytes < 256 {
         let bytes = counted(bytes as u64, "byte");
         context.warn(format!(
-            "only {bytes} of 256 have tokens: llama.cpp fails on a text with characters that are no tokens"
+            "only {bytes} of 256 have tokens: llama.cpp fails on a text with characters that are not tokens"
         ));
     }
 }

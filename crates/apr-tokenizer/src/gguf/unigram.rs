@@ -62,11 +62,11 @@ fn keep_types(model: &SentencePiece<'_>, tokens: &mut Tokens) {
 pub(super) fn from_tokenizer_json(context: &mut Context<'_>, json: &TokenizerJson) -> Result<()> {
     const FILE: &str = "tokenizer.json";
     let Vocab::Scores(vocab) = &json.model.vocab else {
-        return Err(Error::format("its vocabulary is no list of tokens with scores").in_file(FILE));
+        return Err(Error::format("its vocabulary is not a list of tokens with scores").in_file(FILE));
     };
     if json.model.byte_fallback {
         context
-            .warn("llama.cpp's Unigram has no bytes for characters that are no tokens: they become the unknown token");
+            .warn("llama.cpp's Unigram has no bytes for characters that are not tokens: they become the unknown token");
     }
     let added = json.added_tokens.iter().map(|token| token.id);
     let mut tokens = context.padding(FILE, (0..vocab.len() as u64).chain(added))?;
@@ -160,7 +160,7 @@ fn read_normalizer(context: &mut Context<'_>, step: &Json, normalization: &mut N
 fn read_charsmap(step: &Json) -> Result<Vec<u8>> {
     let text = step.get("precompiled_charsmap").and_then(Json::as_str).unwrap_or_default();
     let charsmap = if text.is_empty() { Some(Vec::new()) } else { decode_base64(text.as_bytes()) };
-    let invalid = || Error::format("its precompiled_charsmap is no table in base64").in_file("tokenizer.json");
+    let invalid = || Error::format("its precompiled_charsmap is not a table in base64").in_file("tokenizer.json");
     let charsmap = charsmap.ok_or_else(invalid)?;
     // Length of a trie, the trie, its texts; a length that leaves none makes llama.cpp refuse the file.
     let Some((len, rest)) = charsmap.split_first_chunk() else {

@@ -46,8 +46,8 @@ impl Tokenizer {
         self.special.insert(text.to_owned(), id);
     }
 
-    /// Refuses what is no vocabulary: no tokens, too many, or ids far beyond their number, which one number in a file
-    /// could otherwise turn into an array of terabytes.
+    /// Refuses what is not a vocabulary: no tokens, too many, or ids far beyond their number, which
+    /// one number in a file could otherwise turn into an array of terabytes.
     fn check(self) -> std::result::Result<Self, String> {
         let count = self.tokens.len();
         let Some((&last, _)) = self.tokens.last_key_value() else { return Err("it holds no tokens".to_owned()) };

@@ -1,4 +1,4 @@
-//! Doing a job, and telling about it.
+//! Doing a job, and reporting it.
 
 use std::io::{IsTerminal, Write};
 use std::path::Path;
@@ -21,7 +21,7 @@ pub(crate) struct Destination<'a> {
     pub(crate) output: Option<&'a Path>,
     /// Replace what is there.
     pub(crate) replace: bool,
-    /// Write nothing, and tell what would be written.
+    /// Write nothing, and report what would be written.
     pub(crate) dry_run: bool,
 }
 
@@ -36,8 +36,8 @@ impl<'a> Destination<'a> {
     }
 }
 
-/// Does a job, or with `--dry-run` tells what would be written. `changes` is what it does to the source, where the report is
-/// to tell that.
+/// Does a job, or with `--dry-run` reports what would be written. `changes` is what it does to the
+/// source, where the report is to say that.
 pub(crate) fn write(job: &Job, model: &Model, to: Destination<'_>, changes: Vec<String>, context: &Context) -> Outcome {
     let source = context.source(&*model.reader, &model.name)?;
     job.plan(&source, |planned| {

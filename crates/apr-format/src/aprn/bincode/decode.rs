@@ -13,9 +13,9 @@ type Result<T, E = PayloadError> = core::result::Result<T, E>;
 /// The value that `bytes` hold, which must be all of it.
 ///
 /// # Errors
-/// When the bytes are no `T`: too few, too many, a tag that is neither 0 nor 1, a length past the end, text that is not
-/// UTF-8, an unknown variant, or nesting deeper than [`MAX_DEPTH`]. A sequence of values that take no bytes is refused
-/// when it is longer than what follows it.
+/// When the bytes are not a `T`: too few, too many, a tag that is neither 0 nor 1, a length past
+/// the end, text that is not UTF-8, an unknown variant, or nesting deeper than [`MAX_DEPTH`]. A
+/// sequence of values that take no bytes is refused when it is longer than what follows it.
 pub fn from_bytes<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     let mut decoder = Decoder { bytes, len: bytes.len(), depth: 0 };
     let value = T::deserialize(&mut decoder)?;

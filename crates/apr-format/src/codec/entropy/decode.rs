@@ -35,7 +35,7 @@ pub(in super::super) fn decode(body: &[u8], out: &mut [u8]) -> Result<()> {
             }
             decode_streams(&lengths, rest, out)
         }
-        _ => Err(Error::corrupt("a plane is of no known kind")),
+        _ => Err(Error::corrupt("a plane has an unknown kind")),
     }
 }
 

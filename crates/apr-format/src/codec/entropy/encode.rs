@@ -19,7 +19,7 @@ const PAIRED: u8 = 64;
 const PAIRS: usize = PAIRED as usize * PAIRED as usize;
 
 /// Symbols whose pairs are made at a time, few enough for the first-level cache.
-const STEP: usize = 4096;
+const PAIRED_SYMBOLS: usize = 4096;
 
 /// From this length on, a part of the symbols is looked at before all are.
 const SAMPLED_LEN: usize = 1 << 16;
@@ -107,9 +107,9 @@ fn counts_by_pairs(symbols: &[u8], first: u8) -> [u32; 256] {
 #[inline(always)]
 pub(in super::super) fn count_pairs_anywhere(symbols: &[u8], first: u8, counts: &mut [u32; 256]) {
     let mut tables = [[0_u32; PAIRS]; 2];
-    let mut pairs = [0; STEP / 2];
+    let mut pairs = [0; PAIRED_SYMBOLS / 2];
     let (two, odd) = symbols.as_chunks();
-    for step in two.chunks(STEP / 2) {
+    for step in two.chunks(PAIRED_SYMBOLS / 2) {
         let (groups, rest) = pair_up(step, first, &mut pairs).as_chunks::<2>();
         for &[a, b] in groups {
             tables[0][usize::from(a) % PAIRS] += 1;
@@ -135,7 +135,7 @@ pub(in super::super) fn count_pairs_anywhere(symbols: &[u8], first: u8, counts: 
 /// Numbers of pairs: the first symbol's distance from `first` in the lower six bits, the second's above. Returns as much
 /// of `pairs` as there are.
 #[inline(always)]
-fn pair_up<'a>(symbols: &[[u8; 2]], first: u8, pairs: &'a mut [u16; STEP / 2]) -> &'a [u16] {
+fn pair_up<'a>(symbols: &[[u8; 2]], first: u8, pairs: &'a mut [u16; PAIRED_SYMBOLS / 2]) -> &'a [u16] {
     const LOW: u16 = PAIRED as u16 - 1;
     let base = u16::from_le_bytes([first; 2]);
     for (pair, &two) in pairs.iter_mut().zip(symbols) {
@@ -206,10 +206,10 @@ pub(in super::super) fn write_pairs_anywhere(symbols: &[u8], first: u8, codes: &
     };
     let room = out.len();
     let mut buffer = Buffer { held: Code::default(), out };
-    let mut pairs = [0; STEP / 2];
+    let mut pairs = [0; PAIRED_SYMBOLS / 2];
     let code = |pair: u16| Code::of(codes[usize::from(pair) % PAIRS]);
     let (two, odd) = symbols.as_chunks();
-    for step in two.chunks(STEP / 2) {
+    for step in two.chunks(PAIRED_SYMBOLS / 2) {
         let (groups, rest) = pair_up(step, first, &mut pairs).as_chunks::<4>();
         for &[a, b, c, d] in groups {
             buffer.put_both(code(a).then(code(b)), code(c).then(code(d)));

@@ -2,8 +2,8 @@
 
 use apr_core::Code;
 use apr_format::crypto::{
-    Argon2Costs, DecryptionKey, EncrBlock, Licence, LicenceBlock, Lock, PublicKey, SignBlock, SigningKey, Unlock,
-    Violation, hash_licensee, parse_time, sign_digest,
+    Argon2Costs, DecryptionKey, EncrBlock, Licence, LicenceBlock, LicenceViolation, Lock, PublicKey, SignBlock,
+    SigningKey, Unlock, hash_licensee, parse_time, sign_digest,
 };
 use apr_testkit::{corrupt, peak_memory};
 
@@ -251,9 +251,12 @@ fn a_licence_says_what_a_use_would_break() {
     let licence = licence();
     assert_eq!(licence.check(before, Some("Example Ltd"), Some(5)), []);
     assert_eq!(licence.check(before, Some("Example Ltd"), None), []);
-    assert_eq!(licence.check(before, None, None), [Violation::LicenseeUnknown]);
-    let all =
-        [Violation::Expired { at: end }, Violation::NotTheLicensee, Violation::SeatsExceeded { used: 6, allowed: 5 }];
+    assert_eq!(licence.check(before, None, None), [LicenceViolation::LicenseeUnknown]);
+    let all = [
+        LicenceViolation::Expired { at: end },
+        LicenceViolation::NotTheLicensee,
+        LicenceViolation::SeatsExceeded { used: 6, allowed: 5 },
+    ];
     assert_eq!(licence.check(end, Some("example ltd"), Some(6)), all);
     let open = Licence { licensee_hash: None, expires: None, seats: None, ..licence };
     assert_eq!(open.check(end, None, Some(u64::MAX)), []);

@@ -1,7 +1,7 @@
 //! A tensor's chunks.
 
 use apr_core::Code;
-use apr_format::crypto::{CHUNK, DecryptionKey, EncrBlock, Lock, TAG_LEN, TensorCipher, plain_len, sealed_len};
+use apr_format::crypto::{DecryptionKey, EncrBlock, Lock, SEALED_CHUNK, TAG_LEN, TensorCipher, plain_len, sealed_len};
 use proptest::prelude::*;
 
 use super::{code, counted};
@@ -27,7 +27,9 @@ fn open(cipher: &TensorCipher, sealed: &[u8]) -> apr_core::Result<Vec<u8>> {
 #[test]
 fn lengths_around_a_chunk_come_back() {
     let (cipher, _) = ciphers();
-    for len in [0, 1, 15, 16, 17, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 2 * CHUNK + 5] {
+    for len in
+        [0, 1, 15, 16, 17, SEALED_CHUNK - 1, SEALED_CHUNK, SEALED_CHUNK + 1, 2 * SEALED_CHUNK, 2 * SEALED_CHUNK + 5]
+    {
         let plain: Vec<u8> = (0..len).map(|i| i.to_le_bytes()[0]).collect();
         let sealed = sealed(&cipher, &plain);
         assert_eq!(Some(sealed.len() as u64), sealed_len(len as u64));
@@ -38,12 +40,14 @@ fn lengths_around_a_chunk_come_back() {
 #[test]
 fn chunks_open_alone_and_only_as_what_they_are() {
     let (cipher, _) = ciphers();
-    let plain = vec![3; 2 * CHUNK + 5];
+    let plain = vec![3; 2 * SEALED_CHUNK + 5];
     let sealed = sealed(&cipher, &plain);
-    let (second, mut out) = (&sealed[CHUNK + TAG_LEN..2 * (CHUNK + TAG_LEN)], vec![0; CHUNK]);
+    let (second, mut out) = (&sealed[SEALED_CHUNK + TAG_LEN..2 * (SEALED_CHUNK + TAG_LEN)], vec![0; SEALED_CHUNK]);
     cipher.open(1, false, second, &mut out).expect("it is the second");
-    assert_eq!(out, plain[..CHUNK]);
-    cipher.open_chunks(1, true, &sealed[CHUNK + TAG_LEN..], &mut vec![0; CHUNK + 5]).expect("second and third");
+    assert_eq!(out, plain[..SEALED_CHUNK]);
+    cipher
+        .open_chunks(1, true, &sealed[SEALED_CHUNK + TAG_LEN..], &mut vec![0; SEALED_CHUNK + 5])
+        .expect("second and third");
     out.fill(0);
     for (number, last) in [(0, false), (2, false), (1, true), (u64::MAX, false), (1 << 32, false)] {
         assert_eq!(code(cipher.open(number, last, second, &mut out)), Code::Decrypt, "{number} {last}");
@@ -55,8 +59,8 @@ fn chunks_open_alone_and_only_as_what_they_are() {
 #[test]
 fn cut_swapped_appended_and_foreign_chunks_are_noticed() {
     let (cipher, other) = ciphers();
-    let sealed = sealed(&cipher, &vec![3; 3 * CHUNK]);
-    let chunk = CHUNK + TAG_LEN;
+    let sealed = sealed(&cipher, &vec![3; 3 * SEALED_CHUNK]);
+    let chunk = SEALED_CHUNK + TAG_LEN;
     let (a, b, c) = (&sealed[..chunk], &sealed[chunk..2 * chunk], &sealed[2 * chunk..]);
     assert!(open(&cipher, &[a, b, c].concat()).is_ok());
     for broken in [vec![b, a, c], vec![a, b], vec![a, c], vec![a, b, b, c], vec![a, b, c, c], vec![c, b, a], vec![c]] {

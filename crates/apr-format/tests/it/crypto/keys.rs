@@ -88,7 +88,7 @@ fn what_is_no_key_is_named_and_not_shown() {
         (String::new(), "no key in PEM"),
     ];
     for (text, words) in cases {
-        let error = PrivateKey::from_pem(&text).expect_err("it is no private key");
+        let error = PrivateKey::from_pem(&text).expect_err("it is not a private key");
         assert_eq!(error.code(), Code::Format, "{text}");
         assert!(error.message().contains(words), "{error}");
         assert!(!error.message().contains(secret), "{error}");

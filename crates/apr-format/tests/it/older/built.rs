@@ -1,4 +1,5 @@
-//! Files packed by hand from the tables of `spec/legacy.md`: what no sample shows, and what is wrong with some.
+//! Files packed by hand from the tables of `docs/format/older.md`: what no sample shows, and what
+//! is wrong with some.
 
 use apr_core::{Code, DType, Error, ExtentKind};
 use apr_testkit::corrupt::overwrite;

@@ -14,9 +14,9 @@ fn file(name: &str) -> Option<Vec<u8>> {
 }
 
 /// Shape and values by name.
-type Source = BTreeMap<String, (Vec<u64>, Vec<f32>)>;
+type Originals = BTreeMap<String, (Vec<u64>, Vec<f32>)>;
 
-fn source() -> Option<Source> {
+fn source() -> Option<Originals> {
     let bytes = file("source-model.safetensors")?;
     let (len, rest) = bytes.split_first_chunk::<8>().expect("a header length");
     let (header, data) = rest.split_at(usize::try_from(u64::from_le_bytes(*len)).expect("a short header"));

@@ -21,7 +21,7 @@ fn quantized(magic: [u8; 4], version: Option<i32>, number: i32, dims: &[i32], bl
 const OLD: [([u8; 4], Option<i32>, bool); 4] =
     [(*b"lmgg", None, false), (*b"fmgg", Some(1), false), (*b"tjgg", Some(1), false), (*b"tjgg", Some(2), true)];
 
-/// 1/3 is no f16.
+/// 1/3 is not an f16.
 const SCALE: f32 = 1.0 / 3.0;
 
 #[test]

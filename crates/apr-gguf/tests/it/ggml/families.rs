@@ -108,7 +108,7 @@ fn an_architecture_can_be_named_where_tensors_have_other_names() {
         assert_eq!(open_as(file.clone(), name).expect("a sound file").architecture(), "gptneox");
     }
     let error = open_as(file, "gpt5").expect_err("no such architecture");
-    assert!(error.message().contains("'gpt5' is no architecture known"), "{error}");
+    assert!(error.message().contains("'gpt5' is not an architecture known"), "{error}");
 }
 
 #[test]

@@ -179,7 +179,7 @@ impl<const LEN: usize> Positive<LEN> {
 pub(super) fn positive<const LEN: usize>(max_level: u8, x: &[Reals; LEN], weights: &[Reals; LEN]) -> Positive<LEN> {
     let mut max = Reals::ZERO;
     for &x in x {
-        // Not `max`: a negative zero replaces a positive one, and a number one that is none.
+        // Not `max`: a negative zero replaces a positive one, and a number replaces a NaN.
         max = x.less(max).select(max, x);
     }
     let zero = max.less(Reals::all(ALL_ZERO));

@@ -9,15 +9,15 @@ use serde_json::{Value as Json, json};
 use super::super::pre;
 use super::super::tokens::{BYTE, CONTROL, SPACE, UNKNOWN};
 use super::super::unigram::{AROUND, REPEATED};
-use super::source::Source;
+use super::keys::TokenizerKeys;
 use super::{Ids, Model, OwnedIds, TokenizerFile, merges};
 
-fn file<'a>(source: &Source<'a>, model: Model<'a>) -> TokenizerFile<'a> {
+fn file<'a>(keys: &TokenizerKeys<'a>, model: Model<'a>) -> TokenizerFile<'a> {
     TokenizerFile {
         version: "1.0",
         truncation: Json::Null,
         padding: Json::Null,
-        added_tokens: source.added(),
+        added_tokens: keys.added(),
         normalizer: Json::Null,
         pre_tokenizer: Json::Null,
         post_processor: Json::Null,
@@ -26,13 +26,13 @@ fn file<'a>(source: &Source<'a>, model: Model<'a>) -> TokenizerFile<'a> {
     }
 }
 
-fn ids<'a>(source: &Source<'a>) -> Ids<'a> {
-    Ids(source.filled().map(|(id, text, _)| (text, id)).collect())
+fn ids<'a>(keys: &TokenizerKeys<'a>) -> Ids<'a> {
+    Ids(keys.filled().map(|(id, text, _)| (text, id)).collect())
 }
 
 /// `gpt2`: BPE on bytes.
-pub(super) fn bytes<'a>(source: &Source<'a>, warnings: &mut Vec<String>) -> Result<TokenizerFile<'a>> {
-    let name = source.text("pre")?;
+pub(super) fn bytes<'a>(keys: &TokenizerKeys<'a>, warnings: &mut Vec<String>) -> Result<TokenizerFile<'a>> {
+    let name = keys.text("pre")?;
     let Some(pre) = pre::named(name.unwrap_or("default")) else {
         let name = Escaped::short(name.unwrap_or_default()).to_string();
         return Err(Error::format(format!(
@@ -52,29 +52,29 @@ pub(super) fn bytes<'a>(source: &Source<'a>, warnings: &mut Vec<String>) -> Resu
         fuse_unk: false,
         byte_fallback: false,
         ignore_merges: pre.ignore_merges,
-        vocab: ids(source),
-        merges: listed_merges(source, warnings)?,
+        vocab: ids(keys),
+        merges: listed_merges(keys, warnings)?,
     };
     let bytes = json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true });
     Ok(TokenizerFile {
         normalizer: pre.normalizer(),
         pre_tokenizer: pre.pre_tokenizer(),
-        post_processor: ends(source, pre.adds_bos, false),
+        post_processor: ends(keys, pre.adds_bos, false),
         decoder: bytes,
-        ..file(source, model)
+        ..file(keys, model)
     })
 }
 
 /// Those whose tokens exist; the libraries refuse others.
-fn listed_merges<'a>(source: &Source<'a>, warnings: &mut Vec<String>) -> Result<Vec<(&'a str, &'a str)>> {
-    let merges = match source.value("merges") {
+fn listed_merges<'a>(keys: &TokenizerKeys<'a>, warnings: &mut Vec<String>) -> Result<Vec<(&'a str, &'a str)>> {
+    let merges = match keys.value("merges") {
         Some(Value::Array(Array::String(merges))) => merges.as_slice(),
         None => &[],
         Some(other) => {
             return Err(Error::format(format!("tokenizer.ggml.merges is {}, not strings", other.type_name())));
         }
     };
-    let texts: HashSet<&str> = source.filled().map(|(_, text, _)| text).collect();
+    let texts: HashSet<&str> = keys.filled().map(|(_, text, _)| text).collect();
     let mut listed = Vec::with_capacity(merges.len());
     let mut unknown = 0;
     let mut joint = String::new();
@@ -95,23 +95,23 @@ fn listed_merges<'a>(source: &Source<'a>, warnings: &mut Vec<String>) -> Result<
         }
     }
     if unknown > 0 {
-        warnings.push(format!("{} of what is no token: left out", counted(unknown, "merge")));
+        warnings.push(format!("{} of what is not a token: left out", counted(unknown, "merge")));
     }
     Ok(listed)
 }
 
 /// `llama`: BPE on characters, by scores.
-pub(super) fn characters<'a>(source: &Source<'a>, warnings: &mut Vec<String>) -> TokenizerFile<'a> {
-    let (merges, open) = merges::from_scores(source);
+pub(super) fn characters<'a>(keys: &TokenizerKeys<'a>, warnings: &mut Vec<String>) -> TokenizerFile<'a> {
+    let (merges, open) = merges::from_scores(keys);
     if open {
         warnings.push("tokens of equal scores merge in the order of their ids, in llama.cpp from the left".to_owned());
     }
-    let mut scores = source.scores.unwrap_or_default().iter().copied();
+    let mut scores = keys.scores.unwrap_or_default().iter().copied();
     if scores.any(|score| score != 0.0) {
         warnings
             .push("tokenizer.ggml.scores: the files keep their order, as that of merges, not the numbers".to_owned());
     }
-    let prefix = source.flag("add_space_prefix").unwrap_or(true);
+    let prefix = keys.flag("add_space_prefix").unwrap_or(true);
     let space = SPACE.to_string();
     let replace = json!({ "type": "Replace", "pattern": { "String": " " }, "content": space });
     let prepend = json!({ "type": "Prepend", "prepend": space });
@@ -125,46 +125,46 @@ pub(super) fn characters<'a>(source: &Source<'a>, warnings: &mut Vec<String>) ->
     }
     let model = Model::Bpe {
         dropout: Json::Null,
-        unk_token: unknown(source),
+        unk_token: unknown(keys),
         continuing_subword_prefix: Json::Null,
         end_of_word_suffix: Json::Null,
         fuse_unk: true,
-        byte_fallback: source.filled().any(|(.., token_type)| token_type == BYTE),
+        byte_fallback: keys.filled().any(|(.., token_type)| token_type == BYTE),
         ignore_merges: false,
-        vocab: ids(source),
+        vocab: ids(keys),
         merges,
     };
     TokenizerFile {
         normalizer: if prefix { json!({ "type": "Sequence", "normalizers": [prepend, replace] }) } else { replace },
-        post_processor: ends(source, true, false),
+        post_processor: ends(keys, true, false),
         decoder: json!({ "type": "Sequence", "decoders": decoders }),
-        ..file(source, model)
+        ..file(keys, model)
     }
 }
 
-fn unknown<'a>(source: &Source<'a>) -> Option<&'a str> {
-    let marked = || source.filled().find(|(.., token_type)| *token_type == UNKNOWN).map(|(_, text, _)| text);
-    source.token("unknown_token_id").or_else(marked)
+fn unknown<'a>(keys: &TokenizerKeys<'a>) -> Option<&'a str> {
+    let marked = || keys.filled().find(|(.., token_type)| *token_type == UNKNOWN).map(|(_, text, _)| text);
+    keys.token("unknown_token_id").or_else(marked)
 }
 
 /// `bert`: WordPiece.
-pub(super) fn words<'a>(source: &Source<'a>, warnings: &mut Vec<String>) -> TokenizerFile<'a> {
+pub(super) fn words<'a>(keys: &TokenizerKeys<'a>, warnings: &mut Vec<String>) -> TokenizerFile<'a> {
     let text = |text: &str, token_type: i32| match (text.strip_prefix(SPACE), token_type) {
         (_, CONTROL | UNKNOWN) => text.to_owned(),
         (Some(word), _) => word.to_owned(),
         (None, _) => format!("##{text}"),
     };
-    let vocab = source.filled().map(|(id, token, token_type)| (text(token, token_type), id)).collect();
+    let vocab = keys.filled().map(|(id, token, token_type)| (text(token, token_type), id)).collect();
     let model = Model::WordPiece {
-        unk_token: source.token("unknown_token_id").map_or("[UNK]", |text| text.strip_prefix(SPACE).unwrap_or(text)),
+        unk_token: keys.token("unknown_token_id").map_or("[UNK]", |text| text.strip_prefix(SPACE).unwrap_or(text)),
         continuing_subword_prefix: "##",
         max_input_chars_per_word: 100,
         vocab: OwnedIds(vocab),
     };
-    let lowers = source.flag("normalizer.lowercase").unwrap_or(true);
+    let lowers = keys.flag("normalizer.lowercase").unwrap_or(true);
     let post_processor =
-        match (source.id("bos_token_id").or_else(|| source.id("cls_token_id")), source.id("seperator_token_id")) {
-            (Some(cls), Some(sep)) => template(source, Some(cls), Some(sep), [None, None]),
+        match (keys.id("bos_token_id").or_else(|| keys.id("cls_token_id")), keys.id("seperator_token_id")) {
+            (Some(cls), Some(sep)) => template(keys, Some(cls), Some(sep), [None, None]),
             _ => {
                 warnings.push("no tokens are named to be put around a text".to_owned());
                 Json::Null
@@ -173,45 +173,45 @@ pub(super) fn words<'a>(source: &Source<'a>, warnings: &mut Vec<String>) -> Toke
     TokenizerFile {
         normalizer: json!({
             "type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
-            "strip_accents": source.flag("normalizer.strip_accents"), "lowercase": lowers,
+            "strip_accents": keys.flag("normalizer.strip_accents"), "lowercase": lowers,
         }),
         pre_tokenizer: json!({ "type": "BertPreTokenizer" }),
         post_processor,
         decoder: json!({ "type": "WordPiece", "prefix": "##", "cleanup": true }),
-        ..file(source, model)
+        ..file(keys, model)
     }
 }
 
 /// `t5`: Unigram.
-pub(super) fn unigram<'a>(source: &Source<'a>, warnings: &mut Vec<String>) -> Result<TokenizerFile<'a>> {
+pub(super) fn unigram<'a>(keys: &TokenizerKeys<'a>, warnings: &mut Vec<String>) -> Result<TokenizerFile<'a>> {
     let scores =
-        source.scores.ok_or_else(|| Error::format("tokenizer.ggml.scores is missing, and Unigram goes by them"))?;
+        keys.scores.ok_or_else(|| Error::format("tokenizer.ggml.scores is missing, and Unigram goes by them"))?;
     // Ids are positions: only what fills up the end can be left out.
-    let count = source.filled().last().map_or(0, |(id, ..)| id + 1);
-    let vocab: Vec<_> = source.tokens.iter().map(String::as_str).zip(scores.iter().copied()).take(count).collect();
+    let count = keys.filled().last().map_or(0, |(id, ..)| id + 1);
+    let vocab: Vec<_> = keys.tokens.iter().map(String::as_str).zip(scores.iter().copied()).take(count).collect();
     if vocab.iter().any(|(_, score)| !score.is_finite()) {
         return Err(Error::format("tokenizer.ggml.scores are not all numbers"));
     }
-    let marked = || source.filled().find(|(.., token_type)| *token_type == UNKNOWN).map(|(id, ..)| id);
-    let unk_id = source.id("unknown_token_id").or_else(marked).filter(|&id| id < count);
+    let marked = || keys.filled().find(|(.., token_type)| *token_type == UNKNOWN).map(|(id, ..)| id);
+    let unk_id = keys.id("unknown_token_id").or_else(marked).filter(|&id| id < count);
     if unk_id.is_none() {
         warnings.push("no token is named for unknown characters: a text with them can't be tokenized".to_owned());
     }
-    let scheme = if source.flag("add_space_prefix").unwrap_or(true) { "always" } else { "never" };
+    let scheme = if keys.flag("add_space_prefix").unwrap_or(true) { "always" } else { "never" };
     let metaspace = json!({ "type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": true });
     let model = Model::Unigram { unk_id, vocab, byte_fallback: false };
     Ok(TokenizerFile {
-        normalizer: normalizer(source)?,
+        normalizer: normalizer(keys)?,
         pre_tokenizer: metaspace.clone(),
-        post_processor: ends(source, false, true),
+        post_processor: ends(keys, false, true),
         decoder: metaspace,
-        ..file(source, model)
+        ..file(keys, model)
     })
 }
 
-fn normalizer(source: &Source<'_>) -> Result<Json> {
+fn normalizer(keys: &TokenizerKeys<'_>) -> Result<Json> {
     let mut steps = Vec::new();
-    match source.value("precompiled_charsmap") {
+    match keys.value("precompiled_charsmap") {
         None => {}
         Some(Value::Array(Array::U8(charsmap))) => steps.push(precompiled(charsmap)),
         Some(Value::Array(Array::I8(charsmap))) => {
@@ -223,7 +223,7 @@ fn normalizer(source: &Source<'_>) -> Result<Json> {
             return Err(Error::format(message));
         }
     }
-    if source.flag("remove_extra_whitespaces").unwrap_or(false) {
+    if keys.flag("remove_extra_whitespaces").unwrap_or(false) {
         for (pattern, content) in [(AROUND, ""), (REPEATED, " ")] {
             steps.push(json!({ "type": "Replace", "pattern": { "Regex": pattern }, "content": content }));
         }
@@ -236,24 +236,23 @@ fn precompiled(charsmap: &[u8]) -> Json {
 }
 
 /// Special tokens around a text, where the keys or llama.cpp's defaults say so.
-fn ends(source: &Source<'_>, bos: bool, eos: bool) -> Json {
-    let adds =
-        |key: &str, default: bool, id: &str| source.flag(key).unwrap_or(default).then(|| source.id(id)).flatten();
+fn ends(keys: &TokenizerKeys<'_>, bos: bool, eos: bool) -> Json {
+    let adds = |key: &str, default: bool, id: &str| keys.flag(key).unwrap_or(default).then(|| keys.id(id)).flatten();
     let (bos, eos) = (adds("add_bos_token", bos, "bos_token_id"), adds("add_eos_token", eos, "eos_token_id"));
     if bos.is_none() && eos.is_none() {
         return Json::Null;
     }
     // The second of two texts begins as the first, unless a token keeps them apart.
-    let between = match source.flag("add_sep_token") {
-        Some(true) => [source.id("seperator_token_id").or_else(|| source.id("eos_token_id")), None],
+    let between = match keys.flag("add_sep_token") {
+        Some(true) => [keys.id("seperator_token_id").or_else(|| keys.id("eos_token_id")), None],
         _ => [None, bos],
     };
-    template(source, bos, eos, between)
+    template(keys, bos, eos, between)
 }
 
 /// A template with `first` before a text and `last` behind it, and of a pair two tokens `between` besides.
-fn template(source: &Source<'_>, first: Option<usize>, last: Option<usize>, between: [Option<usize>; 2]) -> Json {
-    let text = |id: usize| source.tokens.get(id).map_or("", String::as_str);
+fn template(keys: &TokenizerKeys<'_>, first: Option<usize>, last: Option<usize>, between: [Option<usize>; 2]) -> Json {
+    let text = |id: usize| keys.tokens.get(id).map_or("", String::as_str);
     let special =
         |id: Option<usize>, kind: u8| id.map(|id| json!({ "SpecialToken": { "id": text(id), "type_id": kind } }));
     let sequence = |name: &str, kind: u8| Some(json!({ "Sequence": { "id": name, "type_id": kind } }));

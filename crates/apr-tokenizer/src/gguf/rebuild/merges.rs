@@ -6,16 +6,16 @@
 use std::collections::HashSet;
 
 use super::super::tokens::NORMAL;
-use super::source::Source;
+use super::keys::TokenizerKeys;
 
 /// Places in a token that are tried; the longest tokens in use are runs of spaces.
 const MAX_CHARS: usize = 128;
 
 /// Pairs by rank, and whether scores leave the order of some tokens open.
-pub(super) fn from_scores<'a>(source: &Source<'a>) -> (Vec<(&'a str, &'a str)>, bool) {
-    let normal = || source.filled().filter(|(.., token_type)| *token_type == NORMAL);
+pub(super) fn from_scores<'a>(keys: &TokenizerKeys<'a>) -> (Vec<(&'a str, &'a str)>, bool) {
+    let normal = || keys.filled().filter(|(.., token_type)| *token_type == NORMAL);
     let texts: HashSet<&str> = normal().map(|(_, text, _)| text).collect();
-    let score = |id: usize| source.scores.and_then(|scores| scores.get(id)).copied().unwrap_or_default();
+    let score = |id: usize| keys.scores.and_then(|scores| scores.get(id)).copied().unwrap_or_default();
     let mut formed: Vec<(f32, Vec<(&str, &str)>)> =
         normal().map(|(id, text, _)| (score(id), pairs(text, &texts))).filter(|(_, pairs)| !pairs.is_empty()).collect();
     // Stable: of equal scores the lower id first.

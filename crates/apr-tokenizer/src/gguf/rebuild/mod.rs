@@ -1,9 +1,9 @@
 //! The files of Hugging Face's libraries, from a GGUF's key-value pairs.
 
+mod keys;
 mod kinds;
 mod merges;
 mod settings;
-mod source;
 
 use apr_core::{Error, Escaped, Result};
 use apr_gguf::KeyValue;
@@ -12,28 +12,29 @@ use serde::{Serialize, Serializer};
 use serde_json::Value;
 
 use super::NamedFiles;
-use source::Source;
+use keys::TokenizerKeys;
 
 /// `tokenizer.json`, `tokenizer_config.json` and `special_tokens_map.json` of a GGUF's tokenizer, with what they lack.
 ///
 /// They yield the ids that llama.cpp yields, as far as the libraries can. Where a GGUF has no tokenizer there are no files.
 ///
 /// # Errors
-/// E001 where the key-value pairs contradict each other, or name a tokenizer that the libraries have not.
+/// E001 where the key-value pairs contradict each other, or name a tokenizer that the libraries
+/// lack.
 pub fn tokenizer_files(key_values: &[KeyValue]) -> Result<(NamedFiles, Vec<String>)> {
-    let Some(source) = Source::read(key_values)? else { return Ok((Vec::new(), Vec::new())) };
-    let mut warnings = source.warnings();
-    let file = match source.model {
-        "gpt2" => kinds::bytes(&source, &mut warnings)?,
-        "llama" => kinds::characters(&source, &mut warnings),
-        "bert" => kinds::words(&source, &mut warnings),
-        "t5" => kinds::unigram(&source, &mut warnings)?,
+    let Some(keys) = TokenizerKeys::read(key_values)? else { return Ok((Vec::new(), Vec::new())) };
+    let mut warnings = keys.warnings();
+    let file = match keys.model {
+        "gpt2" => kinds::bytes(&keys, &mut warnings)?,
+        "llama" => kinds::characters(&keys, &mut warnings),
+        "bert" => kinds::words(&keys, &mut warnings),
+        "t5" => kinds::unigram(&keys, &mut warnings)?,
         other => {
             let message = format!("there is no tokenizer.json for llama.cpp's tokenizer '{}'", Escaped::short(other));
             return Err(Error::format(message));
         }
     };
-    let (settings, map) = settings::settings(&source, &mut warnings);
+    let (settings, map) = settings::settings(&keys, &mut warnings);
     let files = vec![
         ("tokenizer.json".to_owned(), json(&file)?),
         ("tokenizer_config.json".to_owned(), json(&settings)?),

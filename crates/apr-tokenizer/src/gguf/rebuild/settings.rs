@@ -4,7 +4,7 @@ use apr_gguf::Value;
 use serde_json::{Map, Value as Json, json};
 
 use super::super::tokens::SPACE;
-use super::source::Source;
+use super::keys::TokenizerKeys;
 
 /// Roles by the key of their id.
 const ROLES: [(&str, &str); 7] = [
@@ -17,17 +17,17 @@ const ROLES: [(&str, &str); 7] = [
     ("mask_token", "mask_token_id"),
 ];
 
-pub(super) fn settings(source: &Source<'_>, warnings: &mut Vec<String>) -> (Map<String, Json>, Map<String, Json>) {
+pub(super) fn settings(keys: &TokenizerKeys<'_>, warnings: &mut Vec<String>) -> (Map<String, Json>, Map<String, Json>) {
     let mut map = Map::new();
     for (role, key) in ROLES {
-        if let Some(text) = source.token(key) {
+        if let Some(text) = keys.token(key) {
             map.insert(
                 role.to_owned(),
-                text.strip_prefix(SPACE).filter(|_| source.model == "bert").unwrap_or(text).into(),
+                text.strip_prefix(SPACE).filter(|_| keys.model == "bert").unwrap_or(text).into(),
             );
         }
     }
-    if source.model == "bert" {
+    if keys.model == "bert" {
         // llama.cpp calls BERT's first token its bos and its last one its eos.
         if let Some(first) = map.remove("bos_token") {
             map.insert("cls_token".to_owned(), first);
@@ -40,23 +40,23 @@ pub(super) fn settings(source: &Source<'_>, warnings: &mut Vec<String>) -> (Map<
     settings.insert("tokenizer_class".to_owned(), "PreTrainedTokenizerFast".into());
     settings.insert("clean_up_tokenization_spaces".to_owned(), false.into());
     for key in ["add_bos_token", "add_eos_token"] {
-        if let Some(adds) = source.flag(key) {
+        if let Some(adds) = keys.flag(key) {
             settings.insert(key.to_owned(), adds.into());
         }
     }
-    if let Some(template) = chat_template(source, warnings) {
+    if let Some(template) = chat_template(keys, warnings) {
         settings.insert("chat_template".to_owned(), template);
     }
     (settings, map)
 }
 
 /// A template, or a list of them by name where there are several.
-fn chat_template(source: &Source<'_>, warnings: &mut Vec<String>) -> Option<Json> {
+fn chat_template(keys: &TokenizerKeys<'_>, warnings: &mut Vec<String>) -> Option<Json> {
     const KEY: &str = "tokenizer.chat_template";
     let named = |name: &str, template: &str| json!({ "name": name, "template": template });
-    let default = source.key_value(KEY).and_then(|value| text(value, KEY, warnings));
+    let default = keys.key_value(KEY).and_then(|value| text(value, KEY, warnings));
     let mut templates = Vec::new();
-    for there in source.key_values() {
+    for there in keys.key_values() {
         let Some(name) = there.key.strip_prefix(KEY).and_then(|key| key.strip_prefix('.')) else { continue };
         templates.extend(text(&there.value, &there.key, warnings).map(|template| named(name, template)));
     }

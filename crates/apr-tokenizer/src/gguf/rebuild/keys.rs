@@ -38,7 +38,7 @@ const KEYS: [&str; 24] = [
 ];
 
 /// What the keys say.
-pub(super) struct Source<'a> {
+pub(super) struct TokenizerKeys<'a> {
     key_values: &'a [KeyValue],
     pub(super) model: &'a str,
     pub(super) tokens: &'a [String],
@@ -46,32 +46,32 @@ pub(super) struct Source<'a> {
     types: Option<&'a [i32]>,
 }
 
-impl<'a> Source<'a> {
+impl<'a> TokenizerKeys<'a> {
     /// `None` where there is no tokenizer.
     pub(super) fn read(key_values: &'a [KeyValue]) -> Result<Option<Self>> {
-        let mut source = Self { key_values, model: "", tokens: &[], scores: None, types: None };
-        match source.text("model")? {
+        let mut keys = Self { key_values, model: "", tokens: &[], scores: None, types: None };
+        match keys.text("model")? {
             None | Some("none" | "no_vocab") => return Ok(None),
-            Some(model) => source.model = model,
+            Some(model) => keys.model = model,
         }
-        source.tokens = match source.value("tokens") {
+        keys.tokens = match keys.value("tokens") {
             Some(Value::Array(Array::String(tokens))) if !tokens.is_empty() => tokens,
             other => return Err(wrong("tokens", "strings", other)),
         };
-        if source.tokens.len() > MAX_TOKENS {
-            return Err(Error::format(format!("{} are too many", counted(source.tokens.len() as u64, "token"))));
+        if keys.tokens.len() > MAX_TOKENS {
+            return Err(Error::format(format!("{} are too many", counted(keys.tokens.len() as u64, "token"))));
         }
-        source.scores = match source.value("scores") {
-            Some(Value::Array(Array::F32(scores))) => Some(source.of_each("scores", scores)?),
+        keys.scores = match keys.value("scores") {
+            Some(Value::Array(Array::F32(scores))) => Some(keys.of_each("scores", scores)?),
             None => None,
             other => return Err(wrong("scores", "f32", other)),
         };
-        source.types = match source.value("token_type") {
-            Some(Value::Array(Array::I32(types))) => Some(source.of_each("token_type", types)?),
+        keys.types = match keys.value("token_type") {
+            Some(Value::Array(Array::I32(types))) => Some(keys.of_each("token_type", types)?),
             None => None,
             other => return Err(wrong("token_type", "i32", other)),
         };
-        Ok(Some(source))
+        Ok(Some(keys))
     }
 
     fn of_each<T>(&self, key: &str, items: &'a [T]) -> Result<&'a [T]> {
@@ -180,7 +180,7 @@ impl<'a> Source<'a> {
         }
         for key in KEYS.iter().filter(|key| key.ends_with("_token_id")) {
             if self.value(key).is_some() && self.id(key).is_none() {
-                warnings.push(format!("tokenizer.ggml.{key} is no id of a token: left out"));
+                warnings.push(format!("tokenizer.ggml.{key} is not an id of a token: left out"));
             }
         }
         if matches!(self.model, "llama" | "t5") && self.flag("add_space_prefix").unwrap_or(true) {
