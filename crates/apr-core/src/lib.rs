@@ -36,6 +36,7 @@ pub mod json;
 mod key_values;
 mod limits;
 mod metadata;
+mod pass_on;
 mod pipeline;
 mod progress;
 mod shape;

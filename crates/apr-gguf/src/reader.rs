@@ -3,8 +3,8 @@
 use std::fmt;
 
 use apr_core::{
-    ByteSource, CheckpointReader, Companion, Container, ContainerFacts, Error, FileInfo, Format, KeyValues, Limits,
-    Metadata, Result, Stored, StoredRange, TensorInfo, keys,
+    ByteSource, CheckpointReader, Container, ContainerFacts, Error, FileInfo, Format, KeyValues, Limits, Metadata,
+    Result, Stored, StoredRange, TensorInfo, has_no, keys,
 };
 use serde_json::{Map, Value as Json, json};
 
@@ -198,6 +198,8 @@ impl ContainerFacts for GgufReader {
 }
 
 impl CheckpointReader for GgufReader {
+    has_no!(companions, left_out);
+
     fn format(&self) -> &'static Format {
         &crate::FORMAT
     }
@@ -242,18 +244,6 @@ impl CheckpointReader for GgufReader {
 
     fn files(&self) -> &[FileInfo] {
         &self.files
-    }
-
-    fn companions(&self) -> &[Companion] {
-        &[]
-    }
-
-    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
-        Err(Companion::absent(companion))
-    }
-
-    fn left_out(&self) -> &[String] {
-        &[]
     }
 
     fn warnings(&self) -> &[String] {

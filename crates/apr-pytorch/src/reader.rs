@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
 use apr_core::{
-    ByteSource, CheckpointReader, Companion, Container, ContainerFacts, Error, Escaped, FileInfo, Format, Limits,
-    Metadata, Part, Result, Shape, Stored, StoredRange, Sum, TensorInfo, keys, read_vec,
+    ByteSource, CheckpointReader, Container, ContainerFacts, Error, Escaped, FileInfo, Format, Limits, Metadata, Part,
+    Result, Shape, Stored, StoredRange, Sum, TensorInfo, has_no, keys, read_vec,
 };
 use serde_json::{Map, Value};
 
@@ -279,6 +279,8 @@ impl ContainerFacts for PytorchReader {
 }
 
 impl CheckpointReader for PytorchReader {
+    has_no!(companions);
+
     fn format(&self) -> &'static Format {
         &crate::FORMAT
     }
@@ -334,14 +336,6 @@ impl CheckpointReader for PytorchReader {
 
     fn files(&self) -> &[FileInfo] {
         &self.files
-    }
-
-    fn companions(&self) -> &[Companion] {
-        &[]
-    }
-
-    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
-        Err(Companion::absent(companion))
     }
 
     fn left_out(&self) -> &[String] {

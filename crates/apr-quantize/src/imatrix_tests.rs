@@ -1,4 +1,4 @@
-use apr_core::{Code, Companion, Container, FileInfo, Format, Limits, Stored, StoredRange, TensorInfo};
+use apr_core::{Code, Container, FileInfo, Format, Limits, Stored, StoredRange, TensorInfo, has_no};
 use apr_testkit::{corrupt, locate};
 use serde_json::{Value as Json, json};
 
@@ -63,6 +63,8 @@ impl InMemory {
 }
 
 impl CheckpointReader for InMemory {
+    has_no!(companions, left_out, slices, warnings);
+
     fn format(&self) -> &'static Format {
         &apr_registry::gguf::FORMAT
     }
@@ -90,28 +92,8 @@ impl CheckpointReader for InMemory {
         std::slice::from_ref(&self.file)
     }
 
-    fn tensor_slice(&self, _: usize) -> Option<&[u8]> {
-        None
-    }
-
     fn container(&self) -> Container<'_> {
         Container::default()
-    }
-
-    fn companions(&self) -> &[Companion] {
-        &[]
-    }
-
-    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
-        Err(Companion::absent(companion))
-    }
-
-    fn left_out(&self) -> &[String] {
-        &[]
-    }
-
-    fn warnings(&self) -> &[String] {
-        &[]
     }
 }
 

@@ -1,8 +1,8 @@
 //! Hugging Face folders: weights, and the files that travel with them.
 
 use apr_core::{
-    ByteSource, CheckpointReader, Companion, Container, Error, FileInfo, Format, IoCause, Limits, Metadata, Result,
-    SourceSet, Stored, TensorInfo, keys, read_vec,
+    ByteSource, CheckpointReader, Companion, Error, FileInfo, IoCause, Limits, Metadata, Result, SourceSet, keys,
+    pass_on, read_vec,
 };
 use serde_json::{Map, Value};
 
@@ -229,36 +229,10 @@ fn hyperparameter(value: &Value, top: bool) -> Option<Value> {
 }
 
 impl CheckpointReader for FolderCheckpoint {
-    fn format(&self) -> &'static Format {
-        self.inner.format()
-    }
+    pass_on!(inner: format, tensors, stored, read_tensor, tensor_slice, container, files);
 
     fn metadata(&self) -> &Metadata {
         &self.metadata
-    }
-
-    fn tensors(&self) -> &[TensorInfo] {
-        self.inner.tensors()
-    }
-
-    fn stored(&self, tensor: usize) -> Stored<'_> {
-        self.inner.stored(tensor)
-    }
-
-    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.inner.read_tensor(tensor, offset, buf)
-    }
-
-    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
-        self.inner.tensor_slice(tensor)
-    }
-
-    fn container(&self) -> Container<'_> {
-        self.inner.container()
-    }
-
-    fn files(&self) -> &[FileInfo] {
-        self.inner.files()
     }
 
     fn companions(&self) -> &[Companion] {

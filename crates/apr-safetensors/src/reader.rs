@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::fmt;
 
 use apr_core::{
-    ByteSource, CheckpointReader, Companion, Container, ContainerFacts, Error, Escaped, FileInfo, Format, Limits,
-    Metadata, Result, Stored, StoredRange, TensorInfo, keys, read_vec,
+    ByteSource, CheckpointReader, Container, ContainerFacts, Error, Escaped, FileInfo, Format, Limits, Metadata,
+    Result, Stored, StoredRange, TensorInfo, has_no, keys, read_vec,
 };
 
 use serde_json::{Value, json};
@@ -216,6 +216,8 @@ impl ContainerFacts for SafetensorsReader {
 }
 
 impl CheckpointReader for SafetensorsReader {
+    has_no!(companions, left_out);
+
     fn format(&self) -> &'static Format {
         &crate::FORMAT
     }
@@ -253,18 +255,6 @@ impl CheckpointReader for SafetensorsReader {
 
     fn files(&self) -> &[FileInfo] {
         &self.files
-    }
-
-    fn companions(&self) -> &[Companion] {
-        &[]
-    }
-
-    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
-        Err(Companion::absent(companion))
-    }
-
-    fn left_out(&self) -> &[String] {
-        &[]
     }
 
     fn warnings(&self) -> &[String] {

@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use apr_core::{
-    CheckpointReader, Companion, Container, FileInfo, Format, KeyValue, Metadata, Result, Stored, TensorInfo,
-};
+use apr_core::{CheckpointReader, KeyValue, Metadata, has_no, pass_on};
 use half::{bf16, f16};
 use serde_json::{Map, Value, json};
 
@@ -133,51 +131,10 @@ impl<'a> AsGguf<'a> {
 }
 
 impl CheckpointReader for AsGguf<'_> {
-    fn format(&self) -> &'static Format {
-        self.base.format()
-    }
+    pass_on!(base: format, tensors, stored, read_tensor, tensor_slice, container, files);
+    has_no!(companions, left_out, warnings);
 
     fn metadata(&self) -> &Metadata {
         &self.metadata
-    }
-
-    fn tensors(&self) -> &[TensorInfo] {
-        self.base.tensors()
-    }
-
-    fn stored(&self, tensor: usize) -> Stored<'_> {
-        self.base.stored(tensor)
-    }
-
-    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.base.read_tensor(tensor, offset, buf)
-    }
-
-    fn files(&self) -> &[FileInfo] {
-        self.base.files()
-    }
-
-    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
-        self.base.tensor_slice(tensor)
-    }
-
-    fn container(&self) -> Container<'_> {
-        self.base.container()
-    }
-
-    fn companions(&self) -> &[Companion] {
-        &[]
-    }
-
-    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
-        Err(Companion::absent(companion))
-    }
-
-    fn left_out(&self) -> &[String] {
-        &[]
-    }
-
-    fn warnings(&self) -> &[String] {
-        &[]
     }
 }

@@ -5,9 +5,7 @@
 //! scale per block (per row for `i8_row`), and `NAME.mins` what is added, where the type has that.
 //! `scales.json` says for each tensor how its values come back.
 
-use apr_core::{
-    CheckpointReader, Companion, Container, DType, Error, FileInfo, Format, Metadata, Result, Shape, Stored, TensorInfo,
-};
+use apr_core::{CheckpointReader, Companion, Container, DType, Error, Result, Shape, Stored, TensorInfo, pass_on};
 use serde_json::{Map, Value, json};
 
 /// Name of the file that describes the quantized tensors.
@@ -237,13 +235,7 @@ impl Unpacked<'_> {
 }
 
 impl CheckpointReader for Unpacked<'_> {
-    fn format(&self) -> &'static Format {
-        self.base.format()
-    }
-
-    fn metadata(&self) -> &Metadata {
-        self.base.metadata()
-    }
+    pass_on!(base: format, metadata, files, left_out, warnings);
 
     fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
@@ -273,10 +265,6 @@ impl CheckpointReader for Unpacked<'_> {
         self.base.container().altered()
     }
 
-    fn files(&self) -> &[FileInfo] {
-        self.base.files()
-    }
-
     fn companions(&self) -> &[Companion] {
         &self.companions
     }
@@ -286,14 +274,6 @@ impl CheckpointReader for Unpacked<'_> {
             return Ok(self.description.clone());
         }
         self.base.read_companion(companion)
-    }
-
-    fn left_out(&self) -> &[String] {
-        self.base.left_out()
-    }
-
-    fn warnings(&self) -> &[String] {
-        self.base.warnings()
     }
 }
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use apr_core::{
-    CheckpointReader, Companion, Container, Error, FileInfo, Format, Metadata, Result, Shape, Stored, StoredRange,
-    TensorInfo, keys,
+    CheckpointReader, Companion, Container, Error, Metadata, Result, Shape, Stored, StoredRange, TensorInfo, keys,
+    pass_on,
 };
 use serde_json::Value;
 
@@ -178,9 +178,7 @@ fn past_end(info: &TensorInfo, offset: u64) -> Error {
 }
 
 impl CheckpointReader for View<'_> {
-    fn format(&self) -> &'static Format {
-        self.base.format()
-    }
+    pass_on!(base: format, files, left_out, warnings);
 
     fn metadata(&self) -> &Metadata {
         &self.metadata
@@ -230,10 +228,6 @@ impl CheckpointReader for View<'_> {
         self.base.container().altered()
     }
 
-    fn files(&self) -> &[FileInfo] {
-        self.base.files()
-    }
-
     fn companions(&self) -> &[Companion] {
         &self.companions
     }
@@ -243,13 +237,5 @@ impl CheckpointReader for View<'_> {
             File::Base(position) => self.base.read_companion(*position),
             File::Own(bytes) => Ok(bytes.clone()),
         }
-    }
-
-    fn left_out(&self) -> &[String] {
-        self.base.left_out()
-    }
-
-    fn warnings(&self) -> &[String] {
-        self.base.warnings()
     }
 }

@@ -1,8 +1,6 @@
 //! Putting a mark into weights while they are read.
 
-use apr_core::{
-    CheckpointReader, Companion, Container, DType, Error, FileInfo, Format, Metadata, Result, Stored, TensorInfo,
-};
+use apr_core::{CheckpointReader, Container, DType, Error, Result, Stored, pass_on};
 use apr_tensor::cast::cast_values;
 use apr_tensor::element::{widen_f32, widen_f64};
 use serde::Serialize;
@@ -269,17 +267,7 @@ fn uniform(seed: u64, place: u64) -> f64 {
 }
 
 impl CheckpointReader for Marked<'_> {
-    fn format(&self) -> &'static Format {
-        self.base.format()
-    }
-
-    fn metadata(&self) -> &Metadata {
-        self.base.metadata()
-    }
-
-    fn tensors(&self) -> &[TensorInfo] {
-        self.base.tensors()
-    }
+    pass_on!(base: format, metadata, tensors, files, companions, read_companion, left_out, warnings);
 
     fn stored(&self, tensor: usize) -> Stored<'_> {
         if self.mark(tensor).is_some() { Stored::derived_from(self.base, &[tensor]) } else { self.base.stored(tensor) }
@@ -313,25 +301,5 @@ impl CheckpointReader for Marked<'_> {
 
     fn container(&self) -> Container<'_> {
         self.base.container().altered()
-    }
-
-    fn files(&self) -> &[FileInfo] {
-        self.base.files()
-    }
-
-    fn companions(&self) -> &[Companion] {
-        self.base.companions()
-    }
-
-    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
-        self.base.read_companion(companion)
-    }
-
-    fn left_out(&self) -> &[String] {
-        self.base.left_out()
-    }
-
-    fn warnings(&self) -> &[String] {
-        self.base.warnings()
     }
 }

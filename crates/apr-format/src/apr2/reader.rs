@@ -12,7 +12,7 @@ use apr_core::digest::Digest;
 use apr_core::{
     ByteSource, CheckpointReader, Code, Companion, Container, ContainerFacts, DType, Encoded, Error, Extent,
     ExtentKind, Features, FileChecksum, FileInfo, Format, Limits, Metadata, ReadEncoded, Result, Signed, Stored,
-    StoredRange, TensorInfo, keys, read_vec,
+    StoredRange, TensorInfo, has_no, keys, read_vec,
 };
 use serde_json::{Value, json};
 
@@ -300,6 +300,8 @@ impl ReadEncoded for Apr2Reader {
 }
 
 impl CheckpointReader for Apr2Reader {
+    has_no!(left_out);
+
     fn format(&self) -> &'static Format {
         &super::FORMAT
     }
@@ -355,10 +357,6 @@ impl CheckpointReader for Apr2Reader {
             CompanionBytes::Tensor(entry, info) => self.read_companion_tensor(&self.stored[*entry], info),
         };
         read.map_err(|error| error.in_file(&self.files[0].name))
-    }
-
-    fn left_out(&self) -> &[String] {
-        &[]
     }
 
     fn warnings(&self) -> &[String] {

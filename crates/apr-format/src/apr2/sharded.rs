@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 
 use apr_core::{
     ByteSource, CheckpointReader, Code, Companion, Container, ContainerFacts, Error, Escaped, Features, FileInfo,
-    Format, IoCause, Limits, Metadata, Result, Signed, SourceSet, Stored, StoredRange, TensorInfo, keys,
+    Format, IoCause, Limits, Metadata, Result, Signed, SourceSet, Stored, StoredRange, TensorInfo, has_no, keys,
 };
 use once_cell::race::OnceBox;
 use serde_json::{Value, json};
@@ -318,6 +318,8 @@ impl ShardedApr2 {
 }
 
 impl CheckpointReader for ShardedApr2 {
+    has_no!(left_out);
+
     fn format(&self) -> &'static Format {
         &super::FORMAT
     }
@@ -371,10 +373,6 @@ impl CheckpointReader for ShardedApr2 {
             Error::corrupt(message).in_file(&self.shards[0].entry.file)
         })?;
         first.read_companion(found)
-    }
-
-    fn left_out(&self) -> &[String] {
-        &[]
     }
 
     fn warnings(&self) -> &[String] {

@@ -9,8 +9,8 @@ use core::ops::Range;
 use std::sync::OnceLock;
 
 use apr_core::{
-    ByteSource, CheckpointReader, Companion, ContainerFacts, DType, Error, Extent, ExtentKind, Features, FileChecksum,
-    FileInfo, Format, Limits, Metadata, Result, Stored, StoredRange, TensorInfo, keys,
+    ByteSource, CheckpointReader, ContainerFacts, DType, Error, Extent, ExtentKind, Features, FileChecksum, FileInfo,
+    Format, Limits, Metadata, Result, Stored, StoredRange, TensorInfo, has_no, keys,
 };
 use serde_json::{Map, Value, json};
 
@@ -286,6 +286,8 @@ impl ContainerFacts for AprnReader {
 }
 
 impl CheckpointReader for AprnReader {
+    has_no!(companions, left_out);
+
     fn format(&self) -> &'static Format {
         &super::FORMAT
     }
@@ -328,18 +330,6 @@ impl CheckpointReader for AprnReader {
 
     fn files(&self) -> &[FileInfo] {
         &self.files
-    }
-
-    fn companions(&self) -> &[Companion] {
-        &[]
-    }
-
-    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
-        Err(Companion::absent(companion))
-    }
-
-    fn left_out(&self) -> &[String] {
-        &[]
     }
 
     fn warnings(&self) -> &[String] {

@@ -8,8 +8,8 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use apr_core::{
-    ByteSource, CheckpointReader, Companion, Container, ContainerFacts, Error, FileChecksum, FileInfo, Format,
-    Metadata, Result, Stored, StoredRange, TensorInfo,
+    ByteSource, CheckpointReader, Container, ContainerFacts, Error, FileChecksum, FileInfo, Format, Metadata, Result,
+    Stored, StoredRange, TensorInfo, has_no,
 };
 use serde_json::Value;
 
@@ -69,6 +69,8 @@ impl ContainerFacts for OlderReader {
 }
 
 impl CheckpointReader for OlderReader {
+    has_no!(companions, left_out);
+
     fn format(&self) -> &'static Format {
         self.format
     }
@@ -112,18 +114,6 @@ impl CheckpointReader for OlderReader {
 
     fn files(&self) -> &[FileInfo] {
         &self.files
-    }
-
-    fn companions(&self) -> &[Companion] {
-        &[]
-    }
-
-    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
-        Err(Companion::absent(companion))
-    }
-
-    fn left_out(&self) -> &[String] {
-        &[]
     }
 
     fn warnings(&self) -> &[String] {

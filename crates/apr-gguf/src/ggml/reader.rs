@@ -3,8 +3,8 @@
 use std::fmt;
 
 use apr_core::{
-    ByteSource, CheckpointReader, Companion, Container, ContainerFacts, DType, Error, FileInfo, Format, Limits,
-    Metadata, Result, Stored, StoredRange, TensorInfo, keys,
+    ByteSource, CheckpointReader, Container, ContainerFacts, DType, Error, FileInfo, Format, Limits, Metadata, Result,
+    Stored, StoredRange, TensorInfo, has_no, keys,
 };
 use serde_json::{Value, json};
 
@@ -196,6 +196,8 @@ impl ContainerFacts for GgmlReader {
 }
 
 impl CheckpointReader for GgmlReader {
+    has_no!(companions, left_out);
+
     fn format(&self) -> &'static Format {
         &super::FORMAT
     }
@@ -240,18 +242,6 @@ impl CheckpointReader for GgmlReader {
 
     fn files(&self) -> &[FileInfo] {
         &self.files
-    }
-
-    fn companions(&self) -> &[Companion] {
-        &[]
-    }
-
-    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
-        Err(Companion::absent(companion))
-    }
-
-    fn left_out(&self) -> &[String] {
-        &[]
     }
 
     fn warnings(&self) -> &[String] {

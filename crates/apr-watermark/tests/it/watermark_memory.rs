@@ -1,8 +1,8 @@
 //! What marking holds at once, whatever the model's size.
 
 use apr_core::{
-    CheckpointReader, Companion, Container, DType, FileInfo, Format, Metadata, Result, Serial, Stored, StoredRange,
-    TensorInfo,
+    CheckpointReader, Container, DType, FileInfo, Format, Metadata, Result, Serial, Stored, StoredRange, TensorInfo,
+    has_no,
 };
 use apr_testkit::peak_memory;
 use apr_watermark::{Carriers, MarkKey, Marked, detect};
@@ -16,6 +16,8 @@ struct Generated {
 }
 
 impl CheckpointReader for Generated {
+    has_no!(companions, left_out, slices, warnings);
+
     fn format(&self) -> &'static Format {
         &apr_registry::safetensors::FORMAT
     }
@@ -44,28 +46,8 @@ impl CheckpointReader for Generated {
         &[]
     }
 
-    fn tensor_slice(&self, _: usize) -> Option<&[u8]> {
-        None
-    }
-
     fn container(&self) -> Container<'_> {
         Container::default()
-    }
-
-    fn companions(&self) -> &[Companion] {
-        &[]
-    }
-
-    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
-        Err(Companion::absent(companion))
-    }
-
-    fn left_out(&self) -> &[String] {
-        &[]
-    }
-
-    fn warnings(&self) -> &[String] {
-        &[]
     }
 }
 
