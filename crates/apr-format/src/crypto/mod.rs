@@ -86,6 +86,8 @@ mod signature;
 mod stanza;
 #[cfg(feature = "encryption")]
 mod tensor;
+#[cfg(all(feature = "encryption", feature = "std", target_arch = "x86_64"))]
+mod wide;
 
 #[cfg(feature = "encryption")]
 pub use aead::{NONCE_LEN, TAG_LEN, aead_open, aead_seal};

@@ -3,7 +3,6 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use aes_gcm::Aes256Gcm;
 use apr_core::Result;
 
 use super::aead::{self, NONCE_LEN, TAG_LEN, decryption_failed};
@@ -39,7 +38,7 @@ pub const fn plain_len(sealed_len: u64) -> Option<u64> {
 }
 
 /// Enciphers and deciphers the chunks of one tensor of one file.
-pub struct TensorCipher(Aes256Gcm);
+pub struct TensorCipher(aead::Cipher);
 
 impl fmt::Debug for TensorCipher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
