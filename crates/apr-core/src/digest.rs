@@ -128,6 +128,45 @@ pub struct TensorDigest {
 /// at a time, several of them are one larger subtree.
 const GRANULE: usize = 32 << 10;
 
+/// What a part of a tensor adds to its digest, wherever it was cut. Unlike [`ChunkSums`] it keeps the bytes before the first
+/// subtree and after the last one, up to 32 KiB each.
+#[derive(Debug, Clone, Default)]
+pub struct PartSums {
+    head: Vec<u8>,
+    /// With how many leaves each has.
+    subtrees: Vec<(Digest, u64)>,
+    tail: Vec<u8>,
+}
+
+impl PartSums {
+    /// Takes the part of `bytes`, which start `offset` bytes into a tensor, in place of what was taken before.
+    pub fn take(&mut self, bytes: &[u8], offset: u64) {
+        let start = offset.next_multiple_of(GRANULE as u64);
+        let before = usize::try_from(start - offset).map_or(bytes.len(), |before| before.min(bytes.len()));
+        let (head, rest) = bytes.split_at(before);
+        self.subtrees.clear();
+        let tail = subtrees(rest, start / GRANULE as u64, |subtree, leaves| self.subtrees.push((subtree, leaves)));
+        self.head.clear();
+        self.head.extend_from_slice(head);
+        self.tail.clear();
+        self.tail.extend_from_slice(tail);
+    }
+}
+
+/// Cuts bytes from the leaf with this number on into the longest subtrees that may begin where they do, each followed by a
+/// byte, and hands them over; returns the bytes that are left, at most a granule and none only of none.
+fn subtrees(mut bytes: &[u8], mut leaf: u64, mut take: impl FnMut(Digest, u64)) -> &[u8] {
+    while bytes.len() > GRANULE {
+        let most = CHUNK.min(bytes.len() - 1) / GRANULE;
+        let granules = 1_usize << most.ilog2().min(leaf.trailing_zeros());
+        let (now, later) = bytes.split_at(granules * GRANULE);
+        take(subtree(now, leaf * GRANULE as u64), granules as u64);
+        leaf += granules as u64;
+        bytes = later;
+    }
+    bytes
+}
+
 /// Subtrees merged as far as their number allows; the last one of the tensor is not among them.
 #[derive(Debug, Clone, Default)]
 struct Tree {
@@ -176,15 +215,24 @@ impl TensorDigest {
             self.waiting.clear();
             bytes = later;
         }
-        while bytes.len() > GRANULE {
-            // The longest subtree that may begin here and is followed by a byte.
-            let most = CHUNK.min(bytes.len() - 1) / GRANULE;
-            let granules = 1_usize << most.ilog2().min(self.tree.leaves.trailing_zeros());
-            let (now, later) = bytes.split_at(granules * GRANULE);
-            self.tree.push(subtree(now, self.position()), granules as u64);
-            bytes = later;
-        }
+        let tree = &mut self.tree;
+        let bytes = subtrees(bytes, tree.leaves, |subtree, leaves| tree.push(subtree, leaves));
         self.waiting.extend_from_slice(bytes);
+    }
+
+    /// Appends the bytes of which a part was taken.
+    pub fn append_part(&mut self, part: &PartSums) {
+        self.update(&part.head);
+        if part.subtrees.is_empty() {
+            return self.update(&part.tail);
+        }
+        // Nothing or a whole granule waits here, since subtrees begin at a multiple of it.
+        if !self.waiting.is_empty() {
+            self.tree.push(subtree(&self.waiting, self.position()), 1);
+            self.waiting.clear();
+        }
+        part.subtrees.iter().for_each(|&(subtree, leaves)| self.tree.push(subtree, leaves));
+        self.waiting.extend_from_slice(&part.tail);
     }
 
     /// Where the bytes that wait begin in the tensor.
@@ -245,6 +293,14 @@ mod tests {
                     digest.update(&[]);
                 }
                 assert_eq!(digest.value(), whole, "{len} bytes by {piece}");
+
+                let (mut digest, mut part, mut offset) = (TensorDigest::new(), PartSums::default(), 0);
+                for bytes in tensor.chunks(piece) {
+                    part.take(bytes, offset);
+                    digest.append_part(&part);
+                    offset += bytes.len() as u64;
+                }
+                assert_eq!(digest.value(), whole, "parts of {len} bytes by {piece}");
             }
         }
     }
