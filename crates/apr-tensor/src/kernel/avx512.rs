@@ -1,6 +1,7 @@
 //! The loops of [`avx2`](super::avx2) with registers twice as wide, for processors with AVX-512.
 //!
 //! A group of [`LANES`] values is one register here, so that sums are kept in the same lanes and come to the same bits.
+//! Those loops of which this is no faster are not here.
 #![allow(unsafe_code, reason = "vectors are loaded and stored, and kernels called, after a look at the processor")]
 
 use core::arch::x86_64::{
@@ -19,13 +20,7 @@ fn is_available() -> bool {
     std::arch::is_x86_feature_detected!("avx512f")
 }
 
-/// Adds up groups of values; `None` where the processor can't.
-pub(super) fn moments(groups: &[[f32; LANES]]) -> Option<MomentLanes<f32>> {
-    // SAFETY: the processor has the features.
-    is_available().then(|| unsafe { moments_here(groups) })
-}
-
-/// The same of f16.
+/// Adds up groups of f16; `None` where the processor can't.
 pub(super) fn moments_of_f16(groups: &[[[u8; 2]; LANES]]) -> Option<MomentLanes<f32>> {
     // SAFETY: the processor has the features.
     is_available().then(|| unsafe { moments_of_f16_here(groups) })
@@ -92,15 +87,6 @@ impl Moments {
             squares: store_wide(self.squares),
         }
     }
-}
-
-#[target_feature(enable = "avx512f")]
-fn moments_here(groups: &[[f32; LANES]]) -> MomentLanes<f32> {
-    let mut moments = Moments::new();
-    for group in groups {
-        moments.add(load(group));
-    }
-    moments.lanes()
 }
 
 #[target_feature(enable = "avx512f")]
