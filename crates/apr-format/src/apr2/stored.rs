@@ -113,7 +113,9 @@ impl StoredTensor {
         let raw_len = self.form().map_or_else(|| self.len(access), |form| form.raw_len);
         check_range(offset, buf.len(), raw_len)?;
         let end = offset + buf.len() as u64;
-        let piece = self.piece_len().filter(|&piece| offset % piece == 0 && (end % piece == 0 || end == raw_len));
+        let piece = self.piece_len();
+        let piece =
+            piece.filter(|&piece| offset.is_multiple_of(piece) && (end.is_multiple_of(piece) || end == raw_len));
         let (Some(piece), false) = (piece, buf.is_empty()) else {
             return Err(Error::corrupt(format!("bytes {offset} to {end} are no whole pieces")).at(self.place.offset));
         };

@@ -184,7 +184,8 @@ impl Counters {
     #[target_feature(enable = "avx512f,avx512bw,vaes")]
     fn apply(&mut self, keys: &[__m512i; ROUND_KEYS], text: [__m512i; REGISTERS]) -> [__m512i; REGISTERS] {
         // The numbers are the last words of the lanes.
-        let next = _mm512_broadcast_i32x4(_mm_set_epi32(LANES as i32, 0, 0, 0));
+        let [lanes, ..] = LANES.to_le_bytes();
+        let next = _mm512_broadcast_i32x4(_mm_set_epi32(lanes.into(), 0, 0, 0));
         let mut stream = [_mm512_setzero_si512(); REGISTERS];
         for blocks in &mut stream {
             *blocks = self.blocks();
