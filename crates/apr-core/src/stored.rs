@@ -218,6 +218,18 @@ pub trait ReadEncoded: Send + Sync {
     /// # Errors
     /// E002 past their end, E007 when reading fails.
     fn read_verbatim(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()>;
+
+    /// The length of the pieces of the tensor that have bytes of their own in the file, one after the other and with
+    /// nothing between; the last may be shorter. `None` where there are no such pieces.
+    fn piece_len(&self, tensor: usize) -> Option<u64>;
+
+    /// Fills `buf` with the tensor's bytes, and puts those in the file that they are made of in place of the contents of
+    /// `verbatim`. `buf` is whole [pieces](Self::piece_len), from `offset` within the tensor on. Returns where `verbatim`
+    /// starts within the tensor's bytes in the file.
+    ///
+    /// # Errors
+    /// E002 where it is not, or the bytes don't decode; E005 when they can't be decrypted, E007 when reading fails.
+    fn read_both(&self, tensor: usize, offset: u64, buf: &mut [u8], verbatim: &mut Vec<u8>) -> Result<u64>;
 }
 
 /// The bytes of a tensor in the file, which are others than those it is read as.
@@ -249,6 +261,20 @@ impl<'a> Encoded<'a> {
     /// Those of [`ReadEncoded::read_verbatim`].
     pub fn read_verbatim(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.reader.read_verbatim(self.tensor, offset, buf)
+    }
+
+    /// See [`ReadEncoded::piece_len`].
+    #[must_use]
+    pub fn piece_len(&self) -> Option<u64> {
+        self.reader.piece_len(self.tensor)
+    }
+
+    /// Reads the tensor's bytes and those in the file that they are made of.
+    ///
+    /// # Errors
+    /// Those of [`ReadEncoded::read_both`].
+    pub fn read_both(&self, offset: u64, buf: &mut [u8], verbatim: &mut Vec<u8>) -> Result<u64> {
+        self.reader.read_both(self.tensor, offset, buf, verbatim)
     }
 }
 

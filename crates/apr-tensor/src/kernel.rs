@@ -8,6 +8,8 @@
 
 #[cfg(all(feature = "std", target_arch = "x86_64"))]
 mod avx2;
+#[cfg(all(feature = "std", target_arch = "x86_64"))]
+mod avx512;
 
 use crate::cast::{CastCounts, Narrow, ToF16};
 use crate::drift::Drift;
@@ -103,7 +105,9 @@ pub(crate) fn block_of_values(values: &[f32]) -> Block {
 /// [`block`] of f16.
 pub(crate) fn block_of_f16(stored: &[[u8; 2]]) -> Block {
     #[cfg(all(feature = "std", target_arch = "x86_64"))]
-    if let Some(lanes) = avx2::moments_of_f16(stored.as_chunks().0) {
+    if let Some(lanes) =
+        avx512::moments_of_f16(stored.as_chunks().0).or_else(|| avx2::moments_of_f16(stored.as_chunks().0))
+    {
         return finish_block::<wire::F16>(lanes, stored);
     }
     block_of_widened::<wire::F16>(stored)
@@ -112,7 +116,9 @@ pub(crate) fn block_of_f16(stored: &[[u8; 2]]) -> Block {
 /// [`block`] of bf16.
 pub(crate) fn block_of_bf16(stored: &[[u8; 2]]) -> Block {
     #[cfg(all(feature = "std", target_arch = "x86_64"))]
-    if let Some(lanes) = avx2::moments_of_bf16(stored.as_chunks().0) {
+    if let Some(lanes) =
+        avx512::moments_of_bf16(stored.as_chunks().0).or_else(|| avx2::moments_of_bf16(stored.as_chunks().0))
+    {
         return finish_block::<wire::Bf16>(lanes, stored);
     }
     block_of_widened::<wire::Bf16>(stored)
@@ -129,8 +135,11 @@ fn block_of_widened<W: Wire<Value = f32>>(stored: &[W::Stored]) -> Block {
 /// Compares two slices of equal length, of at most [`BLOCK`] elements.
 pub(crate) fn drift(original: &[f32], new: &[f32]) -> Drift {
     #[cfg(all(feature = "std", target_arch = "x86_64"))]
-    if let Some(lanes) = avx2::drift(original.as_chunks().0, new.as_chunks().0) {
-        return finish_drift(lanes, original, new);
+    {
+        let (groups, new_groups) = (original.as_chunks().0, new.as_chunks().0);
+        if let Some(lanes) = avx512::drift(groups, new_groups).or_else(|| avx2::drift(groups, new_groups)) {
+            return finish_drift(lanes, original, new);
+        }
     }
     finish_drift(drift_lanes(original.as_chunks().0, new.as_chunks().0), original, new)
 }
@@ -442,6 +451,11 @@ mod tests {
             let (original, new) = (&values[..len], &values[values.len() - len..]);
             let lanes = drift_lanes_anywhere(original.as_chunks().0, new.as_chunks().0);
             assert_eq!(drift_lanes(original.as_chunks().0, new.as_chunks().0), lanes);
+            // Of all kernels for this kind of processor, since only the widest one is chosen.
+            #[cfg(all(feature = "std", target_arch = "x86_64"))]
+            for kernel in [avx2::drift, avx512::drift] {
+                assert!(kernel(original.as_chunks().0, new.as_chunks().0).is_none_or(|found| found == lanes));
+            }
             assert_eq!(drift(original, new), finish_drift(lanes, original, new));
         }
     }
@@ -470,19 +484,30 @@ mod tests {
 
     #[test]
     fn the_dispatched_moments_of_halves_are_the_same_as_the_plain_ones() {
-        fn assert_same<W: Wire<Value = f32, Stored = [u8; 2]>>(dispatched: fn(&[[u8; 2]]) -> Block) {
+        type Kernel = fn(&[[[u8; 2]; LANES]]) -> Option<MomentLanes<f32>>;
+        fn assert_same<W: Wire<Value = f32, Stored = [u8; 2]>>(
+            dispatched: fn(&[[u8; 2]]) -> Block,
+            kernels: &[Kernel],
+        ) {
             let all: Vec<[u8; 2]> = (0..=u16::MAX).map(u16::to_le_bytes).collect();
             let shuffled: Vec<[u8; 2]> = (0..=u16::MAX).map(|i| i.wrapping_mul(40_503).to_le_bytes()).collect();
             for stored in all.chunks(1000).chain(all.chunks(BLOCK)).chain(shuffled.chunks(17).take(500)) {
-                for block in [dispatched(stored), block_of_widened::<W>(stored)] {
+                let lanes = kernels.iter().filter_map(|kernel| kernel(stored.as_chunks().0));
+                let blocks = lanes.map(|lanes| finish_block::<W>(lanes, stored));
+                for block in blocks.chain([dispatched(stored), block_of_widened::<W>(stored)]) {
                     let plain = block_anywhere::<W>(stored);
                     let bits = |b: Block| (b.zeros, [b.min, b.max, b.mean, b.squares].map(f64::to_bits));
                     assert!(bits(block) == bits(plain) || !block.mean.is_finite() && !plain.mean.is_finite());
                 }
             }
         }
-        assert_same::<wire::F16>(block_of_f16);
-        assert_same::<wire::Bf16>(block_of_bf16);
+        #[cfg(all(feature = "std", target_arch = "x86_64"))]
+        let kernels: [[Kernel; 2]; 2] =
+            [[avx2::moments_of_f16, avx512::moments_of_f16], [avx2::moments_of_bf16, avx512::moments_of_bf16]];
+        #[cfg(not(all(feature = "std", target_arch = "x86_64")))]
+        let kernels: [[Kernel; 0]; 2] = [[]; 2];
+        assert_same::<wire::F16>(block_of_f16, &kernels[0]);
+        assert_same::<wire::Bf16>(block_of_bf16, &kernels[1]);
     }
 
     #[test]

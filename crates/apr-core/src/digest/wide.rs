@@ -12,8 +12,6 @@ use core::arch::x86_64::{
     _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64, _mm512_xor_si512,
 };
 
-use blake3::hazmat::{Mode, merge_subtrees_non_root};
-
 use super::Digest;
 
 /// Chunks side by side.
@@ -65,19 +63,13 @@ fn subtree_avx512(bytes: &[u8], offset: u64) -> Digest {
     // Each level has half as many, written over the one before.
     let values = values.as_flattened_mut();
     let mut left = values.len();
-    while left > LANES {
-        for group in 0..left / (2 * LANES) {
-            let pairs = values[group * 2 * LANES..][..2 * LANES].as_flattened();
-            let parents =
-                parents(pairs.as_chunks::<BLOCK>().0.first_chunk().unwrap_or_else(|| unreachable!("a group")));
-            values[group * LANES..][..LANES].copy_from_slice(&parents);
-        }
-        left /= 2;
-    }
     while left > 1 {
         left /= 2;
-        for at in 0..left {
-            values[at] = merge_subtrees_non_root(&values[2 * at], &values[2 * at + 1], Mode::Hash);
+        for group in (0..left).step_by(LANES) {
+            let count = LANES.min(left - group);
+            let mut pairs = [[0; BLOCK]; LANES];
+            pairs.as_flattened_mut()[..count * BLOCK].copy_from_slice(values[2 * group..][..2 * count].as_flattened());
+            values[group..group + count].copy_from_slice(&parents(&pairs)[..count]);
         }
     }
     values[0]

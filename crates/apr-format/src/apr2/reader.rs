@@ -297,6 +297,15 @@ impl ReadEncoded for Apr2Reader {
     fn read_verbatim(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.blame(tensor, self.of(tensor).read_verbatim(self.access(), offset, buf))
     }
+
+    fn piece_len(&self, tensor: usize) -> Option<u64> {
+        self.of(tensor).piece_len()
+    }
+
+    fn read_both(&self, tensor: usize, offset: u64, buf: &mut [u8], verbatim: &mut Vec<u8>) -> Result<u64> {
+        let info = &self.tensors[tensor];
+        self.blame(tensor, self.of(tensor).read_both(self.access(), info, offset, buf, verbatim))
+    }
 }
 
 impl CheckpointReader for Apr2Reader {

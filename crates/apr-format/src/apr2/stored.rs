@@ -16,6 +16,7 @@ use once_cell::race::OnceBox;
 use super::index::{BLOCK_HEADER_LEN, CODEC, LAYOUT, block_len};
 use super::layout::Place;
 use super::seal::Seal;
+use crate::sealed::{SEALED_CHUNK, TAG_LEN};
 
 /// Top bit of a block's length: its bytes are not compressed.
 const RAW: u32 = 1 << 31;
@@ -89,6 +90,62 @@ impl StoredTensor {
         access.seal.read(access.source, self.place, self.sealed_as(), offset, buf)
     }
 
+    /// Bytes of the tensor that a chunk or a block stands for, where it went through one of the two alone.
+    pub(super) fn piece_len(&self) -> Option<u64> {
+        match self.form() {
+            None => (!self.sealed_as().is_empty()).then_some(SEALED_CHUNK as u64),
+            Some(form) => {
+                let coded = form.flags & LAYOUT == 0 && form.flags & CODEC != 0;
+                (coded && self.sealed_as().is_empty()).then(|| block_len(form.flags))
+            }
+        }
+    }
+
+    /// Fills `buf` with whole pieces of the tensor and `verbatim` with the bytes in the file that they are made of; returns
+    /// where those start within the tensor's place.
+    pub(super) fn read_both(
+        &self,
+        access: Access<'_>,
+        info: &TensorInfo,
+        offset: u64,
+        buf: &mut [u8],
+        verbatim: &mut Vec<u8>,
+    ) -> Result<u64> {
+        let raw_len = self.form().map_or_else(|| self.len(access), |form| form.raw_len);
+        check_range(offset, buf.len(), raw_len)?;
+        let end = offset + buf.len() as u64;
+        let piece = self.piece_len();
+        let piece =
+            piece.filter(|&piece| offset.is_multiple_of(piece) && (end.is_multiple_of(piece) || end == raw_len));
+        let (Some(piece), false) = (piece, buf.is_empty()) else {
+            return Err(Error::corrupt(format!("bytes {offset} to {end} are no whole pieces")).at(self.place.offset));
+        };
+        let (first, beyond) = (offset / piece, end.div_ceil(piece));
+        let Some((form, encoded)) = self.form().zip(self.encoded.as_deref()) else {
+            let start = first * (piece + TAG_LEN as u64);
+            verbatim.resize(to_usize((beyond * (piece + TAG_LEN as u64)).min(self.place.len) - start), 0);
+            self.read_verbatim(access, start, verbatim)?;
+            let to_end = end == raw_len;
+            access.seal.open(self.sealed_as(), first, to_end, verbatim, buf).map_err(|error| self.at(error, start))?;
+            return Ok(start);
+        };
+        let blocks = self.blocks(encoded, access, form)?;
+        let start = blocks[to_usize(first)];
+        verbatim.resize(to_usize(blocks[to_usize(beyond)] - start), 0);
+        self.read_verbatim(access, start, verbatim)?;
+        let mut scratch = access.scratch.take(form.flags, info.dtype)?;
+        for (block, target) in (to_usize(first)..).zip(buf.chunks_mut(to_usize(piece))) {
+            let block = to_usize(blocks[block] - start)..to_usize(blocks[block + 1] - start);
+            scratch.decode(&verbatim[block], target).map_err(|error| error.at(self.place.offset))?;
+        }
+        access.scratch.put_back(scratch);
+        Ok(start)
+    }
+
+    fn at(&self, error: Error, within: u64) -> Error {
+        error.at(self.place.offset + within)
+    }
+
     /// Fills `buf` with bytes of the tensor.
     pub(super) fn read(&self, access: Access<'_>, info: &TensorInfo, offset: u64, buf: &mut [u8]) -> Result<()> {
         match self.form() {
@@ -115,7 +172,7 @@ impl StoredTensor {
             return self.read_stored(access, offset, buf);
         }
         let Some(encoded) = &self.encoded else { return self.read_stored(access, offset, buf) };
-        let blocks = encoded.blocks.get_or_try_init(|| self.walk(access, form).map(Box::new))?;
+        let blocks = self.blocks(encoded, access, form)?;
         let block_len = block_len(form.flags);
         let mut scratch = access.scratch.take(form.flags, info.dtype)?;
         let (mut done, mut position) = (0, offset);
@@ -126,19 +183,26 @@ impl StoredTensor {
             let skip = to_usize(position - start);
             let wanted = (decoded_len - skip).min(buf.len() - done);
             let at = to_usize(block);
-            self.read_block(access, (blocks[at], blocks[at + 1]), &mut scratch.body)?;
+            let mut body = core::mem::take(&mut scratch.body);
+            self.read_block(access, (blocks[at], blocks[at + 1]), &mut body)?;
             let target = &mut buf[done..done + wanted];
             let decoded = if wanted == decoded_len {
-                scratch.decode(target)
+                scratch.decode(&body, target)
             } else {
-                scratch.decode_part(decoded_len, skip, target)
+                scratch.decode_part(&body, decoded_len, skip, target)
             };
+            scratch.body = body;
             decoded.map_err(|error| error.at(self.place.offset))?;
             done += wanted;
             position += wanted as u64;
         }
         access.scratch.put_back(scratch);
         Ok(())
+    }
+
+    /// Where each block starts.
+    fn blocks<'a>(&self, encoded: &'a Encoded, access: Access<'_>, form: StoredForm) -> Result<&'a [u64]> {
+        Ok(encoded.blocks.get_or_try_init(|| self.walk(access, form).map(Box::new))?)
     }
 
     fn read_block(&self, access: Access<'_>, (start, end): (u64, u64), body: &mut Vec<u8>) -> Result<()> {
@@ -202,25 +266,26 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    fn decode_part(&mut self, decoded_len: usize, skip: usize, target: &mut [u8]) -> Result<()> {
+    fn decode_part(&mut self, block: &[u8], decoded_len: usize, skip: usize, target: &mut [u8]) -> Result<()> {
         let mut decoded = core::mem::take(&mut self.decoded);
         decoded.resize(decoded_len, 0);
-        let result = self.decode(&mut decoded);
+        let result = self.decode(block, &mut decoded);
         target.copy_from_slice(&decoded[skip..skip + target.len()]);
         self.decoded = decoded;
         result
     }
 
+    /// Decodes a block, which starts with its length.
     #[cfg(feature = "compression")]
-    fn decode(&mut self, target: &mut [u8]) -> Result<()> {
-        let (head, body) = self.body.split_at(BLOCK_HEADER_LEN as usize);
+    fn decode(&mut self, block: &[u8], target: &mut [u8]) -> Result<()> {
+        let (head, body) = block.split_at(BLOCK_HEADER_LEN as usize);
         let raw = head[3] & 0x80 != 0;
         self.decoder.decode(body, raw, target)
     }
 
     #[cfg(not(feature = "compression"))]
     #[allow(clippy::unused_self, reason = "as with the feature")]
-    fn decode(&mut self, _target: &mut [u8]) -> Result<()> {
+    fn decode(&mut self, _block: &[u8], _target: &mut [u8]) -> Result<()> {
         Err(no_compression())
     }
 }

@@ -121,12 +121,41 @@ impl BlockEncoder {
         let plane_len = block.len() / self.element.width();
         let (whole, rest) = block.split_at(plane_len * self.element.width());
         self.planes.resize(whole.len(), 0);
-        kernel::split(self.element, whole, &mut self.planes);
-        for plane in self.planes.chunks_exact(plane_len.max(1)) {
+        let written = if self.splits_low_first(whole) { self.split_low_first(whole, out) } else { 0 };
+        if written == 0 {
+            kernel::split(self.element, whole, &mut self.planes);
+        }
+        for plane in self.planes[written..].chunks_exact(plane_len.max(1)) {
             encode_part(&mut self.coder, plane, out);
         }
         out.extend_from_slice(rest);
         close(block, start, out)
+    }
+
+    /// Whether the lower bytes are likely to be stored as they are, and long enough to be written where they go at once.
+    fn splits_low_first(&self, whole: &[u8]) -> bool {
+        matches!(self.coder, Coder::Entropy) && self.element.width() == 2 && whole.len() / 2 >= entropy::SAMPLED_LEN
+    }
+
+    /// Puts the lower bytes into `out` as a raw plane and the upper ones into their plane; returns how many bytes of the planes
+    /// are in `out`. None, and `out` as it was, where the lower ones are worth coding.
+    fn split_low_first(&mut self, whole: &[u8], out: &mut Vec<u8>) -> usize {
+        let start = out.len();
+        let plane_len = whole.len() / 2;
+        out.reserve(whole.len());
+        // Blocks are at most 1 MiB long.
+        out.extend((u32::try_from(plane_len).unwrap_or(0) | RAW).to_le_bytes());
+        let mut low = [0; COMPARED_LEN / 2];
+        for (step, high) in whole.chunks(COMPARED_LEN).zip(self.planes[plane_len..].chunks_mut(COMPARED_LEN / 2)) {
+            let low = &mut low[..high.len()];
+            kernel::split_two(self.element, step, low, high);
+            out.extend_from_slice(low);
+        }
+        if entropy::is_noise(&out[start + BlockHead::LEN..]) {
+            return plane_len;
+        }
+        out.truncate(start);
+        0
     }
 }
 
@@ -261,6 +290,9 @@ impl BlockDecoder {
         let width = element.width();
         let (whole, rest) = block.split_at(block.len() / width * width);
         let Ok((planes, after)) = self.planes(body, whole.len()) else { return false };
+        if let Some(equal) = kernel::merges_to(element, &planes, whole) {
+            return equal && after == rest;
+        }
         // Put together and compared a step at a time, which stays in the first-level cache.
         decoded.resize(COMPARED_LEN, 0);
         let mut steps = whole.chunks(COMPARED_LEN).enumerate();
@@ -355,6 +387,33 @@ mod tests {
     use apr_core::DType;
 
     use super::*;
+
+    #[test]
+    fn lower_bytes_are_coded_where_they_are_no_noise() {
+        let len = 4 * entropy::SAMPLED_LEN + 2;
+        let coding = Coding { codec: Codec::Entropy, filter: Filter::BytePlanes };
+        for (low, at_most) in [(0xff_u32, len * 3 / 4), (7, len * 3 / 8), (0, len / 4)] {
+            let words = (0..u32::try_from(len / 2).expect("short")).map(|i| {
+                let [_, noise, .., top] = i.wrapping_mul(0x9e37_79b1).to_le_bytes();
+                u16::from_le_bytes([(u32::from(noise) & low).to_le_bytes()[0], 0x38 + (top & 3)])
+            });
+            for dtype in [DType::BF16, DType::U16] {
+                let block: Vec<u8> = words.clone().flat_map(u16::to_le_bytes).collect();
+                let mut out = b"what was there".to_vec();
+                let start = out.len();
+                assert_eq!(BlockEncoder::new(coding, 0, Element::of(dtype)).encode(&block, &mut out), Outcome::Coded);
+                assert!(
+                    out.starts_with(b"what was there") && out.len() - start < at_most,
+                    "{dtype} {low}: {}",
+                    out.len()
+                );
+                let mut decoded = alloc::vec![0; block.len()];
+                let mut decoder = BlockDecoder::new(coding, Element::of(dtype));
+                assert_eq!(decoder.decode(&out[start + BlockHead::LEN..], false, &mut decoded), Ok(()));
+                assert_eq!(decoded, block);
+            }
+        }
+    }
 
     /// What an encoder with a mistake would do.
     #[test]

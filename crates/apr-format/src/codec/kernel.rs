@@ -16,14 +16,31 @@ macro_rules! for_several_targets {
     };
 }
 
-for_several_targets! {
+macro_rules! for_wide_targets {
+    ($($function:tt)*) => {
+        #[cfg_attr(feature = "std", multiversion::multiversion(targets(
+            "x86_64+avx2+avx512f+avx512bw+avx512dq+avx512vl+avx512vbmi",
+            "x86_64+avx2",
+        )))]
+        $($function)*
+    };
+}
+
+for_wide_targets! {
     /// [`planes::split_anywhere`].
     pub(super) fn split(element: Element, block: &[u8], planes: &mut [u8]) {
         planes::split_anywhere(element, block, planes);
     }
 }
 
-for_several_targets! {
+for_wide_targets! {
+    /// [`planes::split_two_anywhere`].
+    pub(super) fn split_two(element: Element, block: &[u8], low: &mut [u8], high: &mut [u8]) {
+        planes::split_two_anywhere(element, block, low, high);
+    }
+}
+
+for_wide_targets! {
     /// [`planes::merge_anywhere`].
     pub(super) fn merge(element: Element, planes: &[&[u8]; MAX_PLANES], block: &mut [u8]) {
         planes::merge_anywhere(element, planes, block);
@@ -44,9 +61,17 @@ for_several_targets! {
     }
 }
 
+/// [`entropy::write_pairs_anywhere`], with the processor's instructions for it where it has some.
+pub(super) fn write_pairs(symbols: &[u8], first: u8, codes: &entropy::Codes, out: &mut [u8]) -> usize {
+    #[cfg(all(feature = "std", target_arch = "x86_64"))]
+    if let Some((written, position, held)) = super::avx512::write(symbols, first, codes.singles(), out) {
+        return entropy::write_rest(&symbols[written..], codes.singles(), (position, held), out);
+    }
+    write_pairs_compiled(symbols, first, codes, out)
+}
+
 for_several_targets! {
-    /// [`entropy::write_pairs_anywhere`].
-    pub(super) fn write_pairs(symbols: &[u8], first: u8, codes: &entropy::Codes, out: &mut [u8]) -> usize {
+    fn write_pairs_compiled(symbols: &[u8], first: u8, codes: &entropy::Codes, out: &mut [u8]) -> usize {
         entropy::write_pairs_anywhere(symbols, first, codes, out)
     }
 }
@@ -65,6 +90,13 @@ for_several_targets! {
     }
 }
 
+for_wide_targets! {
+    /// [`planes::merges_to_anywhere`].
+    pub(super) fn merges_to(element: Element, planes: &[&[u8]; MAX_PLANES], block: &[u8]) -> Option<bool> {
+        planes::merges_to_anywhere(element, planes, block)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use alloc::vec;
@@ -73,6 +105,33 @@ mod tests {
     use apr_core::DType;
 
     use super::*;
+
+    /// Symbols of a skewed distribution over a range, with some of the longest codes side by side.
+    fn symbols(len: usize, range: u8) -> Vec<u8> {
+        let mut state = 1_u32;
+        let next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let rare = if state >> 20 & 7 == 0 { state >> 8 } else { (state >> 30).min(state >> 27 & 3) };
+            (rare % u32::from(range)).to_le_bytes()[0]
+        };
+        core::iter::repeat_with(next).take(len).collect()
+    }
+
+    #[test]
+    fn streams_are_the_same_from_all_versions() {
+        for (first, range) in [(0, 2), (100, 30), (190, 64), (250, 6)] {
+            for len in [3, 31, 32, 33, 64, 1000, 5000] {
+                let mut symbols: Vec<u8> = symbols(len, range).iter().map(|symbol| first + symbol).collect();
+                // All that occur, so that each has a code; and long ones in a row.
+                (0..range).zip(&mut symbols).for_each(|(symbol, place)| *place = first + range - 1 - symbol);
+                let Some(codes) = entropy::codes_of(&symbols, first) else { continue };
+                let mut out = [vec![0; 2 * len + 16], vec![0; 2 * len + 16]];
+                let ours = write_pairs(&symbols, first, &codes, &mut out[0]);
+                let plain = entropy::write_pairs_anywhere(&symbols, first, &codes, &mut out[1]);
+                assert_eq!((ours, &out[0][..ours]), (plain, &out[1][..plain]), "{len} symbols of {range} from {first}");
+            }
+        }
+    }
 
     #[test]
     fn the_version_for_this_processor_gives_the_bytes_of_the_plain_one() {
@@ -92,6 +151,15 @@ mod tests {
                 merge(element, &planes, &mut ours);
                 planes::merge_anywhere(element, &planes, &mut back);
                 assert!(ours == block && back == block, "{dtype} {elements}");
+
+                assert_ne!(merges_to(element, &planes, &block), Some(false), "{dtype} {elements}");
+                for at in [0, len / 2, len.saturating_sub(1)].into_iter().filter(|&at| at < len) {
+                    back[at] ^= 0x10;
+                    let found = merges_to(element, &planes, &back);
+                    assert_ne!(found, Some(true), "{dtype} {elements}");
+                    assert_eq!(found, planes::merges_to_anywhere(element, &planes, &back));
+                    back[at] ^= 0x10;
+                }
             }
         }
     }

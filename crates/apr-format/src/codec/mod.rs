@@ -47,6 +47,8 @@
 //! # Ok::<(), apr_core::Error>(())
 //! ```
 
+#[cfg(all(feature = "std", target_arch = "x86_64"))]
+mod avx512;
 mod block;
 mod choose;
 pub mod entropy;

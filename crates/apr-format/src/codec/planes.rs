@@ -52,8 +52,10 @@ impl Element {
 pub(super) fn split_anywhere(element: Element, block: &[u8], planes: &mut [u8]) {
     match (element.width, element.rotated) {
         (Width::One, _) => planes.copy_from_slice(block),
-        (Width::Two, true) => split_two(block, planes, |word| word.rotate_left(1)),
-        (Width::Two, false) => split_two(block, planes, |word| word),
+        (Width::Two, _) => {
+            let (low, high) = planes.split_at_mut(block.len() / 2);
+            split_two_anywhere(element, block, low, high);
+        }
         (Width::Four, true) => split_four(block, planes, |word| word.rotate_left(1)),
         (Width::Four, false) => split_four(block, planes, |word| word),
         (Width::Eight, _) => split_eight(block, planes),
@@ -73,10 +75,40 @@ pub(super) fn merge_anywhere(element: Element, planes: &[&[u8]; MAX_PLANES], blo
     }
 }
 
+/// Whether planes put together are `block`, without putting them together; `None` where that takes the bytes.
 #[inline(always)]
-fn split_two(block: &[u8], planes: &mut [u8], turn: impl Fn(u16) -> u16) {
+pub(super) fn merges_to_anywhere(element: Element, planes: &[&[u8]; MAX_PLANES], block: &[u8]) -> Option<bool> {
+    match (element.width, element.rotated) {
+        (Width::Two, true) => Some(merges_to_two(planes, block, |word| word.rotate_right(1))),
+        (Width::Two, false) => Some(merges_to_two(planes, block, |word| word)),
+        _ => None,
+    }
+}
+
+#[inline(always)]
+fn merges_to_two(planes: &[&[u8]; MAX_PLANES], block: &[u8], turn: impl Fn(u16) -> u16) -> bool {
     let (words, _) = block.as_chunks();
-    let (low, high) = planes.split_at_mut(words.len());
+    let complete = planes[0].len() == words.len() && planes[1].len() == words.len();
+    let elements = words.iter().zip(planes[0]).zip(planes[1]);
+    let differences = elements.fold(0, |differences, ((word, &low), &high)| {
+        differences | (turn(u16::from_le_bytes([low, high])) ^ u16::from_le_bytes(*word))
+    });
+    complete && differences == 0
+}
+
+/// Puts the bytes of whole elements of two bytes into two planes of half the length of `block`.
+#[inline(always)]
+pub(super) fn split_two_anywhere(element: Element, block: &[u8], low: &mut [u8], high: &mut [u8]) {
+    if element.rotated {
+        split_two(block, low, high, |word| word.rotate_left(1));
+    } else {
+        split_two(block, low, high, |word| word);
+    }
+}
+
+#[inline(always)]
+fn split_two(block: &[u8], low: &mut [u8], high: &mut [u8], turn: impl Fn(u16) -> u16) {
+    let (words, _) = block.as_chunks();
     for ((word, low), high) in words.iter().zip(low).zip(high) {
         [*low, *high] = turn(u16::from_le_bytes(*word)).to_le_bytes();
     }

@@ -86,6 +86,8 @@ mod signature;
 mod stanza;
 #[cfg(feature = "encryption")]
 mod tensor;
+#[cfg(all(feature = "encryption", feature = "std", target_arch = "x86_64"))]
+mod wide;
 
 #[cfg(feature = "encryption")]
 pub use crate::sealed::{SEALED_CHUNK, TAG_LEN, plain_len, sealed_len};

@@ -3,14 +3,13 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use aes_gcm::Aes256Gcm;
 use apr_core::Result;
 
 use super::aead::{self, NONCE_LEN, decryption_failed};
 use crate::sealed::{SEALED_CHUNK, TAG_LEN, plain_len};
 
 /// Enciphers and deciphers the chunks of one tensor of one file.
-pub struct TensorCipher(Aes256Gcm);
+pub struct TensorCipher(aead::Cipher);
 
 impl fmt::Debug for TensorCipher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

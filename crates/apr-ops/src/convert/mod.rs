@@ -26,7 +26,7 @@ use apr_core::{Progress, StoredForm, counted};
 use apr_quantize::recode::{self, Found, Recode};
 use apr_quantize::{QualityGate, QualityLog, QuantizationReport, TensorTarget};
 use apr_registry::apr2::CompanionFile;
-use apr_registry::digest::{ChunkSums, TensorDigest};
+use apr_registry::digest::TensorDigest;
 use apr_registry::{
     CheckpointReader, CheckpointWriter, DType, DTypeKind, Error, Loss, Metadata, Notes, Pipeline, PlanOptions, Result,
     Sink, TensorInfo, keys,
@@ -362,8 +362,13 @@ impl Conversion {
                 }
                 return Ok(());
             }
-            if kind == TaskKind::Check || !worker.is_checked_apart(tensor) {
-                check_digest(reader, tensor, chunk, input, slot.input_sums, &mut digest)?;
+            if worker.is_checked_along(tensor) {
+                check_digest(reader, tensor, chunk, &mut digest, |digest| digest.append_part(&slot.part))?;
+            } else if kind == TaskKind::Check || !worker.is_checked_apart(tensor) {
+                check_digest(reader, tensor, chunk, &mut digest, |digest| match slot.input_sums {
+                    Some(sums) => digest.append(sums),
+                    None => digest.update(input),
+                })?;
             }
             if kind == TaskKind::Check {
                 return Ok(());
@@ -434,28 +439,28 @@ impl Conversion {
     }
 }
 
+/// Adds a chunk to the tensor's digest, where the file gives one, and compares the two at the tensor's end.
 fn check_digest(
     reader: &dyn CheckpointReader,
     tensor: usize,
     chunk: Chunk,
-    bytes: &[u8],
-    sums: Option<ChunkSums>,
     digest: &mut TensorDigest,
+    add: impl FnOnce(&mut TensorDigest),
 ) -> Result<()> {
-    let stored = reader.stored(tensor);
-    let Some(expected) = stored.digest() else { return Ok(()) };
-    match sums {
-        Some(sums) => digest.append(sums),
-        None => digest.update(bytes),
-    }
+    let Some(expected) = reader.stored(tensor).digest() else { return Ok(()) };
+    add(digest);
     if chunk.last && std::mem::take(digest).value() != expected {
-        let file = reader.files().first().map_or("", |file| file.name.as_str());
-        return Err(Error::checksum("its bytes do not match its digest")
-            .for_tensor(&reader.tensors()[tensor].name)
-            .at(stored.range.offset)
-            .in_file(file));
+        return Err(digest_mismatch(reader, tensor));
     }
     Ok(())
+}
+
+fn digest_mismatch(reader: &dyn CheckpointReader, tensor: usize) -> Error {
+    let file = reader.files().first().map_or("", |file| file.name.as_str());
+    Error::checksum("its bytes do not match its digest")
+        .for_tensor(&reader.tensors()[tensor].name)
+        .at(reader.stored(tensor).range.offset)
+        .in_file(file)
 }
 
 fn overflow_loss(name: &str, to: DType, counts: CastCounts) -> Option<Loss> {

@@ -1,9 +1,9 @@
 //! What is done with a chunk before it is written, on whichever thread.
 
-use apr_core::{ChunkEncoder, StoredForm};
+use apr_core::{ChunkEncoder, Encoded, StoredForm};
 use apr_quantize::recode::{self, Found};
-use apr_registry::digest::{CHUNK, ChunkSums};
-use apr_registry::{CheckpointReader, CheckpointWriter, DType, Pipeline, Result};
+use apr_registry::digest::{CHUNK, ChunkSums, PartSums, TensorDigest};
+use apr_registry::{CheckpointReader, CheckpointWriter, DType, Error, Pipeline, Result};
 use apr_tensor::cast::cast_float;
 use apr_tensor::element::chunk_len;
 use apr_tensor::stats::Moments;
@@ -24,6 +24,10 @@ pub(super) struct ChunkBuffers {
     pub(super) mismatches: u64,
     pub(super) input_sums: Option<ChunkSums>,
     pub(super) output_sums: Option<ChunkSums>,
+    /// The bytes in the file that the input was decoded from, and their part of the tensor's digest, where they were read
+    /// together.
+    verbatim: Vec<u8>,
+    pub(super) part: PartSums,
     /// Quants outside of the range of their dtype.
     pub(super) beyond: u64,
     pub(super) found: Found,
@@ -79,6 +83,46 @@ impl Worker<'_> {
         let stored = self.reader.stored(tensor);
         let is_what_is_read = |form: StoredForm| stored.range.len == form.len;
         stored.is_encoded() && !matches!(self.recipes[tensor], Recipe::Stored(form) if is_what_is_read(form))
+    }
+
+    /// Whether the bytes that the digest is of are read along with those that are converted: then both are read once.
+    pub(super) fn is_checked_along(&self, tensor: usize) -> bool {
+        let stored = self.reader.stored(tensor);
+        let piece = stored.encoded().filter(|_| stored.digest().is_some()).and_then(|encoded| encoded.piece_len());
+        matches!(self.recipes[tensor], Recipe::Keep)
+            && chunk_len(self.reader.tensors()[tensor].dtype) == CHUNK
+            && piece.is_some_and(|piece| (CHUNK as u64).is_multiple_of(piece))
+    }
+
+    /// Reads a chunk of a tensor that is checked along.
+    fn read_both(
+        &self,
+        tensor: usize,
+        encoded: Encoded<'_>,
+        offset: u64,
+        input: &mut [u8],
+        (verbatim, part): (&mut Vec<u8>, &mut PartSums),
+    ) -> Result<()> {
+        match encoded.read_both(offset, input, verbatim) {
+            Ok(start) => part.take(verbatim, start),
+            // Bytes that were changed are reported as such, whatever they decode to.
+            Err(error) => return Err(self.mismatch(tensor, encoded)?.unwrap_or(error)),
+        }
+        Ok(())
+    }
+
+    /// What is wrong with the bytes of a tensor in the file, if they do not match their digest.
+    #[cold]
+    fn mismatch(&self, tensor: usize, encoded: Encoded<'_>) -> Result<Option<Error>> {
+        let stored = self.reader.stored(tensor);
+        let (mut digest, mut bytes) = (TensorDigest::new(), Vec::new());
+        for chunk in pieces(stored.range.len, CHUNK) {
+            let bytes = take(&mut bytes, chunk.len);
+            encoded.read_verbatim(chunk.offset, bytes)?;
+            digest.update(bytes);
+        }
+        let differs = stored.digest().is_some_and(|expected| digest.value() != expected);
+        Ok(differs.then(|| super::digest_mismatch(self.reader, tensor)))
     }
 
     /// Shows the encoder samples of the tensors whose codec it chooses by them.
@@ -139,7 +183,7 @@ impl Worker<'_> {
                 let task = |chunk| ChunkTask { tensor, planned: at, chunk, len, kind: TaskKind::Part(part) };
                 tasks.extend(pieces(len, CHUNK).map(task));
             }
-            if self.is_checked_apart(tensor) && stored.digest().is_some() {
+            if self.is_checked_apart(tensor) && !self.is_checked_along(tensor) && stored.digest().is_some() {
                 let len = stored.range.len;
                 let check = |chunk| ChunkTask { tensor, planned: at, chunk, len, kind: TaskKind::Check };
                 tasks.extend(pieces(len, CHUNK).map(check));
@@ -192,9 +236,12 @@ impl Worker<'_> {
             return Ok(());
         }
         let stored = matches!(recipe, Recipe::Stored(_));
-        match in_file.encoded().filter(|_| stored) {
-            Some(encoded) => encoded.read_form(chunk.offset, input)?,
-            None => reader.read_tensor(tensor, chunk.offset, input)?,
+        match in_file.encoded() {
+            Some(encoded) if stored => encoded.read_form(chunk.offset, input)?,
+            Some(encoded) if self.is_checked_along(tensor) => {
+                self.read_both(tensor, encoded, chunk.offset, input, (&mut slot.verbatim, &mut slot.part))?;
+            }
+            _ => reader.read_tensor(tensor, chunk.offset, input)?,
         }
         let input = &*input;
         let check = in_file.digest().is_some() && !self.is_checked_apart(tensor);

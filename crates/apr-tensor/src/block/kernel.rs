@@ -260,6 +260,14 @@ mod tests {
         }
         assert_same::<simple::Q8_0, 34>(&blocks);
         assert_same::<simple::Q4_0, 18>(&blocks);
+
+        // The kernel of narrower registers, which is not the one that is chosen where there are wider ones.
+        #[cfg(all(feature = "std", target_arch = "x86_64"))]
+        {
+            let mut found = [vec![[0; 34]; blocks.len()], vec![[0; 34]; blocks.len()]];
+            quantize_anywhere::<simple::Q8_0, 32, 34>(&blocks, &mut found[1]);
+            assert!(!crate::block::avx2::quantize_q8_0(&blocks, &mut found[0]) || found[0] == found[1]);
+        }
     }
 
     fn assert_same_groups<T: QuantizeGroups<N, B> + Dequantize<N, B>, const N: usize, const B: usize>() {

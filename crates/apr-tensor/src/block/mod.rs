@@ -19,6 +19,8 @@
 
 #[cfg(all(feature = "std", target_arch = "x86_64"))]
 mod avx2;
+#[cfg(all(feature = "std", target_arch = "x86_64"))]
+mod avx512;
 mod extremes;
 mod fp4;
 mod iq4;

@@ -29,7 +29,7 @@ impl Quantize<32, 34> for Q8_0 {
 
     #[cfg(all(feature = "std", target_arch = "x86_64"))]
     fn quantize_in_hardware(values: &[[f32; 32]], blocks: &mut [[u8; 34]]) -> bool {
-        super::avx2::quantize_q8_0(values, blocks)
+        super::avx512::quantize_q8_0(values, blocks) || super::avx2::quantize_q8_0(values, blocks)
     }
 }
 

@@ -22,7 +22,7 @@ const PAIRS: usize = PAIRED as usize * PAIRED as usize;
 const PAIRED_SYMBOLS: usize = 4096;
 
 /// From this length on, a part of the symbols is looked at before all are.
-const SAMPLED_LEN: usize = 1 << 16;
+pub(in super::super) const SAMPLED_LEN: usize = 1 << 16;
 
 /// Appends the coded symbols to `out`. `false`, and `out` as it was, when that saves less than a 64th: it would cost
 /// more time than it saves bytes. At most `u32::MAX / 2` symbols.
@@ -30,13 +30,8 @@ pub(in super::super) fn encode(symbols: &[u8], out: &mut Vec<u8>) -> bool {
     if symbols.len() <= 2 {
         return false;
     }
-    if symbols.len() >= SAMPLED_LEN {
-        let sample = histogram(symbols.chunks(4096).map(|part| &part[..part.len().min(256)]));
-        if let Some(lengths) = shortest(&sample, SHORT_LEN)
-            && !worth_it(coded_bits(&sample, &lengths), sample.iter().map(|&count| u64::from(count)).sum())
-        {
-            return false;
-        }
+    if is_noise(symbols) {
+        return false;
     }
     let (first, last) = kernel::span(symbols);
     let counts = if last - first < PAIRED { counts_by_pairs(symbols, first) } else { histogram([symbols]) };
@@ -50,6 +45,16 @@ pub(in super::super) fn encode(symbols: &[u8], out: &mut Vec<u8>) -> bool {
     }
     write(symbols, &lengths, coded_bits(&counts, &lengths), out);
     true
+}
+
+/// Whether a part of the symbols shows that coding would not save enough; `false` of few.
+pub(in super::super) fn is_noise(symbols: &[u8]) -> bool {
+    if symbols.len() < SAMPLED_LEN {
+        return false;
+    }
+    let sample = histogram(symbols.chunks(4096).map(|part| &part[..part.len().min(256)]));
+    let sampled = sample.iter().map(|&count| u64::from(count)).sum();
+    shortest(&sample, SHORT_LEN).is_some_and(|lengths| !worth_it(coded_bits(&sample, &lengths), sampled))
 }
 
 /// Kind, range, lengths, sizes and the unused bits of the streams' last bytes.
@@ -174,6 +179,12 @@ fn write(symbols: &[u8], lengths: &Lengths, bits: u64, out: &mut Vec<u8>) {
     out.truncate(at);
 }
 
+/// The codes that symbols get, which lie in [`PAIRED`] from `first` on.
+#[cfg(test)]
+pub(in super::super) fn codes_of(symbols: &[u8], first: u8) -> Option<Codes> {
+    shortest(&histogram([symbols]), MAX_LEN).map(|lengths| Codes::new(&lengths, Some(first)))
+}
+
 /// Codes of symbols and of pairs of them: the length in the lowest byte, the bits above.
 pub(in super::super) struct Codes {
     singles: [u32; 256],
@@ -182,6 +193,12 @@ pub(in super::super) struct Codes {
 }
 
 impl Codes {
+    /// By symbol: the length in the lowest byte, the bits above.
+    #[cfg(all(feature = "std", target_arch = "x86_64"))]
+    pub(in super::super) fn singles(&self) -> &[u32; 256] {
+        &self.singles
+    }
+
     fn new(lengths: &Lengths, first: Option<u8>) -> Self {
         let mut singles = [0_u32; 256];
         assign_codes(lengths, |symbol, length, code| {
@@ -221,6 +238,23 @@ pub(in super::super) fn write_pairs_anywhere(symbols: &[u8], first: u8, codes: &
     for &symbol in odd {
         buffer.put(Code::of(singles[usize::from(symbol)]));
     }
+    room - buffer.finish()
+}
+
+/// Writes what is left of a stream whose beginning ends at a position in bits, the last of which are held back; returns the
+/// length of the whole. `out` has eight bytes more than that.
+#[cfg(all(feature = "std", target_arch = "x86_64"))]
+pub(in super::super) fn write_rest(
+    symbols: &[u8],
+    codes: &[u32; 256],
+    (position, held): (usize, u64),
+    out: &mut [u8],
+) -> usize {
+    let room = out.len();
+    let [len, ..] = (position % 8).to_le_bytes();
+    let held = Code { bits: held, len: len.into() };
+    let mut buffer = Buffer { held, out: &mut out[position / 8..] };
+    symbols.iter().for_each(|&symbol| buffer.put(Code::of(codes[usize::from(symbol)])));
     room - buffer.finish()
 }
 

@@ -40,8 +40,13 @@ mod decode;
 mod encode;
 
 pub(super) use decode::{Stream, Table, decode, run_anywhere};
+#[cfg(test)]
+pub(super) use encode::codes_of;
+#[cfg(all(feature = "std", target_arch = "x86_64"))]
+pub(super) use encode::write_rest;
 pub(super) use encode::{
-    Codes, count_pairs_anywhere, encode, span_anywhere, write_pairs_anywhere, write_singles_anywhere,
+    Codes, SAMPLED_LEN, count_pairs_anywhere, encode, is_noise, span_anywhere, write_pairs_anywhere,
+    write_singles_anywhere,
 };
 
 /// Bits of the longest code.
