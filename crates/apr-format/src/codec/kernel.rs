@@ -123,7 +123,7 @@ mod tests {
             for len in [3, 31, 32, 33, 64, 1000, 5000] {
                 let mut symbols: Vec<u8> = symbols(len, range).iter().map(|symbol| first + symbol).collect();
                 // All that occur, so that each has a code; and long ones in a row.
-                (0..range).zip(&mut symbols).for_each(|(symbol, place)| *place = first + range - 1 - symbol);
+                (0..range).zip(&mut symbols).for_each(|(symbol, place)| *place = first + (range - 1 - symbol));
                 let Some(codes) = entropy::codes_of(&symbols, first) else { continue };
                 let mut out = [vec![0; 2 * len + 16], vec![0; 2 * len + 16]];
                 let ours = write_pairs(&symbols, first, &codes, &mut out[0]);
