@@ -56,8 +56,7 @@ impl Tail {
     }
 
     pub(crate) fn into_json(self) -> Json {
-        let hex: String = self.bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        json!({ "after": self.after, "hex": hex })
+        json!({ "after": self.after, "hex": base16ct::lower::encode_string(&self.bytes) })
     }
 
     /// That which metadata carry.
@@ -67,12 +66,10 @@ impl Tail {
     pub(crate) fn from_metadata(metadata: &Metadata) -> Result<Option<Self>> {
         let Some(json) = metadata.get(keys::GGUF).and_then(|gguf| gguf.get(TAIL)) else { return Ok(None) };
         let parse = || {
-            let hex = json.get("hex")?.as_str()?.as_bytes();
-            let (pairs, []) = hex.as_chunks::<2>() else { return None };
-            let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-            let bytes: Option<Vec<u8>> =
-                pairs.iter().map(|&[high, low]| Some(digit(high)? << 4 | digit(low)?)).collect();
-            let bytes = bytes.filter(|bytes| bytes.len() as u64 <= MAX_TAIL)?;
+            let bytes = base16ct::mixed::decode_vec(json.get("hex")?.as_str()?).ok()?;
+            if bytes.len() as u64 > MAX_TAIL {
+                return None;
+            }
             Some(Self { after: json.get("after")?.as_u64()?, bytes })
         };
         let message = "the metadata's 'gguf' has a malformed 'tail', the bytes after the last tensor";

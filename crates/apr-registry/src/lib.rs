@@ -25,6 +25,7 @@ mod formats;
 mod open;
 mod plan;
 mod streaming;
+mod tensor_reader;
 mod unread;
 
 pub use apr_core::{
@@ -46,3 +47,4 @@ pub use folder::{FolderCheckpoint, open_folder, with_companions};
 pub use open::{OpenOptions, is_manifest, open, open_in, recognise};
 pub use plan::{PlanOptions, formats, plan, target_by_extension, targets};
 pub use streaming::{StreamingLoader, Tensor, TensorLoader};
+pub use tensor_reader::TensorReader;

@@ -184,7 +184,7 @@ mod tests {
             ("", "empty"),
             ("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n", "Git LFS pointer"),
             ("\n<!DOCTYPE HTML><title>404</title>", "web page"),
-            ("some text", "no model format"),
+            ("some text", "not a model format"),
         ];
         for (content, expected) in cases {
             let error = open(content.as_bytes().to_vec(), "model", &Limits::default()).map(drop).expect_err(content);

@@ -5,13 +5,12 @@ use std::sync::Arc;
 
 use apr_core::digest::{Digest, TensorDigest};
 use apr_core::{
-    ByteSource, CheckpointReader, Encoded, Error, Escaped, Limits, Metadata, Result, SourceSet, TensorInfo, keys,
-    read_vec,
+    ByteSource, CheckpointReader, Encoded, Error, Escaped, Metadata, Result, SourceSet, TensorInfo, keys, read_vec,
 };
-use apr_format::apr2::{self, Header, Keys};
+use apr_format::apr2::{self, Header};
 
 use crate::few_reads::{FewReads, FewReadsSet, Hold};
-use crate::open::is_manifest;
+use crate::open::{OpenOptions, is_manifest};
 
 /// A tensor in memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,32 +84,41 @@ impl TensorLoader {
         Self { reader, by_name, cache: Cache { budget, ..Cache::default() }, held: Hold::default() }
     }
 
-    /// Opens an APR2 file in three reads.
+    /// Opens an APR2 file in three reads, and in one more where it is encrypted. Limits alone open
+    /// plain models; the keys of [`OpenOptions`] open encrypted ones.
     ///
     /// # Errors
-    /// Those of [`apr2::open`].
-    pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits, budget: u64) -> Result<Self> {
+    /// Those of [`apr2::open_with_keys`].
+    pub fn open<S: ByteSource + 'static>(
+        source: S,
+        name: &str,
+        options: impl Into<OpenOptions>,
+        budget: u64,
+    ) -> Result<Self> {
+        let OpenOptions { limits, keys, .. } = options.into();
         let held = Hold::default();
-        let reader = apr2::open(FewReads::new(source, limits, &held), name, limits)?;
+        let reader = apr2::open_with_keys(FewReads::new(source, &limits, &held), name, &limits, &keys)?;
         Ok(Self { held, ..Self::new(Box::new(reader), budget) })
     }
 
     /// Opens the file `name` of a folder: an APR2 file, or the manifest of a sharded model.
     ///
     /// # Errors
-    /// Those of [`apr2::open`] and [`apr2::open_manifest`].
-    pub fn open_in(set: &dyn SourceSet, name: &str, limits: &Limits, budget: u64) -> Result<Self> {
+    /// Those of [`apr2::open_with_keys`] and [`apr2::open_manifest`].
+    pub fn open_in(set: &dyn SourceSet, name: &str, options: impl Into<OpenOptions>, budget: u64) -> Result<Self> {
+        let options = options.into();
+        let limits = &options.limits;
         let source = set.open(name).map_err(|error| error.in_file(name))?;
         let read = |offset: u64, len: u64| read_vec(&source, offset, len).map_err(|error| error.in_file(name));
         let mut json = read(0, source.len().min(Header::LEN.into()))?;
         if !is_manifest(name, &json) {
-            return Self::open(source, name, limits, budget);
+            return Self::open(source, name, &options, budget);
         }
         limits.check_metadata(source.len()).map_err(|error| error.in_file(name))?;
         json.extend(read(json.len() as u64, source.len() - json.len() as u64)?);
         let held = Hold::default();
         let set = FewReadsSet::new(set, limits, &held);
-        let reader = apr2::open_manifest(&json, name, &set, limits, &Keys::default())?;
+        let reader = apr2::open_manifest(&json, name, &set, limits, &options.keys)?;
         Ok(Self { held, ..Self::new(Box::new(reader), budget) })
     }
 

@@ -1,7 +1,7 @@
 //! How far a tensor has drifted from its original, for example by quantization.
 
 use crate::kernel;
-use crate::stats::square_root;
+use crate::square_root::square_root;
 
 /// Sums over two tensors of equal shape, mergeable over chunks.
 ///

@@ -50,4 +50,5 @@ pub mod element;
 mod half_float;
 mod small_float;
 pub mod sparse;
+mod square_root;
 pub mod stats;

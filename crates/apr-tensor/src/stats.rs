@@ -1,7 +1,6 @@
 //! Statistics of a tensor from one read, in pieces that merge.
 
 mod histogram;
-mod square_root;
 
 use alloc::vec::Vec;
 
@@ -13,8 +12,8 @@ pub use histogram::{Bins, Histogram};
 
 use crate::element::{is_decodable, len_of, widen_f32};
 use crate::kernel::{self, BLOCK, Block};
+use crate::square_root::square_root;
 use crate::wire::{self, Wire};
-pub(crate) use square_root::square_root;
 
 /// Buffers that [`Moments::of`] and [`Histogram::add`] use again, 48 KiB at most.
 #[derive(Debug, Default)]

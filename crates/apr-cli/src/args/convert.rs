@@ -39,13 +39,8 @@ pub(super) fn parse_target() -> impl TypedValueParser<Value = &'static Format> {
 pub(crate) type Sha256 = [u8; 32];
 
 fn parse_sha256(text: &str) -> Result<Sha256, String> {
-    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-    let digits: Option<Vec<u8>> = text.bytes().map(digit).collect();
-    let bytes = digits.filter(|digits| digits.len() == 64).map(|digits| {
-        let (pairs, _) = digits.as_chunks::<2>();
-        pairs.iter().map(|[high, low]| high << 4 | low).collect::<Vec<u8>>()
-    });
-    bytes.and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| "a SHA-256 has 64 hexadecimal digits".to_owned())
+    let bytes = base16ct::mixed::decode_vec(text).ok().and_then(|bytes| bytes.try_into().ok());
+    bytes.ok_or_else(|| "a SHA-256 has 64 hexadecimal digits".to_owned())
 }
 
 /// Arguments of every command that writes a model.

@@ -225,8 +225,9 @@ fn strange() -> Vec<u8> {
 fn qa_78_a_gguf_file_of_an_unknown_architecture_is_not_imported_unasked() {
     let sandbox = Sandbox::new().with("m.gguf", strange());
     for line in ["import m.gguf -o m.apr", "convert m.gguf -o m.apr"] {
-        let run =
-            sandbox.apr(line).fails(5, &["'strange'", "no architecture that apr knows", "--arch NAME", "--relaxed"]);
+        let run = sandbox
+            .apr(line)
+            .fails(5, &["'strange'", "not an architecture that apr knows", "--arch NAME", "--relaxed"]);
         run.says(&["nothing was written"]);
         assert_eq!(sandbox.files(), ["m.gguf"]);
     }

@@ -69,7 +69,7 @@ fn broken(sandbox: &Sandbox) {
     damaged[rich().data_start() as usize] ^= 1;
     sandbox.write("damaged.apr", damaged);
     sandbox.write("truncated.apr", &rich().build()[..600]);
-    sandbox.write("text.safetensors", "This is not a model.\n");
+    sandbox.write("text.safetensors", "This is no model.\n");
     let odd = [
         ("a.nan", "F32", &[2_u64][..], f32s(&[f32::NAN, 1.0])),
         ("b.inf", "F16", &[2], vec![0x00, 0x7c, 0x00, 0x3c]),

@@ -53,7 +53,7 @@ fn the_checkpoints_of_others_are_valid() {
         let path = path.to_str().expect("plain names");
         let run = sandbox.run(&["validate", path]);
         if path.ends_with("broken.pt") {
-            run.fails(4, &["E001", "no PyTorch file"]);
+            run.fails(4, &["E001", "not a PyTorch file"]);
         } else {
             run.ok().says(&["VALID"]);
         }

@@ -328,7 +328,7 @@ fn qa_95_a_family_that_does_not_fit_or_does_not_exist_is_refused() {
     sandbox.apr("import m -o m.apr --arch whispr").fails(2, &["there is no family 'whispr'; try whisper"]);
     sandbox.apr("import m -o m.apr --arch-file absent.toml").fails(3, &["E007", "absent.toml"]);
     sandbox.write("wrong.toml", "title = 3\n");
-    sandbox.apr("import m -o m.apr --arch-file wrong.toml").fails(4, &["E001", "wrong.toml", "no family file"]);
+    sandbox.apr("import m -o m.apr --arch-file wrong.toml").fails(4, &["E001", "wrong.toml", "not a family file"]);
     fs::remove_file(sandbox.path("wrong.toml")).expect("it is there");
     assert_eq!(sandbox.files(), files);
     // Names alone do not tell related families apart; a user who knows better can say so.

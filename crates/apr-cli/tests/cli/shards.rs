@@ -159,7 +159,7 @@ fn no_flipped_bit_of_a_shard_passes_validation() {
 #[test]
 fn what_is_no_manifest_is_not_joined_and_no_shard_is_overwritten() {
     let sandbox = sharded();
-    sandbox.apr("join whole.apr -o t.apr").fails(2, &["no manifest", "apr convert"]);
+    sandbox.apr("join whole.apr -o t.apr").fails(2, &["not a manifest", "apr convert"]);
     sandbox.apr(&format!("join cut.apr -o {} -f", SHARDS[0])).fails(2, &["one of the shards"]);
     sandbox.apr("join cut.apr -o whole.apr").fails(1, &["exists already"]);
     sandbox.apr("shard whole.apr --size 130 -o cut.apr").fails(1, &["exists already"]);

@@ -140,7 +140,7 @@ fn keys_and_names_that_occur_twice_are_refused() {
 #[test]
 fn alignments_other_than_powers_of_two_are_refused() {
     for alignment in [0, 13, 33, u32::MAX] {
-        refused(&sound().u32("general.alignment", alignment), Code::Format, "no power of two");
+        refused(&sound().u32("general.alignment", alignment), Code::Format, "not a power of two");
     }
     refused(&sound().text("general.alignment", "32"), Code::Format, "of type string");
     refused(&sound().i32("general.alignment", 32), Code::Format, "of type i32");
@@ -173,9 +173,9 @@ fn shapes_that_no_tensor_has_are_refused() {
     tensor_refused(GgufEntry::new("t", 0, &wrapping, &[0; 16]), Code::Format, "2^64 bytes");
     tensor_refused(GgufEntry::new("t", 28, &[1 << 61], &[0; 16]), Code::Format, "2^64 bytes");
     for row in [1, 31, 33] {
-        tensor_refused(GgufEntry::new("t", 2, &[row, 32], &[0; 18]), Code::Format, "no multiple of the 32");
+        tensor_refused(GgufEntry::new("t", 2, &[row, 32], &[0; 18]), Code::Format, "not a multiple of the 32");
     }
-    tensor_refused(GgufEntry::new("t", 12, &[128, 2], &[0; 144]), Code::Format, "no multiple of the 256");
+    tensor_refused(GgufEntry::new("t", 12, &[128, 2], &[0; 144]), Code::Format, "not a multiple of the 256");
 }
 
 #[test]
@@ -198,8 +198,8 @@ fn removed_and_unknown_types_are_told_apart() {
 #[test]
 fn tensors_outside_of_the_file_are_refused() {
     let at = |offset: u64| GgufEntry { offset: Some(offset), ..GgufEntry::i8("t", &[1, 2, 3]) };
-    tensor_refused(at(1), Code::Format, "no multiple of the alignment");
-    tensor_refused(at(u64::MAX), Code::Format, "no multiple of the alignment");
+    tensor_refused(at(1), Code::Format, "not a multiple of the alignment");
+    tensor_refused(at(u64::MAX), Code::Format, "not a multiple of the alignment");
     for offset in [32, 1 << 62, u64::MAX - 31] {
         tensor_refused(at(offset), Code::Corrupt, "truncated");
     }

@@ -7,7 +7,7 @@ use super::*;
 
 /// The file, what opening it says, and the names picklescan 1.0.5 lists (`picklescan -g -p FILE`).
 const FILES: &[(&str, &str, &[&str])] = &[
-    ("mmaitre314_picklescan__bad_pytorch.pt", "no PyTorch file", &[]),
+    ("mmaitre314_picklescan__bad_pytorch.pt", "not a PyTorch file", &[]),
     ("mmaitre314_picklescan__benign0_v3.pkl", "magic number", &[]),
     (
         "mmaitre314_picklescan__malicious0.pkl",
@@ -26,7 +26,7 @@ const FILES: &[(&str, &str, &[&str])] = &[
     ("mmaitre314_picklescan__malicious1_v0.pkl", "__builtin__.eval", &["__builtin__.eval"]),
     ("mmaitre314_picklescan__malicious1_v3.pkl", "builtins.eval", &["builtins.eval"]),
     ("mmaitre314_picklescan__malicious1_v4.pkl", "builtins.eval", &["builtins.eval"]),
-    ("mmaitre314_picklescan__not_a_pickle.bin", "no PyTorch file", &[]),
+    ("mmaitre314_picklescan__not_a_pickle.bin", "not a PyTorch file", &[]),
     ("mmaitre314_picklescan__pytorch_magic_bypass.pt", "__builtin__.eval", &["__builtin__.eval", "posix.system"]),
     ("protectai_modelscan__password_protected.zip", "encrypted", &[]),
     ("protectai_modelscan__unsafe_zip_pytorch.pt", "posix.system", &["collections.OrderedDict", "posix.system"]),

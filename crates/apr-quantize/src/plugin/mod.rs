@@ -4,9 +4,8 @@
 //! [`QuantizationHooks`] decide tensor by tensor. [`quantize_with_registry`] and [`quantize_with_hooks`] run over a model
 //! and hold one tensor at a time, as `f32` and as blocks. They never start by themselves.
 //!
-//! Where the seed has `Vec<usize>` and an error of its own, there are [`Shape`] and
-//! [`Error`] here. The signals of its table of quality gates open the messages: `UnsupportedQuantization`
-//! (E001), `QuantizationCorrupt` (E002).
+//! Messages about a type that can't be made start with `UnsupportedQuantization` (E001), those about
+//! values that became NaN or infinite with `QuantizationCorrupt` (E002).
 //!
 //! ```
 //! use apr_core::{Result, Shape};

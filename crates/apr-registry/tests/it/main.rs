@@ -2,3 +2,4 @@
 
 mod gguf;
 mod streaming;
+mod tensor_reader;

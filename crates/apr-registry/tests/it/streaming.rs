@@ -2,9 +2,10 @@
 
 use std::sync::{Arc, Mutex};
 
+use apr_registry::crypto::{Argon2Costs, EncrBlock, Lock, Unlock};
 use apr_registry::{
-    ByteSource, CheckpointReader, Code, DType, Error, IoCause, Limits, MemoryFolder, Metadata, Notes, Result,
-    SourceSet, StreamingLoader, TensorInfo, TensorLoader, apr2,
+    ByteSource, CheckpointReader, Code, DType, Error, IoCause, Limits, MemoryFolder, Metadata, Notes, OpenOptions,
+    Result, SourceSet, StreamingLoader, TensorInfo, TensorLoader, apr2,
 };
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
 use apr_testkit::{CountingSource, FolderInMemory, SparseSource, corrupt};
@@ -19,10 +20,18 @@ fn tensor(name: &str, len: u64) -> TensorInfo {
 }
 
 fn write(tensors: &[(&str, Vec<u8>)], metadata: &Metadata, shard_size: Option<u64>) -> FolderInMemory {
+    write_with(tensors, metadata, &apr2::WriteOptions::default(), shard_size.unwrap_or(u64::MAX))
+}
+
+fn write_with(
+    tensors: &[(&str, Vec<u8>)],
+    metadata: &Metadata,
+    options: &apr2::WriteOptions,
+    shard_size: u64,
+) -> FolderInMemory {
     let infos: Vec<TensorInfo> = tensors.iter().map(|(name, bytes)| tensor(name, bytes.len() as u64)).collect();
-    let options = apr2::WriteOptions::default();
-    let mut writer = apr2::plan_shards(&infos, metadata, Vec::new(), &options, shard_size.unwrap_or(u64::MAX))
-        .expect("a model to be written");
+    let mut writer =
+        apr2::plan_shards(&infos, metadata, Vec::new(), options, shard_size).expect("a model to be written");
     let mut folder = MemoryFolder::default();
     writer.begin(&mut folder).expect("memory takes everything");
     for planned in writer.layout().tensors.clone() {
@@ -34,6 +43,25 @@ fn write(tensors: &[(&str, Vec<u8>)], metadata: &Metadata, shard_size: Option<u6
         files.insert("model.apr".into(), only);
     }
     FolderInMemory(files)
+}
+
+/// The same model, encrypted with the password `open sesame`.
+fn write_encrypted(tensors: &[(&str, Vec<u8>)], shard_size: u64) -> FolderInMemory {
+    let costs = Argon2Costs { m: 8, t: 1, p: 1 };
+    let locks = [Lock::Password { password: b"open sesame".to_vec().into(), costs }];
+    let mut random = |bytes: &mut [u8]| {
+        bytes.fill(7);
+        Ok(())
+    };
+    let (block, key) = EncrBlock::seal(&locks, &mut random).expect("one lock");
+    let encryption = Some(apr2::Encrypt { block, key, hide_metadata: false });
+    write_with(tensors, &Metadata::new(), &apr2::WriteOptions { encryption, ..Default::default() }, shard_size)
+}
+
+fn with_password(password: &str) -> OpenOptions {
+    let mut options = OpenOptions::default();
+    options.keys.unlock.push(Unlock::Password(password.as_bytes().to_vec().into()));
+    options
 }
 
 fn three() -> Vec<(&'static str, Vec<u8>)> {
@@ -214,6 +242,32 @@ fn a_damaged_tensor_is_found_through_the_one_tied_to_it() {
     let damaged = corrupt::overwrite(&file.build(), at, &[6]);
     let mut loader = TensorLoader::open(damaged, "m.apr", &Limits::default(), BUDGET).expect("a sound front");
     assert_eq!(loader.load_tensor("head").expect_err("another byte").code(), Code::Checksum);
+}
+
+#[test]
+fn a_tensor_of_an_encrypted_file_loads_without_the_others() {
+    let tensors = [("a", vec![1; 200_000]), ("b", vec![2; 70]), ("c", vec![3; 200_000])];
+    let folder = write_encrypted(&tensors, u64::MAX);
+    let source = CountingSource::new(folder.0["model.apr"].clone());
+    let mut loader =
+        TensorLoader::open(source.clone(), "m.apr", with_password("open sesame"), BUDGET).expect("the password");
+    assert_eq!(loader.load_tensor("b").expect("it is there").bytes.as_ref(), [2; 70]);
+    assert!(source.bytes_read() < 10_000, "{} bytes", source.bytes_read());
+
+    let open = |options: OpenOptions| TensorLoader::open(folder.0["model.apr"].clone(), "m.apr", options, BUDGET);
+    let mut without = open(OpenOptions::default()).expect("its front is readable");
+    assert_eq!(without.load_index().expect("it is readable").len(), 3);
+    assert_eq!(without.load_tensor("b").expect_err("no key").code(), Code::Decrypt);
+    assert_eq!(open(with_password("open barley")).expect_err("a wrong password").code(), Code::Decrypt);
+}
+
+#[test]
+fn a_tensor_of_encrypted_shards_loads_from_its_shard() {
+    let folder = CountingFolder::of(write_encrypted(&three(), 1000));
+    let mut loader =
+        TensorLoader::open_in(&folder, "model.apr", with_password("open sesame"), BUDGET).expect("the password");
+    assert_eq!(loader.load_tensor("c").expect("it is there").bytes.as_ref(), [3; 16]);
+    assert_eq!(folder.counts("model-00001-of-00002.apr"), (0, 0));
 }
 
 #[test]

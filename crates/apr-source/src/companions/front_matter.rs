@@ -259,7 +259,7 @@ mod tests {
         let long = "x".repeat(MAX_SCALAR + 1);
         let found = read(&format!("---\na: b\na: c\nprompt: {long}\n---\n")).unwrap().unwrap();
         assert_eq!(found.fields, Map::from_iter([("a".to_owned(), "b".into())]));
-        let expected = ["the field 'a' stands twice", "the field 'prompt' is long; it stays in the file"];
+        let expected = ["the field 'a' appears twice", "the field 'prompt' is long; it stays in the file"];
         assert_eq!(found.warnings, expected);
         let many: String = (0..200_000).map(|i| format!("k{i}: v\n")).collect();
         let found = read(&format!("---\n{many}---\n")).unwrap().unwrap();

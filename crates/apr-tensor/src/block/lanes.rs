@@ -61,23 +61,11 @@ impl Columns {
         let mut weights = self.0;
         for (weights, values) in weights.iter_mut().zip(&values.0) {
             for lane in 0..LANES {
-                weights[lane] *= square_root(spread[lane] + values[lane] * values[lane]);
+                weights[lane] *= crate::square_root::square_root_f32(spread[lane] + values[lane] * values[lane]);
             }
         }
         Weights(weights)
     }
-}
-
-#[cfg(feature = "std")]
-#[inline(always)]
-fn square_root(value: f32) -> f32 {
-    value.sqrt()
-}
-
-/// Correctly rounded: the root of an `f32` in `f64` has enough digits to be rounded a second time (Figueroa 1995).
-#[cfg(not(feature = "std"))]
-fn square_root(value: f32) -> f32 {
-    crate::stats::square_root(value.into()) as f32
 }
 
 /// To nearest, ties to even, for magnitudes below 2^22. Of NaN it makes 0, of infinities a very negative number, as the

@@ -159,7 +159,7 @@ fn read_normalizer(context: &mut Context<'_>, step: &Json, normalization: &mut N
 
 fn read_charsmap(step: &Json) -> Result<Vec<u8>> {
     let text = step.get("precompiled_charsmap").and_then(Json::as_str).unwrap_or_default();
-    let charsmap = if text.is_empty() { Some(Vec::new()) } else { decode_base64(text.as_bytes()) };
+    let charsmap = if text.is_empty() { Some(Vec::new()) } else { decode_base64(text) };
     let invalid = || Error::format("its precompiled_charsmap is not a table in base64").in_file("tokenizer.json");
     let charsmap = charsmap.ok_or_else(invalid)?;
     // Length of a trie, the trie, its texts; a length that leaves none makes llama.cpp refuse the file.

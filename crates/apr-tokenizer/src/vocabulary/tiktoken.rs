@@ -4,6 +4,8 @@
 //! byte, so that one model's tokens read the same from `.tiktoken` as from `vocab.json` and `tokenizer.json`. Special
 //! tokens are not in these files.
 
+use base64ct::{Base64, Encoding};
+
 use super::tokenizer::{Tokenizer, check_count};
 
 /// Whether the first line is one of a rank file.
@@ -34,7 +36,7 @@ fn rank(line: &[u8]) -> Option<(Vec<u8>, u64)> {
     if !rank.bytes().all(|digit| digit.is_ascii_digit()) {
         return None;
     }
-    Some((decode_base64(token.as_bytes())?, rank.parse().ok()?))
+    Some((decode_base64(token)?, rank.parse().ok()?))
 }
 
 /// The letter for each byte: itself where it is a visible one of Latin-1, else the next free one from U+0100 on.
@@ -49,55 +51,17 @@ fn alphabet() -> [char; 256] {
     })
 }
 
-/// Standard alphabet, padded.
-pub(crate) fn decode_base64(text: &[u8]) -> Option<Vec<u8>> {
-    // The multilingual ranks of Whisper end in a token of no bytes, written so.
-    if text == b"=" {
-        return Some(Vec::new());
+/// Standard alphabet, padded (RFC 4648, section 4).
+pub(crate) fn decode_base64(text: &str) -> Option<Vec<u8>> {
+    match text {
+        // The multilingual ranks of Whisper end in a token of no bytes, written so.
+        "=" => Some(Vec::new()),
+        "" => None,
+        text => Base64::decode_vec(text).ok(),
     }
-    let (groups, rest) = text.as_chunks::<4>();
-    if groups.is_empty() || !rest.is_empty() {
-        return None;
-    }
-    let mut bytes = Vec::with_capacity(groups.len() * 3);
-    for (position, group) in (1..).zip(groups) {
-        let padding = group.iter().rev().take_while(|&&symbol| symbol == b'=').count();
-        if padding > 2 || (padding > 0 && position < groups.len()) {
-            return None;
-        }
-        let mut bits = 0;
-        for &symbol in &group[..4 - padding] {
-            bits = bits << 6 | sextet(symbol)?;
-        }
-        let [_, decoded @ ..] = (bits << (6 * padding)).to_be_bytes();
-        bytes.extend_from_slice(&decoded[..3 - padding]);
-    }
-    Some(bytes)
 }
 
-/// Standard alphabet, padded.
+/// Standard alphabet, padded (RFC 4648, section 4).
 pub(crate) fn encode_base64(bytes: &[u8]) -> String {
-    const SYMBOLS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for group in bytes.chunks(3) {
-        let bits =
-            (0..3).fold(0_usize, |bits, place| bits << 8 | group.get(place).map_or(0, |&byte| usize::from(byte)));
-        for place in 0..4 {
-            let symbol = SYMBOLS[bits >> (18 - 6 * place) & 63];
-            text.push(if place > group.len() { '=' } else { char::from(symbol) });
-        }
-    }
-    text
-}
-
-fn sextet(symbol: u8) -> Option<u32> {
-    let value = match symbol {
-        b'A'..=b'Z' => symbol - b'A',
-        b'a'..=b'z' => symbol - b'a' + 26,
-        b'0'..=b'9' => symbol - b'0' + 52,
-        b'+' => 62,
-        b'/' => 63,
-        _ => return None,
-    };
-    Some(value.into())
+    Base64::encode_string(bytes)
 }

@@ -10,6 +10,7 @@ use apr_ops::inline::ValidationConfig;
 use apr_ops::job::wants_companions;
 use apr_ops::sha256;
 use apr_view::View;
+use base16ct::lower::encode_string;
 
 pub(super) use self::write::{Destination, show_warnings, write};
 use super::{analyze, quantize};
@@ -45,7 +46,7 @@ pub(super) fn import(args: &ImportArgs, context: &Context) -> Outcome {
         weights: quantize::weights(&args.requantize, &args.write, context)?,
         validation: validation(&args.write),
         license: args.license.clone(),
-        source_sha256: args.sha256.as_ref().map(|digest| hex(digest)),
+        source_sha256: args.sha256.as_ref().map(|digest| encode_string(digest)),
         ..Job::new(contain(target, &args.write.container, context)?)
     };
     write(&job, &model, Destination::of(&args.write), Vec::new(), context)
@@ -148,7 +149,7 @@ fn check_sha256(path: &Path, model: &Model, expected: &Sha256, context: &Context
     if found == *expected {
         return Ok(());
     }
-    let (found, expected) = (hex(&found), hex(expected));
+    let (found, expected) = (encode_string(&found), encode_string(expected));
     Err(Error::checksum(format!("its SHA-256 is {found}, not {expected}")).in_file(file.display()).into())
 }
 
@@ -158,10 +159,6 @@ fn one_of(names: &[&str]) -> String {
         [first @ .., last] if !first.is_empty() => format!("{} or {last}", first.join(", ")),
         names => names.concat(),
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The format asked for, or the one that the output's extension stands for, or safetensors.

@@ -84,8 +84,8 @@ fn what_is_no_key_is_named_and_not_shown() {
         (RFC_PRIVATE.replace("PRIVATE KEY", "OPENSSH PRIVATE KEY"), "OpenSSH"),
         (RFC_PRIVATE.replace("PRIVATE KEY", "RSA PRIVATE KEY"), "another kind"),
         (RFC_PRIVATE.replace("dVhC", "dVh"), "malformed"),
-        ("secret".to_owned(), "no key in PEM"),
-        (String::new(), "no key in PEM"),
+        ("secret".to_owned(), "not a key in PEM"),
+        (String::new(), "not a key in PEM"),
     ];
     for (text, words) in cases {
         let error = PrivateKey::from_pem(&text).expect_err("it is not a private key");

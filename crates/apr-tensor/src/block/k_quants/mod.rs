@@ -7,7 +7,6 @@ mod layout;
 #[cfg(test)]
 mod reference;
 mod search;
-mod square_root;
 mod symmetric;
 #[cfg(test)]
 mod tests;

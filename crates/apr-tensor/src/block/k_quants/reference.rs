@@ -13,8 +13,8 @@ use super::layout::{
     SUPER, pack_2_bits, pack_4_bits, pack_6_bits, pack_bit, pack_scales, pack_scales_and_mins, unpack_scales,
     unpack_scales_and_mins,
 };
-use super::square_root::square_root;
 use crate::half_float::{f16_to_f32, f32_to_f16};
+use crate::square_root::square_root_f32;
 
 /// Below this, a sub-block counts as zero.
 const ALL_ZERO: f32 = 1e-15;
@@ -270,7 +270,7 @@ fn sum_of_squares(values: &[f32]) -> f32 {
 fn weigh<const LEN: usize>(x: &[f32], importance: &[f32], variance: f32) -> ([f32; SUPER], Vec<f32>) {
     let mut weights = [0.0; SUPER];
     for ((weight, &x), &importance) in weights.iter_mut().zip(x).zip(importance) {
-        *weight = importance * square_root(variance + x * x);
+        *weight = importance * square_root_f32(variance + x * x);
     }
     (weights, weights.chunks(LEN).map(sum).collect())
 }
@@ -369,7 +369,7 @@ fn quantize_q4_or_q5(
         (weights, sums) = weigh::<32>(x, importance, 2.0 * sum_of_squares(x) / SUPER as f32);
     } else {
         for (weights, x) in weights.chunks_mut(32).zip(x.chunks(32)) {
-            let average = square_root(sum_of_squares(x) / 32.0);
+            let average = square_root_f32(sum_of_squares(x) / 32.0);
             for (weight, x) in weights.iter_mut().zip(x) {
                 *weight = average + x.abs();
             }

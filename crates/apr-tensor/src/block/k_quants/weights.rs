@@ -2,7 +2,7 @@
 
 use super::lanes::{LANES, Reals, transpose};
 use super::layout::SUPER;
-use super::square_root::square_root;
+use crate::square_root::square_root_f32;
 
 /// One weight per column, hence the same for every row.
 pub(super) struct Importance<'a> {
@@ -67,7 +67,7 @@ impl<const LEN: usize, const N: usize> Weights<LEN, N> {
 pub(super) fn weigh<const LEN: usize>(x: &[Reals; LEN], importance: &[Reals; LEN], variance: Reals) -> Weights<LEN> {
     let mut weights = Weights::NONE;
     for (at, (&x, &importance)) in x.iter().zip(importance).enumerate() {
-        weights.set(at, importance * (variance + x * x).map(square_root));
+        weights.set(at, importance * (variance + x * x).map(square_root_f32));
     }
     weights
 }
@@ -79,7 +79,7 @@ pub(super) fn magnitudes_above_mean<const LEN: usize>(x: &[Reals; LEN]) -> Weigh
     for &x in x {
         squares = squares + x * x;
     }
-    let average = squares.map(|sum| square_root(sum / LEN as f32));
+    let average = squares.map(|sum| square_root_f32(sum / LEN as f32));
     let mut weights = Weights::NONE;
     for (at, &x) in x.iter().enumerate() {
         weights.set(at, average + x.abs());
