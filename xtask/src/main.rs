@@ -5,11 +5,13 @@ mod fuzz;
 mod interop;
 mod lint;
 mod process;
+mod quality;
 mod reference;
 mod steps;
 mod system;
 mod targets;
 mod test;
+mod tools;
 
 use std::process::ExitCode;
 
@@ -25,6 +27,7 @@ Usage: cargo xtask TASK
   wasm   only the wasm32 build and its test under Node
   bench  figures against cp and Python's safetensors; --gb 1 4, --runs 5
   fuzz   every fuzz target for 60 seconds, or the seconds given; takes a nightly toolchain
+  quality  coverage, mutants, complexity, words, advisories, or those given, into docs/quality.md; --sample 60
   deny   dependencies including security advisories, which takes the network
 
 A task goes on after a failed step and sums up at the end. What can't be had is skipped and says so; with CI set in the
@@ -48,6 +51,12 @@ fn main() -> ExitCode {
         ["bench", ref arguments @ ..] => bench::run(&mut steps, arguments),
         ["fuzz"] => fuzz::run(&mut steps, "60"),
         ["fuzz", seconds] => fuzz::run(&mut steps, seconds),
+        ["quality", ref measures @ ..] => {
+            if let Err(usage) = quality::run(&mut steps, measures) {
+                eprintln!("{usage}");
+                return ExitCode::from(2);
+            }
+        }
         ["deny"] => lint::advisories(&mut steps),
         ["help" | "--help" | "-h"] => {
             print!("{HELP}");
