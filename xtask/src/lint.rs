@@ -1,14 +1,14 @@
 //! What can be said about the code without running it.
 
 use std::fs;
-use std::path::PathBuf;
 
-use crate::process::{cargo, find_program, output, program, run as run_program, target_dir, workspace};
+use crate::process::{cargo, output, program, run as run_program, workspace};
 use crate::steps::{Outcome, Steps, Stop, in_ci};
 use crate::targets::{NO_STD, PORTABLE};
+use crate::tools::Tool;
 
 /// The version CI installs.
-const CARGO_DENY: &str = "0.20.2";
+pub(crate) const CARGO_DENY: Tool = Tool { name: "cargo-deny", version: "0.20.2" };
 
 /// Git's hashes of the files that dependencies follow from, as they were when cargo-deny last agreed with them. It takes
 /// minutes to build and a second to run, so it is asked again only when one of them has changed.
@@ -71,32 +71,13 @@ fn dependency_hashes() -> Option<String> {
 }
 
 fn cargo_deny(checks: &[&str]) -> Outcome {
-    let cargo_deny = match installed_cargo_deny() {
+    let cargo_deny = match CARGO_DENY.installed() {
         Some(path) => path,
-        None if in_ci() => install_cargo_deny()?,
+        None if in_ci() => CARGO_DENY.install()?,
         None => {
-            let how = format!("run `cargo install --locked --version {CARGO_DENY} cargo-deny`");
+            let how = format!("run `cargo install --locked --version {} cargo-deny`", CARGO_DENY.version);
             return Err(Stop::skipped("cargo-deny is not installed", how));
         }
     };
     run_program(program(cargo_deny).args(["--log-level", "error", "check"]).args(checks))
-}
-
-fn installed_cargo_deny() -> Option<PathBuf> {
-    find_program(|name| name == "cargo-deny").or_else(|| Some(own_cargo_deny()).filter(|path| path.exists()))
-}
-
-fn install_cargo_deny() -> Outcome<PathBuf> {
-    let mut install = cargo("install", ["--quiet", "--debug", "--version", CARGO_DENY, "cargo-deny"]);
-    // Without optimisation it builds in a third of the time, and its work here takes a second either way.
-    run_program(install.arg("--root").arg(tools()))?;
-    Ok(own_cargo_deny())
-}
-
-fn own_cargo_deny() -> PathBuf {
-    tools().join("bin/cargo-deny").with_extension(std::env::consts::EXE_EXTENSION)
-}
-
-fn tools() -> PathBuf {
-    target_dir().join("tools")
 }

@@ -6,11 +6,13 @@ mod interop;
 mod lint;
 mod picture;
 mod process;
+mod quality;
 mod reference;
 mod steps;
 mod system;
 mod targets;
 mod test;
+mod tools;
 
 use std::process::ExitCode;
 
@@ -27,6 +29,7 @@ Usage: cargo xtask TASK
   bench  figures against cp and Python's safetensors; --gb 1 4, --runs 5
   picture  draws docs/session.svg, the README's picture of a terminal, with the binary of today
   fuzz   every fuzz target for 60 seconds, or the seconds given; takes a nightly toolchain
+  quality  coverage, mutants, complexity, words, advisories, or those given, into docs/quality.md; --sample 60
   deny   dependencies including security advisories, which takes the network
 
 A task goes on after a failed step and sums up at the end. What can't be had is skipped and says so; with CI set in the
@@ -51,6 +54,12 @@ fn main() -> ExitCode {
         ["picture"] => picture::run(&mut steps),
         ["fuzz"] => fuzz::run(&mut steps, "60"),
         ["fuzz", seconds] => fuzz::run(&mut steps, seconds),
+        ["quality", ref measures @ ..] => {
+            if let Err(usage) = quality::run(&mut steps, measures) {
+                eprintln!("{usage}");
+                return ExitCode::from(2);
+            }
+        }
         ["deny"] => lint::advisories(&mut steps),
         ["help" | "--help" | "-h"] => {
             print!("{HELP}");

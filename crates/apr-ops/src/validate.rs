@@ -1,20 +1,20 @@
 //! Whether a checkpoint is healthy: one read for CRC, digests, NaN, infinity, zero tensors and improbable statistics.
 
+mod checks;
 mod hyperparameters;
+mod outcomes;
 mod report;
+mod work;
 
 use apr_arch::{Families, FamilyModel};
-use apr_core::{Extent, ExtentKind, FileChecksum, Progress, Signed, StoredRange, counted};
-use apr_registry::digest::{CHUNK, ChunkSums, Crc32, TensorDigest};
-use apr_registry::{CheckpointReader, Code, Error, Metadata, Pipeline, Result, keys};
-use apr_source::companions::{Learnt, learn_from};
+use apr_core::{ExtentKind, FileChecksum, Progress, StoredRange};
+use apr_registry::digest::{Crc32, TensorDigest};
+use apr_registry::{CheckpointReader, Code, Error, Pipeline, Result};
 use apr_tensor::stats::Moments;
-use apr_view::chunks::{Chunk, chunks, pieces, take};
-use apr_view::values::{self, Buffers};
+use work::{CheckBuffers, FileChunk, produce};
 
 pub use report::{Check, CheckOutcome, Finding, Status, ValidateReport};
 
-use crate::import::{expected_mels, false_claim, filterbank_misfit, misfits, vocabulary_misfit};
 use crate::integrity::{Checks, Mismatch, mismatches};
 pub use crate::physics::Level;
 use crate::physics::{Physics, Violation, expectation};
@@ -58,33 +58,6 @@ impl Default for ValidateOptions<'_> {
     }
 }
 
-/// A piece of the file and what to do with it.
-#[derive(Debug, Clone, Copy)]
-struct FileChunk {
-    kind: ExtentKind,
-    /// Start of the extent in the file.
-    base: u64,
-    len: u64,
-    chunk: Chunk,
-    /// Bytes of a tensor as they lie in the file, where its values are others and come apart.
-    verbatim: bool,
-    /// Whether the file's checksum covers these very bytes.
-    summed: bool,
-}
-
-#[derive(Default)]
-struct CheckBuffers {
-    bytes: Vec<u8>,
-    buffers: Buffers,
-    sums: Option<ChunkSums>,
-    moments: Option<Moments>,
-    /// Quants below the range of their symmetric dtype.
-    beyond: u64,
-    nonzero: bool,
-    /// Why bytes of the tensor don't decode.
-    failure: Option<Error>,
-}
-
 /// Checks an opened checkpoint in one read, as a member of a family where that is known.
 ///
 /// # Errors
@@ -118,74 +91,10 @@ pub fn validate<P: Pipeline>(
     Ok(pass.report(bytes_read))
 }
 
-/// Whether a trusted key signed the file.
-#[cfg(feature = "signing")]
-fn verify(signed: Option<&Signed>, trusted: &[[u8; 32]]) -> Result<()> {
-    use apr_registry::crypto::{PublicKey, SignBlock};
-    let block = signed.and_then(|signed| signed.signatures.as_deref());
-    let block = block.ok_or_else(|| Error::new(Code::Signature, "a signature is required, and the file has none"))?;
-    if trusted.is_empty() {
-        let message = "a signature is required, and no key is trusted that could verify it";
-        return Err(Error::new(Code::Signature, message));
-    }
-    let trusted: Vec<_> = trusted.iter().map(|key| PublicKey::Verifying(*key)).collect();
-    let digest = signed.map(|signed| signed.digest).unwrap_or_default();
-    SignBlock::decode(block)?.verify(&digest, &trusted).check()
-}
-
-#[cfg(not(feature = "signing"))]
-fn verify(_signed: Option<&Signed>, _trusted: &[[u8; 32]]) -> Result<()> {
-    Err(Error::new(Code::Signature, "this build verifies no signatures"))
-}
-
 /// Bytes that [`validate`] will read, for a progress bar.
 #[must_use]
 pub fn bytes_to_read(reader: &dyn CheckpointReader) -> u64 {
     reader.files().iter().map(|file| file.len).sum()
-}
-
-fn produce(
-    reader: &dyn CheckpointReader,
-    options: ValidateOptions<'_>,
-    wants_sums: bool,
-    task: FileChunk,
-    slot: &mut CheckBuffers,
-) -> Result<()> {
-    let bytes = take(&mut slot.bytes, task.chunk.len);
-    (slot.sums, slot.moments, slot.beyond, slot.nonzero, slot.failure) = (None, None, 0, false, None);
-    match task.kind {
-        ExtentKind::Tensor(tensor) if task.verbatim => {
-            match reader.stored(tensor).encoded() {
-                Some(encoded) => encoded.read_verbatim(task.chunk.offset, bytes)?,
-                None => reader.read_tensor(tensor, task.chunk.offset, bytes)?,
-            }
-            slot.sums = (wants_sums && task.chunk.summable).then(|| ChunkSums::of(bytes, task.chunk.offset, task.len));
-        }
-        ExtentKind::Tensor(tensor) => {
-            if let Err(error) = reader.read_tensor(tensor, task.chunk.offset, bytes) {
-                // What does not decode is a finding like others, and the tensors after it are looked at too.
-                if !reader.stored(tensor).is_encoded() || error.code() == Code::Io {
-                    return Err(error);
-                }
-                slot.failure = Some(error);
-                return Ok(());
-            }
-            if wants_sums && task.chunk.summable {
-                slot.sums = Some(ChunkSums::of(bytes, task.chunk.offset, task.len));
-            }
-            if options.reads_values() {
-                slot.moments = Some(values::moments(reader, tensor, task.chunk, bytes, &mut slot.buffers)?);
-            }
-            if options.physics {
-                slot.beyond = values::beyond_range(&reader.tensors()[tensor], task.chunk.offset, bytes);
-            }
-        }
-        ExtentKind::Padding | ExtentKind::Structure | ExtentKind::Companion(_) => {
-            reader.container().read_raw(task.base + task.chunk.offset, bytes)?;
-            slot.nonzero = task.kind == ExtentKind::Padding && bytes.iter().any(|&byte| byte != 0);
-        }
-    }
-    Ok(())
 }
 
 impl ValidateOptions<'_> {
@@ -253,123 +162,58 @@ impl<'a> Pass<'a> {
         pass
     }
 
-    /// The whole file where it has a checksum, otherwise the tensors; nothing where no check reads bytes.
-    fn tasks(&self) -> Result<Vec<FileChunk>> {
-        let tensors = self.reader.tensors();
-        let extents = match &self.checksum {
-            Some(checksum) => checksum.extents.clone(),
-            None if (self.options.reads_values() && !self.reader.container().is_locked())
-                || self.digests
-                || (self.options.checksum && self.sums() > 0) =>
-            {
-                (0..tensors.len())
-                    .map(|tensor| {
-                        let len = tensors[tensor].byte_len()?;
-                        Ok(Extent {
-                            kind: ExtentKind::Tensor(tensor),
-                            offset: self.reader.stored(tensor).range.offset,
-                            len,
-                        })
-                    })
-                    .collect::<Result<_>>()?
-            }
-            None => Vec::new(),
-        };
-        let mut tasks = Vec::new();
-        let mut push = |Extent { kind, offset: base, len }: Extent, summed: bool| -> Result<()> {
-            let task = |chunk| FileChunk { kind, base, len, chunk, verbatim: false, summed };
-            match kind {
-                ExtentKind::Tensor(tensor) if self.reader.stored(tensor).is_encoded() => {
-                    let len = self.reader.stored(tensor).range.len;
-                    if self.wants_sums() {
-                        tasks.extend(pieces(len, CHUNK).map(|chunk| FileChunk { len, verbatim: true, ..task(chunk) }));
-                    }
-                    if self.options.reads_values() && !self.reader.container().is_locked() {
-                        let len = tensors[tensor].byte_len()?;
-                        tasks.extend(chunks(&tensors[tensor], len).map(|chunk| FileChunk { len, ..task(chunk) }));
-                    }
-                }
-                ExtentKind::Tensor(tensor) => tasks.extend(chunks(&tensors[tensor], len).map(task)),
-                _ => tasks.extend(pieces(len, 1 << 20).map(task)),
-            }
-            Ok(())
-        };
-        let decoded = self.decoded(&extents)?;
-        extents.into_iter().try_for_each(|extent| push(extent, true))?;
-        decoded.into_iter().try_for_each(|extent| push(extent, false))?;
-        Ok(tasks)
-    }
-
-    /// Tensors that a checksum covers as they are stored, which is not as they are read.
-    fn decoded(&self, extents: &[Extent]) -> Result<Vec<Extent>> {
-        if self.checksum.is_none() || !self.options.reads_values() || self.reader.container().is_locked() {
-            return Ok(Vec::new());
-        }
-        let tensors = self.reader.tensors();
-        let mut is_read = vec![false; tensors.len()];
-        for extent in extents {
-            if let ExtentKind::Tensor(tensor) = extent.kind {
-                is_read[tensor] = true;
-            }
-        }
-        let unread = (0..tensors.len()).filter(|&tensor| !is_read[tensor] && self.reader.stored(tensor).range.len > 0);
-        unread
-            .map(|tensor| {
-                let (offset, len) = (self.reader.stored(tensor).range.offset, tensors[tensor].byte_len()?);
-                Ok(Extent { kind: ExtentKind::Tensor(tensor), offset, len })
-            })
-            .collect()
-    }
-
-    /// Hashing is most of the work of a pass, and a format may have nothing to compare with.
-    fn wants_sums(&self) -> bool {
-        self.checksum.is_some() || self.digests
-    }
-
     fn consume(&mut self, task: FileChunk, slot: &CheckBuffers) {
-        let bytes = &slot.bytes[..task.chunk.len];
         let in_file = match task.kind {
             ExtentKind::Tensor(tensor) => task.verbatim || !self.reader.stored(tensor).is_encoded(),
             _ => true,
         };
-        if self.checksum.is_some() && in_file && task.summed {
-            match slot.sums {
-                Some(sums) => self.crc.append(sums),
-                None => self.crc.update(bytes),
-            }
+        if in_file {
+            self.sum(task, slot);
         }
         match task.kind {
-            ExtentKind::Tensor(tensor) => {
-                if self.digests && in_file {
-                    match slot.sums {
-                        Some(sums) => self.digest.append(sums),
-                        None => self.digest.update(bytes),
-                    }
-                }
-                if self.options.checksum && self.reader.stored(tensor).crc32().is_some() {
-                    self.tensor_crc.update(bytes);
-                }
-                if let Some(moments) = &slot.moments {
-                    self.moments.merge(moments);
-                }
-                self.beyond += slot.beyond;
-                if let Some(error) = &slot.failure {
-                    self.find_undecodable(tensor, error);
-                }
-                if task.chunk.last {
-                    if in_file {
-                        self.finish_bytes(tensor, task.base);
-                    }
-                    if !task.verbatim {
-                        self.finish_values(tensor, task.base);
-                    }
-                }
-            }
+            ExtentKind::Tensor(tensor) => self.add(tensor, task, slot, in_file),
             ExtentKind::Padding if slot.nonzero && !self.sealed => {
                 let message = "the padding is not zero".to_owned();
                 self.find(Level::Warning, Check::Structure, None, message).offset = Some(task.base + task.chunk.offset);
             }
             _ => {}
+        }
+    }
+
+    /// Adds bytes of the file to its checksum and to the digest of the tensor that they are of.
+    fn sum(&mut self, task: FileChunk, slot: &CheckBuffers) {
+        let bytes = &slot.bytes[..task.chunk.len];
+        if self.checksum.is_some() && task.summed {
+            match slot.sums {
+                Some(sums) => self.crc.append(sums),
+                None => self.crc.update(bytes),
+            }
+        }
+        if self.digests && matches!(task.kind, ExtentKind::Tensor(_)) {
+            match slot.sums {
+                Some(sums) => self.digest.append(sums),
+                None => self.digest.update(bytes),
+            }
+        }
+    }
+
+    /// Adds what is known of a piece to what is known of its tensor, and judges a tensor that is complete.
+    fn add(&mut self, tensor: usize, task: FileChunk, slot: &CheckBuffers, in_file: bool) {
+        if self.options.checksum && self.reader.stored(tensor).crc32().is_some() {
+            self.tensor_crc.update(&slot.bytes[..task.chunk.len]);
+        }
+        if let Some(moments) = &slot.moments {
+            self.moments.merge(moments);
+        }
+        self.beyond += slot.beyond;
+        if let Some(error) = &slot.failure {
+            self.find_undecodable(tensor, error);
+        }
+        if task.chunk.last && in_file {
+            self.finish_bytes(tensor, task.base);
+        }
+        if task.chunk.last && !task.verbatim {
+            self.finish_values(tensor, task.base);
         }
     }
 
@@ -427,107 +271,12 @@ impl<'a> Pass<'a> {
         }
     }
 
-    fn check_shapes(&mut self) {
-        if !self.options.shapes {
-            return;
-        }
-        let found = match (self.model, self.options.families) {
-            (Some(model), _) => misfits(model.mismatches(self.reader.tensors())),
-            (None, Some(families)) => false_claim(self.reader, self.reader.metadata(), families).into_iter().collect(),
-            (None, None) => Vec::new(),
-        };
-        for misfit in found {
-            let finding = self.find(misfit.level, Check::Shapes, None, misfit.message);
-            finding.tensor = Some(misfit.tensor);
-        }
-    }
-
-    fn check_hyperparameters(&mut self) {
-        if !self.options.shapes {
-            return;
-        }
-        for (level, message) in hyperparameters::problems(self.reader, self.model.is_some()) {
-            self.find(level, Check::Hyperparameters, None, message);
-        }
-    }
-
-    /// Holds the tokenizer against the embedding and the filterbank against the configuration, and reports what an import
-    /// has let pass.
-    fn check_companions(&mut self) -> Result<()> {
-        if !self.options.shapes {
-            return Ok(());
-        }
-        let recorded = self.reader.metadata().get(keys::VIOLATIONS).and_then(serde_json::Value::as_array);
-        if let Some(recorded) = recorded.map(Vec::len).filter(|&recorded| recorded > 0) {
-            let what = counted(recorded as u64, "violation");
-            let message = format!("an import let {what} pass, which the metadata list under '{}'", keys::VIOLATIONS);
-            self.find(Level::Warning, Check::Shapes, None, message);
-        }
-        let metadata = self.reader.metadata();
-        let rows = self.model.and_then(|model| model.dimension("vocab"));
-        let asks = rows.is_some() || expected_mels(metadata).is_some();
-        // An import has written down what a folder's files say.
-        let is_written = metadata.get("tokenizer.vocab_size").is_some() && metadata.get("audio_config").is_some();
-        let learnt = if asks && !is_written { learn_from(self.reader)? } else { Learnt::default() };
-        let in_files: Metadata = learnt.metadata.into_iter().collect::<serde_json::Map<_, _>>().into();
-        let get = |key: &str| metadata.get(key).or_else(|| in_files.get(key));
-        let vocabulary = rows.and_then(|rows| vocabulary_misfit(rows, get));
-        let filterbank = filterbank_misfit(metadata, self.reader.tensors(), get);
-        for misfit in vocabulary.into_iter().chain(filterbank) {
-            self.find(misfit.level, Check::Shapes, None, misfit.message).tensor = Some(misfit.tensor);
-        }
-        Ok(())
-    }
-
     fn find(&mut self, level: Level, check: Check, tensor: Option<usize>, message: String) -> &mut Finding {
         let stored = tensor.and_then(|tensor| self.reader.files().get(self.reader.stored(tensor).range.file));
         let file = stored.filter(|file| file.name != self.file).map(|file| file.name.clone());
         let tensor = tensor.map(|tensor| self.reader.tensors()[tensor].name.clone());
         self.findings.push(Finding { level, check, code: None, tensor, file, offset: None, message });
         self.findings.last_mut().unwrap_or_else(|| unreachable!("one was just pushed"))
-    }
-
-    fn check_crc(&mut self) {
-        let Some(checksum) = &self.checksum else { return };
-        let (stated, found) = (checksum.crc32, self.crc.value());
-        if stated == found {
-            return;
-        }
-        let blamed = self.findings.iter().any(|finding| finding.check == Check::Digests);
-        let place = match (blamed, self.digests) {
-            (true, _) => "",
-            (false, true) => {
-                "; all tensors match their digests, so the damage is in header, metadata, index or padding"
-            }
-            (false, false) => "; the file has no digests that would show where",
-        };
-        let message = format!("the file's CRC-32 is {found:#010x}, its footer says {stated:#010x}{place}");
-        self.find(Level::Error, Check::Checksum, None, message).code = Some(Code::Checksum.id());
-    }
-
-    fn check_uncovered(&mut self) {
-        if !self.sealed {
-            return;
-        }
-        if let Err(error) = self.reader.container().check_uncovered() {
-            let file = error.file().filter(|file| *file != self.file).map(str::to_owned);
-            let finding = self.find(Level::Error, Check::Signature, None, error.message().to_owned());
-            (finding.code, finding.offset, finding.file) = (Some(error.code().id()), error.offset(), file);
-        }
-    }
-
-    fn check_signature(&mut self) {
-        if !self.checks_signature() {
-            return;
-        }
-        let outcome = self.reader.container().signed().and_then(|signed| verify(signed.as_ref(), self.options.trusted));
-        if let Err(error) = outcome {
-            self.find(Level::Error, Check::Signature, None, error.message().to_owned()).code = Some(error.code().id());
-        }
-    }
-
-    fn checks_signature(&self) -> bool {
-        self.options.require_signature || !self.options.trusted.is_empty()
     }
 
     fn report(mut self, bytes_read: u64) -> ValidateReport {
@@ -544,98 +293,6 @@ impl<'a> Pass<'a> {
             checks: self.outcomes(),
             findings: self.findings,
             bytes_read,
-        }
-    }
-
-    fn outcomes(&self) -> Vec<CheckOutcome> {
-        let ValidateOptions { checksum, nan, zero, shapes, physics, .. } = self.options;
-        let tensors = self.reader.tensors();
-        let digests = (0..tensors.len()).filter(|&tensor| self.reader.stored(tensor).digest().is_some()).count();
-        let count = |number: usize, noun: &str| counted(number as u64, noun);
-        let asked = |asked: bool, detail: String| if asked { Ok(detail) } else { Err("not asked for") };
-        let locked = self.reader.container().is_locked();
-        let seen = |asked: bool, detail: String| match (asked, locked) {
-            (true, true) => Err("the tensors are encrypted, and no key was given"),
-            (true, false) => Ok(detail),
-            (false, _) => Err("not asked for"),
-        };
-        let checks = [
-            (
-                Check::Structure,
-                Ok(format!("{}, {}", count(tensors.len(), "tensor"), count(self.reader.files().len(), "file"))),
-            ),
-            (
-                Check::Checksum,
-                match &self.checksum {
-                    Some(checksum) => Ok(format!("CRC-32 {:#010x}", checksum.crc32)),
-                    None => asked(checksum, String::new()).and(Err("the format has none")),
-                },
-            ),
-            (
-                Check::Digests,
-                match digests {
-                    0 if self.sums() > 0 => asked(checksum, format!("CRC-32 of {}", count(self.sums(), "tensor"))),
-                    0 => asked(checksum, String::new()).and(Err("the file has none")),
-                    _ => asked(checksum, format!("BLAKE3 of {}", count(digests, "tensor"))),
-                },
-            ),
-            (Check::Finite, seen(nan, format!("no NaN, no infinity in {}", count(tensors.len(), "tensor")))),
-            (Check::Zeros, seen(zero, count(tensors.len(), "tensor"))),
-            (
-                Check::Shapes,
-                asked(shapes, String::new()).and_then(|_| match self.family("shapes") {
-                    Err(_) if self.has(Check::Shapes) => Ok(String::new()),
-                    known => known,
-                }),
-            ),
-            (Check::Hyperparameters, asked(shapes, "GGUF's key-value pairs".to_owned())),
-            (
-                Check::Physics,
-                seen(physics, String::new()).map(|_| match self.family("ranges") {
-                    Ok(detail) => detail,
-                    Err(_) => "layer norms and projections, by their names".to_owned(),
-                }),
-            ),
-            (
-                Check::Signature,
-                asked(self.checks_signature() || self.has(Check::Signature), "by a trusted key".to_owned()),
-            ),
-        ];
-        let has_pairs = self.reader.metadata().get(keys::GGUF).is_some();
-        let checks = checks.into_iter().filter(|(check, _)| has_pairs || *check != Check::Hyperparameters);
-        checks.map(|(check, detail)| self.outcome(check, detail)).collect()
-    }
-
-    fn has(&self, check: Check) -> bool {
-        self.findings.iter().any(|finding| finding.check == check)
-    }
-
-    /// Tensors that the file gives a CRC-32 of, or of the parts that they are made of.
-    fn sums(&self) -> usize {
-        let has_sum = |&tensor: &usize| {
-            let stored = self.reader.stored(tensor);
-            stored.crc32().is_some() || !stored.parts().is_empty()
-        };
-        (0..self.reader.tensors().len()).filter(has_sum).count()
-    }
-
-    fn family(&self, what: &str) -> Result<String, &'static str> {
-        let model = self.model.ok_or("the family is not known")?;
-        let guessed = if model.is_guessed() { ", by the tensors' names" } else { "" };
-        Ok(format!("{what} of the {} family{guessed}", model.family().title()))
-    }
-
-    fn outcome(&self, check: Check, detail: Result<String, &str>) -> CheckOutcome {
-        let found = |level: Level| {
-            self.findings.iter().filter(|finding| finding.check == check && finding.level == level).count()
-        };
-        let (errors, warnings) = (found(Level::Error), found(Level::Warning));
-        let count = |number: usize, noun: &str| counted(number as u64, noun);
-        match detail {
-            Err(why) => CheckOutcome { check, status: Status::Skipped, detail: why.to_owned() },
-            Ok(_) if errors > 0 => CheckOutcome { check, status: Status::Fail, detail: count(errors, "error") },
-            Ok(_) if warnings > 0 => CheckOutcome { check, status: Status::Warn, detail: count(warnings, "warning") },
-            Ok(detail) => CheckOutcome { check, status: Status::Pass, detail },
         }
     }
 }

@@ -5,11 +5,12 @@ use std::collections::HashMap;
 use apr_core::{ByteSource, Error, Escaped, Limits, Result};
 use serde_json::{Map, Value};
 
-use crate::contents::{Checksums, Contents, Range};
+use crate::contents::{Checksums, Contents};
 use crate::input::Input;
 use crate::options::OpenOptions;
 use crate::pickle::{Persistent, Policy, run};
 use crate::scan;
+use crate::view::Range;
 use crate::zip::{Archive, Entry};
 
 const PICKLE: &str = "data.pkl";

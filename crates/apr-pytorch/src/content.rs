@@ -1,24 +1,10 @@
 //! What a tensor's bytes are made of: stored as they are, quantized, or sparse.
 
-use apr_core::{ByteSource, DType, Result};
+use apr_core::{ByteSource, Result};
 
 use crate::quantized::Quantized;
 use crate::sparse::Cells;
 use crate::view::View;
-
-/// A tensor that says something of another one, and its shape.
-pub(crate) struct Part<'a> {
-    pub(crate) view: View,
-    pub(crate) dtype: DType,
-    pub(crate) shape: &'a [u64],
-}
-
-impl Part<'_> {
-    /// Whether each element has bytes of its own, so that the file's length bounds what is made of them.
-    pub(crate) fn is_distinct(&self) -> bool {
-        self.view.span >= self.view.len
-    }
-}
 
 /// Where a tensor's bytes come from.
 #[derive(Debug, Clone)]

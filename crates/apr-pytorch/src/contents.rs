@@ -5,19 +5,12 @@ use std::collections::HashMap;
 use apr_core::{ByteSource, DType, Error, Escaped, Result};
 use serde_json::{Map, Value};
 
-use crate::content::{Content, Part};
+use crate::content::Content;
 use crate::flatten::Found;
 use crate::pickle::{Derived, Heap, Id, Indices, Scale, Sparse, Storage, Tensor};
 use crate::quantized::{Quantized, Scales};
 use crate::sparse::{Cells, Places};
-use crate::view::View;
-
-/// A part of the file.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Range {
-    pub(crate) offset: u64,
-    pub(crate) len: u64,
-}
+use crate::view::{Part, Range, View};
 
 /// CRC-32 of storages, by offset and length.
 pub(crate) type Checksums = HashMap<(u64, u64), u32>;

@@ -5,10 +5,11 @@ use std::collections::HashMap;
 use apr_core::{ByteSource, Error, Escaped, Limits, Result, read_vec};
 use serde_json::Map;
 
-use crate::contents::{Contents, Range};
+use crate::contents::Contents;
 use crate::input::Input;
 use crate::options::OpenOptions;
 use crate::pickle::{Heap, Id, Node, Outcome, Persistent, Policy, run};
+use crate::view::Range;
 
 /// The number the file starts with, as a pickle.
 pub(crate) const MAGIC: i128 = 0x1950_a86a_20f9_469c_fc6c;

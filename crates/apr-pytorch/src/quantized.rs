@@ -2,8 +2,7 @@
 
 use apr_core::{ByteSource, DType, Error, Result};
 
-use crate::content::Part;
-use crate::view::View;
+use crate::view::{Part, View};
 
 /// Elements dequantized at a time.
 const BATCH: usize = 1 << 14;

@@ -5,8 +5,7 @@
 
 use apr_core::{ByteSource, DType, Error, Result};
 
-use crate::content::Part;
-use crate::view::View;
+use crate::view::{Part, View};
 
 /// Dense bytes that any sparse tensor may take, and how many times its stored bytes.
 const FREE_BYTES: u64 = 64 << 20;

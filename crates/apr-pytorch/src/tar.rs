@@ -5,13 +5,14 @@ use std::collections::HashMap;
 use apr_core::{ByteSource, Error, Escaped, Limits, Result, read_vec};
 use serde_json::Map;
 
-use crate::contents::{Contents, Range};
+use crate::contents::Contents;
 use crate::input::Input;
 use crate::legacy::{PLAIN, check_byte_order, sized};
 use crate::options::OpenOptions;
 use crate::pickle::build::storage_class;
 use crate::pickle::vm::Numbered;
 use crate::pickle::{Heap, Id, Node, Persistent, Policy, Storage, Tensor, run};
+use crate::view::Range;
 
 const BLOCK: u64 = 512;
 const MAX_DIMS: u64 = 64;

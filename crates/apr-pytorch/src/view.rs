@@ -2,11 +2,17 @@
 
 use apr_core::{ByteSource, DType, Error, Result};
 
-use crate::contents::Range;
 use crate::pickle::Tensor;
 
 /// Bytes of a storage held at a time while a view is gathered.
 const WINDOW: u64 = 1 << 18;
+
+/// A part of the file.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Range {
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+}
 
 /// Where a tensor's elements lie. Strides are in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -113,6 +119,20 @@ impl View {
             }
         }
         Ok(())
+    }
+}
+
+/// A tensor that says something of another one, and its shape.
+pub(crate) struct Part<'a> {
+    pub(crate) view: View,
+    pub(crate) dtype: DType,
+    pub(crate) shape: &'a [u64],
+}
+
+impl Part<'_> {
+    /// Whether each element has bytes of its own, so that the file's length bounds what is made of them.
+    pub(crate) fn is_distinct(&self) -> bool {
+        self.view.span >= self.view.len
     }
 }
 

@@ -92,3 +92,16 @@ pub(crate) fn check_header_len(len: u64) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use apr_core::Code;
+
+    use super::*;
+
+    #[test]
+    fn the_formats_limit_is_the_longest_header_that_is_written() {
+        assert!(check_header_len(100_000_000).is_ok());
+        assert_eq!(check_header_len(100_000_001).expect_err("one too many").code(), Code::Memory);
+    }
+}

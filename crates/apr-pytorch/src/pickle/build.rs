@@ -2,8 +2,9 @@
 
 use apr_core::Result;
 
+use super::element::Element;
 use super::globals::Meaning;
-use super::value::{Element, Id, Node, OPAQUE, Storage, Tensor};
+use super::value::{Id, Node, OPAQUE, Storage, Tensor};
 use super::vm::{Numbered, Persistent, Vm};
 
 /// Most dimensions; NumPy and PyTorch stop here.

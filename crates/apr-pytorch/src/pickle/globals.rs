@@ -2,8 +2,8 @@
 
 use apr_core::DType;
 
+use super::element::Element;
 use super::uses::Verdict;
-use super::value::Element;
 
 /// What an allowed name stands for. None of it is code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

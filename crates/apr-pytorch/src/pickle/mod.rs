@@ -2,6 +2,7 @@
 
 pub(crate) mod build;
 pub(crate) mod derived;
+pub(crate) mod element;
 pub(crate) mod encode;
 pub(crate) mod globals;
 pub(crate) mod numpy;

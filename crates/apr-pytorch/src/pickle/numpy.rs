@@ -7,20 +7,11 @@
 use apr_core::{Escaped, Result};
 
 use super::build::global_meaning;
+use super::element::Number;
 use super::globals::Meaning;
 use super::uses::{Action, Verdict};
 use super::value::{Bytes, Id, Node};
 use super::vm::Vm;
-
-/// A little-endian number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Number {
-    Bool,
-    Int,
-    Uint,
-    F32,
-    F64,
-}
 
 impl Number {
     /// The value of all the bytes of a number.

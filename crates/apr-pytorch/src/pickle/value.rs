@@ -2,8 +2,8 @@
 
 use apr_core::{DType, Error, Result};
 
+use super::element::{Element, Number};
 use super::globals::Meaning;
-use super::numpy::Number;
 
 /// Position of a value in its [`Heap`].
 pub(crate) type Id = u32;
@@ -72,17 +72,6 @@ pub(crate) struct Global {
     pub(crate) module: String,
     pub(crate) name: String,
     pub(crate) meaning: Meaning,
-}
-
-/// What a storage's elements are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Element {
-    /// `None` where this build has no dtype for them, or where the tensor names its own.
-    pub(crate) dtype: Option<DType>,
-    /// Bytes of an element.
-    pub(crate) width: u64,
-    /// Name in PyTorch.
-    pub(crate) name: &'static str,
 }
 
 /// Bytes that tensors are views of, by the key they are stored under.

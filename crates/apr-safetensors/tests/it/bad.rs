@@ -3,7 +3,7 @@
 use apr_core::{CheckpointReader, Code, DType, Error, Metadata};
 use apr_safetensors::WriteOptions;
 
-use crate::{assert_refused, contents, entry, file, official, open, ours, tensor, write};
+use crate::{assert_refused, contents, entry, file, official, open, ours, padded_file, tensor, write};
 
 const F32: &str = r#""dtype":"F32","shape":[1],"data_offsets":[0,4]"#;
 
@@ -24,9 +24,10 @@ fn impossible_header_lengths_are_refused() {
         assert_refused(open(with_length(length)), Code::Corrupt, "truncated: it ends at byte 16 (at byte 0)");
     }
     assert_refused(open(with_length(1)), Code::Format, "(at byte 8)");
-    assert_refused(open(Vec::new()), Code::Corrupt, "ends at byte 0 (at byte 0)");
-    assert_refused(open(vec![2, 0, 0, 0, 0, 0, 0]), Code::Corrupt, "ends at byte 7");
-    assert_refused(open(2_u64.to_le_bytes().to_vec()), Code::Corrupt, "ends at byte 8");
+    let no_length = "the header's length takes 8 bytes, but the file is truncated: it ends at byte";
+    assert_refused(open(Vec::new()), Code::Corrupt, &format!("{no_length} 0 (at byte 0)"));
+    assert_refused(open(vec![2, 0, 0, 0, 0, 0, 0]), Code::Corrupt, &format!("{no_length} 7 (at byte 0)"));
+    assert_refused(open(2_u64.to_le_bytes().to_vec()), Code::Corrupt, "the header takes 2 bytes");
 }
 
 #[test]
@@ -38,6 +39,29 @@ fn bytes_of_other_formats_are_named_as_such() {
     }
     assert_header_refused(" {}", b"", Code::Format, "does not start with '{' (at byte 8)");
     assert_header_refused("[]", b"", Code::Format, "does not start with '{'");
+}
+
+#[test]
+fn the_length_and_the_brace_of_a_header_are_what_files_are_recognised_by() {
+    let head = file("{}", b"");
+    assert!((apr_safetensors::FORMAT.recognises)(&head));
+    for (at, other) in [(4, 1), (7, 1), (8, b'[')] {
+        let mut head = head.clone();
+        head[at] = other;
+        assert!(!(apr_safetensors::FORMAT.recognises)(&head), "byte {at}");
+    }
+    assert!(!(apr_safetensors::FORMAT.recognises)(&head[..8]));
+}
+
+#[test]
+fn a_file_says_where_its_data_begins_and_has_no_companions() {
+    let file = padded_file(&format!("{{{}}}", entry("a", "U8", "[1]", "[0,1]")), &[7]);
+    let data_start = file.len() as u64 - 1;
+    let reader = open(file).expect("a good file");
+    let fields = reader.container().header_fields();
+    assert_eq!((fields["files"].as_u64(), fields["header_size"].as_u64()), (Some(1), Some(data_start)), "{fields}");
+    assert!(reader.companions().is_empty());
+    assert_eq!(reader.read_companion(0).expect_err("there is none").code(), Code::Format);
 }
 
 #[test]

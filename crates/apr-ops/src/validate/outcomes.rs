@@ -1,0 +1,113 @@
+//! What became of each check, in the order in which the report lists them.
+
+use apr_core::counted;
+use apr_registry::keys;
+
+use super::{Check, CheckOutcome, Level, Pass, Status, ValidateOptions};
+
+/// What a check looked at, or why it was not made.
+type Detail = Result<String, &'static str>;
+
+impl Pass<'_> {
+    pub(super) fn outcomes(&self) -> Vec<CheckOutcome> {
+        let ValidateOptions { nan, zero, shapes, .. } = self.options;
+        let tensors = count(self.reader.tensors().len(), "tensor");
+        let files = count(self.reader.files().len(), "file");
+        let checks = [
+            (Check::Structure, Ok(format!("{tensors}, {files}"))),
+            (Check::Checksum, self.checksum_detail()),
+            (Check::Digests, self.digests_detail()),
+            (Check::Finite, self.read(nan, format!("no NaN, no infinity in {tensors}"))),
+            (Check::Zeros, self.read(zero, tensors)),
+            (Check::Shapes, self.shapes_detail()),
+            (Check::Hyperparameters, asked(shapes, "GGUF's key-value pairs".to_owned())),
+            (Check::Physics, self.physics_detail()),
+            (
+                Check::Signature,
+                asked(self.checks_signature() || self.has(Check::Signature), "by a trusted key".to_owned()),
+            ),
+        ];
+        let has_pairs = self.reader.metadata().get(keys::GGUF).is_some();
+        let checks = checks.into_iter().filter(|(check, _)| has_pairs || *check != Check::Hyperparameters);
+        checks.map(|(check, detail)| self.outcome(check, detail)).collect()
+    }
+
+    fn checksum_detail(&self) -> Detail {
+        match &self.checksum {
+            Some(checksum) => Ok(format!("CRC-32 {:#010x}", checksum.crc32)),
+            None => asked(self.options.checksum, String::new()).and(Err("the format has none")),
+        }
+    }
+
+    fn digests_detail(&self) -> Detail {
+        let has_digest = |&tensor: &usize| self.reader.stored(tensor).digest().is_some();
+        let digests = (0..self.reader.tensors().len()).filter(has_digest).count();
+        let asked = |detail| asked(self.options.checksum, detail);
+        match (digests, self.sums()) {
+            (0, 0) => asked(String::new()).and(Err("the file has none")),
+            (0, sums) => asked(format!("CRC-32 of {}", count(sums, "tensor"))),
+            (digests, _) => asked(format!("BLAKE3 of {}", count(digests, "tensor"))),
+        }
+    }
+
+    fn shapes_detail(&self) -> Detail {
+        asked(self.options.shapes, String::new())?;
+        match self.family("shapes") {
+            Err(_) if self.has(Check::Shapes) => Ok(String::new()),
+            known => known,
+        }
+    }
+
+    fn physics_detail(&self) -> Detail {
+        self.read(self.options.physics, String::new())?;
+        Ok(self.family("ranges").unwrap_or_else(|_| "layer norms and projections, by their names".to_owned()))
+    }
+
+    /// Of a check that reads the weights.
+    fn read(&self, is_asked: bool, detail: String) -> Detail {
+        if is_asked && self.reader.container().is_locked() {
+            return Err("the tensors are encrypted, and no key was given");
+        }
+        asked(is_asked, detail)
+    }
+
+    fn has(&self, check: Check) -> bool {
+        self.findings.iter().any(|finding| finding.check == check)
+    }
+
+    /// Tensors that the file gives a CRC-32 of, or of the parts that they are made of.
+    pub(super) fn sums(&self) -> usize {
+        let has_sum = |&tensor: &usize| {
+            let stored = self.reader.stored(tensor);
+            stored.crc32().is_some() || !stored.parts().is_empty()
+        };
+        (0..self.reader.tensors().len()).filter(has_sum).count()
+    }
+
+    fn family(&self, what: &str) -> Detail {
+        let model = self.model.ok_or("the family is not known")?;
+        let guessed = if model.is_guessed() { ", by the tensors' names" } else { "" };
+        Ok(format!("{what} of the {} family{guessed}", model.family().title()))
+    }
+
+    fn outcome(&self, check: Check, detail: Detail) -> CheckOutcome {
+        let found = |level: Level| {
+            self.findings.iter().filter(|finding| finding.check == check && finding.level == level).count()
+        };
+        let (errors, warnings) = (found(Level::Error), found(Level::Warning));
+        match detail {
+            Err(why) => CheckOutcome { check, status: Status::Skipped, detail: why.to_owned() },
+            Ok(_) if errors > 0 => CheckOutcome { check, status: Status::Fail, detail: count(errors, "error") },
+            Ok(_) if warnings > 0 => CheckOutcome { check, status: Status::Warn, detail: count(warnings, "warning") },
+            Ok(detail) => CheckOutcome { check, status: Status::Pass, detail },
+        }
+    }
+}
+
+fn asked(is_asked: bool, detail: String) -> Detail {
+    if is_asked { Ok(detail) } else { Err("not asked for") }
+}
+
+fn count(number: usize, noun: &str) -> String {
+    counted(number as u64, noun)
+}
