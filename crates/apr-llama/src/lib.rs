@@ -10,7 +10,7 @@
 //! use apr_arch::Families;
 //! use apr_core::{CheckpointReader, Limits};
 //! use apr_llama::{is_in_gguf_layout, to_gguf};
-//! use apr_source::Architecture;
+//! use apr_source::Source;
 //!
 //! let header = br#"{"bias":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
 //! let mut file = (header.len() as u64).to_le_bytes().to_vec();
@@ -19,7 +19,8 @@
 //! let model = apr_registry::open(file, "model.safetensors", &Limits::default())?;
 //!
 //! assert!(!is_in_gguf_layout(&*model));
-//! let refused = to_gguf(&*model, &Families::builtin(), &Architecture::Auto).map(drop).unwrap_err();
+//! let families = Families::builtin();
+//! let refused = to_gguf(&Source::new(&*model, &families)).map(drop).unwrap_err();
 //! assert_eq!(refused.message(), "llama.cpp needs to know the family, and neither metadata nor names say it");
 //! # Ok::<(), apr_core::Error>(())
 //! ```

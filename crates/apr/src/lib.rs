@@ -71,7 +71,7 @@
 //! | [`arch`] | model families |
 //! | [`source`] | what a model is before its weights are read: family, names, companions |
 //! | [`tokenizer`] | vocabularies, and GGUF's tokenizer keys |
-//! | [`quantize`] | schemes, mixes, importance, quantizers of one's own |
+//! | [`quantize`] | schemes, mixes, importance, quantizers that you add |
 //! | [`llama`] | Hugging Face's layout and llama.cpp's, both ways |
 //! | [`watermark`] | a keyed mark in the weights |
 //! | `io` | files and threads, with the feature `native` |
