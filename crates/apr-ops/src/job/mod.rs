@@ -99,7 +99,7 @@ impl Job {
         source: &Source<'_>,
         then: impl FnOnce(Planned<'_>) -> Result<R, E>,
     ) -> Result<R, E> {
-        self.target.check().map_err(|error| JobError::Request(error.message().to_owned()))?;
+        self.check()?;
         let mut selected = View::new(source.reader());
         if let Some(prefix) = &self.prefix {
             selected.select(prefix).map_err(JobError::from)?;
@@ -114,6 +114,34 @@ impl Job {
                 self.plan_canonical(&selected, source, then)
             }
             Naming::OfTarget => self.plan_foreign(selected, source, then),
+        }
+    }
+
+    /// Refuses what would do nothing, or say two things at once.
+    fn check(&self) -> Result<(), JobError> {
+        self.target.check().map_err(|error| JobError::Request(error.message().to_owned()))?;
+        let Weights { quantize, dequantize, precision, gate, .. } = &self.weights;
+        let is_imported = self.naming == Naming::OfTarget && self.target.format.convention == Convention::Canonical;
+        let changes = quantize.is_some() || dequantize.is_some() || precision.is_some();
+        let wrong = [
+            (self.license.is_some() && !is_imported, "a licence is written into imported .apr files only"),
+            (
+                self.source_sha256.is_some() && !is_imported,
+                "the SHA-256 of a source is written into imported .apr files only",
+            ),
+            (changes && self.naming == Naming::AsTheyAre, "a copy changes no weights"),
+            (
+                quantize.is_some() && dequantize.is_some(),
+                "quantizing and dequantizing are two types for the same tensors",
+            ),
+            (
+                gate.is_some() && quantize.is_none() && precision.is_none(),
+                "a gate is about quantizing, and nothing is quantized",
+            ),
+        ];
+        match wrong.iter().find(|(is_wrong, _)| *is_wrong) {
+            Some((_, message)) => Err(JobError::Request((*message).to_owned())),
+            None => Ok(()),
         }
     }
 
@@ -146,4 +174,42 @@ impl Job {
 #[must_use]
 pub fn wants_companions(format: &Format) -> bool {
     matches!(format.convention, Convention::LlamaCpp | Convention::Whisper)
+}
+
+#[cfg(test)]
+mod tests {
+    use apr_arch::Families;
+    use apr_quantize::{QualityGate, Scheme};
+    use apr_registry::{DType, Limits, apr2, gguf};
+
+    use super::*;
+
+    #[test]
+    fn what_would_be_left_out_without_a_word_is_refused() {
+        let empty = b"\x02\0\0\0\0\0\0\0{}".to_vec();
+        let model = apr_registry::open(empty, "model.safetensors", &Limits::default()).expect("a model");
+        let families = Families::builtin();
+        let source = Source::new(&*model, &families);
+        let (native, foreign) = (PlanOptions::new(&apr2::FORMAT, "m.apr"), PlanOptions::new(&gguf::FORMAT, "m.gguf"));
+        let weights = |weights: Weights| Job { weights, ..Job::new(native.clone()) };
+        let quantize = Some(Quantize::to(Scheme::Q8_0));
+        let jobs = [
+            (Job { license: Some("mit".into()), ..Job::new(foreign.clone()) }, "a licence"),
+            (Job { source_sha256: Some("00".into()), ..Job::new(foreign) }, "SHA-256"),
+            (Job { license: Some("mit".into()), ..Job::copy(native.clone()) }, "a licence"),
+            (
+                Job {
+                    weights: Weights { quantize: quantize.clone(), ..Weights::default() },
+                    ..Job::copy(native.clone())
+                },
+                "a copy changes no weights",
+            ),
+            (weights(Weights { quantize, dequantize: Some(DType::F16), ..Weights::default() }), "two types"),
+            (weights(Weights { gate: Some(QualityGate::default()), ..Weights::default() }), "nothing is quantized"),
+        ];
+        for (job, expected) in jobs {
+            let refused = job.plan(&source, |_| Ok::<_, JobError>(())).expect_err(expected);
+            assert!(matches!(&refused, JobError::Request(message) if message.contains(expected)), "{refused}");
+        }
+    }
 }
