@@ -176,7 +176,8 @@ fn any_range_reads_as_part_of_the_whole() {
 
 #[test]
 fn what_was_exported_comes_back() {
-    for case in cases() {
+    // Four-bit floats come back as floats, once they are dequantized.
+    for case in cases().into_iter().filter(|case| !case.name.ends_with("_mxfp4")) {
         let export = exported_with_tokens(&case);
         let Case { name, json, reader } = &case;
         let restored = restore(&export.view, families(), &Architecture::Auto);
