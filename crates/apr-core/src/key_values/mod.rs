@@ -10,6 +10,7 @@
 //!
 //! All numbers are little-endian: the encoding of GGUF version 3.
 
+mod floats;
 mod json;
 mod parse;
 mod value;
