@@ -78,9 +78,20 @@ pub(super) fn check_unique(entries: &[IndexEntry], by_name: &[usize]) -> Result<
     }
 }
 
+/// Length of the metadata as JSON, in bytes.
+pub(super) fn json_len(metadata: &Metadata) -> u64 {
+    let mut len = 0;
+    let counted = metadata.write_json(&mut |json| {
+        len += json.len() as u64;
+        Ok(())
+    });
+    counted.unwrap_or_else(|_| unreachable!("counting does not fail"));
+    len
+}
+
 pub(super) fn front_len<'a>(metadata: &Metadata, infos: impl Iterator<Item = &'a TensorInfo>) -> u64 {
     let index_len = INDEX_HEADER_LEN + infos.map(IndexEntry::encoded_len).sum::<usize>();
-    u64::from(Header::LEN) + (metadata.to_json().len() + index_len) as u64
+    u64::from(Header::LEN) + json_len(metadata) + index_len as u64
 }
 
 pub(super) fn plan_layout(

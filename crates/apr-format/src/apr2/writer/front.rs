@@ -2,46 +2,38 @@
 
 use alloc::collections::BTreeSet;
 use alloc::format;
+use alloc::vec;
 use alloc::vec::Vec;
 
+use apr_core::digest::Crc32;
+#[cfg(feature = "signing")]
+use apr_core::digest::TensorDigest;
 use apr_core::{Error, Notes, Result, keys};
 use serde_json::{Value, json};
 
 use super::Apr2Writer;
 use crate::apr2::header::{Flags, Header, VERSION_MAJOR};
 use crate::apr2::index::CODEC;
-#[cfg(feature = "signing")]
-use crate::apr2::trailer::signed_digest;
+use crate::apr2::plan::json_len;
 
-/// The front as bytes, and where its sections end.
+/// The front but for the metadata, whose JSON is made anew each time it is written: it may be larger than all else.
 pub(super) struct Front {
-    /// Header, metadata, index, zeros up to the data section, and the ENCR block.
-    pub(super) bytes: Vec<u8>,
-    #[cfg(feature = "signing")]
-    metadata_end: usize,
-    #[cfg(feature = "signing")]
-    index_end: usize,
+    header: [u8; Header::LEN as usize],
+    index: Vec<u8>,
+    /// Zeros up to the data section.
+    padding: usize,
+    encr_block: Vec<u8>,
 }
 
 impl Apr2Writer {
     /// Everything before the tensors; `None` when it does not fit before the data section.
     pub(super) fn encode_front(&self) -> Result<Option<Front>> {
-        let mut bytes = self.metadata.to_json();
-        let mut index = Vec::new();
-        let count = u32::try_from(self.entries.len())
-            .map_err(|_| Error::format(format!("{} tensors; an index holds 2^32 - 1", self.entries.len())))?;
-        index.extend_from_slice(&count.to_le_bytes());
-        index.extend_from_slice(&[0; 4]);
-        for &entry in &self.by_name {
-            self.entries[entry].encode(&mut index)?;
-        }
-        let metadata_len = bytes.len();
-        let len = u64::from(Header::LEN) + (metadata_len + index.len()) as u64;
-        if len > self.data_offset.into() {
-            return Ok(None);
-        }
-        let word = |value: usize| u32::try_from(value).map_err(|_| Error::memory("the front exceeds 4 GiB"));
-        let metadata_end = Header::LEN as usize + metadata_len;
+        let index = self.encode_index()?;
+        let metadata_len = json_len(&self.metadata);
+        let metadata_end = u64::from(Header::LEN) + metadata_len;
+        let index_end = metadata_end + index.len() as u64;
+        let Some(padding) = u64::from(self.data_offset).checked_sub(index_end) else { return Ok(None) };
+        let word = |value: u64| u32::try_from(value).map_err(|_| Error::memory("the front exceeds 4 GiB"));
         let compressed = self.entries.iter().any(|entry| entry.flags & CODEC != 0);
         let header = Header {
             version_major: VERSION_MAJOR,
@@ -50,22 +42,39 @@ impl Apr2Writer {
             metadata_offset: Header::LEN,
             metadata_size: word(metadata_len)?,
             index_offset: word(metadata_end)?,
-            index_size: word(index.len())?,
+            index_size: word(index.len() as u64)?,
             data_offset: self.data_offset,
         };
-        let encr_block = self.encoder.encr_block(&header.encode(), [&bytes, &index]);
-        // In place: metadata may be as large as a vocabulary.
-        drop(bytes.splice(0..0, header.encode()));
-        bytes.extend_from_slice(&index);
-        bytes.resize(self.data_offset as usize, 0);
-        bytes.extend_from_slice(&encr_block);
-        Ok(Some(Front {
-            bytes,
-            #[cfg(feature = "signing")]
-            metadata_end,
-            #[cfg(feature = "signing")]
-            index_end: metadata_end + index.len(),
-        }))
+        let header = header.encode();
+        let metadata = if self.encoder.encrypts() { self.metadata.to_json() } else { Vec::new() };
+        let encr_block = self.encoder.encr_block(&header, [&metadata, &index]);
+        Ok(Some(Front { header, index, padding: word(padding)? as usize, encr_block }))
+    }
+
+    fn encode_index(&self) -> Result<Vec<u8>> {
+        let count = u32::try_from(self.entries.len())
+            .map_err(|_| Error::format(format!("{} tensors; an index holds 2^32 - 1", self.entries.len())))?;
+        let mut index = count.to_le_bytes().to_vec();
+        index.extend_from_slice(&[0; 4]);
+        for &entry in &self.by_name {
+            self.entries[entry].encode(&mut index)?;
+        }
+        Ok(index)
+    }
+
+    /// Hands the bytes of the front on, in order; returns their CRC.
+    pub(super) fn write_front(&self, front: &Front, put: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<Crc32> {
+        let mut crc = Crc32::new();
+        let mut take = |bytes: &[u8]| {
+            crc.update(bytes);
+            put(bytes)
+        };
+        take(&front.header)?;
+        self.metadata.write_json(&mut take)?;
+        take(&front.index)?;
+        take(&vec![0; front.padding])?;
+        take(&front.encr_block)?;
+        Ok(crc)
     }
 
     /// Writes the notes down where the front has room, in full or as a count.
@@ -115,9 +124,14 @@ impl Apr2Writer {
         if self.signers.is_empty() {
             return Ok(Vec::new());
         }
-        let (header, rest) = front.bytes[..front.index_end].split_at(Header::LEN as usize);
-        let (metadata, index) = rest.split_at(front.metadata_end - Header::LEN as usize);
-        let digest = signed_digest([header, metadata, index, &front.bytes[self.data_offset as usize..], digests]);
+        let mut digest = TensorDigest::new();
+        digest.update(&front.header);
+        self.metadata.write_json(&mut |json| {
+            digest.update(json);
+            Ok(())
+        })?;
+        [&front.index, &front.encr_block, digests].into_iter().for_each(|part| digest.update(part));
+        let digest = digest.value();
         self.signed_digest = Some(digest);
         let mut block = crate::crypto::SignBlock::default();
         self.signers.iter().try_for_each(|key| block.sign(key, &digest))?;

@@ -52,6 +52,7 @@ pub struct Apr2Writer {
 
     /// As it was written by `begin`.
     front: Option<Front>,
+    front_crc: Crc32,
     /// Of the data section after the ENCR block so far.
     crc: Crc32,
     /// The entry that is due, how many of its bytes have come, and what becomes of them.
@@ -139,6 +140,7 @@ pub fn plan(
         signed_digest: None,
         encoder: Arc::new(encoder),
         front: None,
+        front_crc: Crc32::new(),
         crc: Crc32::new(),
         due: 0,
         received: 0,
@@ -257,7 +259,7 @@ impl CheckpointWriter for Apr2Writer {
             return Err(Error::io(IoCause::Other, message));
         }
         let front = self.encode_front()?.ok_or_else(|| Error::memory("metadata and index outgrew the plan"))?;
-        sink.write_all(&front.bytes)?;
+        self.front_crc = self.write_front(&front, &mut |bytes| sink.write_all(bytes))?;
         self.front = Some(front);
         self.position = self.encoder.block_len();
         let first = align(self.position, self.flags.alignment()).unwrap_or(self.position);
@@ -307,7 +309,12 @@ impl CheckpointWriter for Apr2Writer {
         if sink.can_patch() && (!notes.is_empty() || self.encoder.compresses()) {
             self.take_notes(notes)?;
             front = self.encode_front()?.ok_or_else(|| Error::memory("metadata and index outgrew the plan"))?;
-            sink.patch(0, &front.bytes)?;
+            let mut offset = 0;
+            self.front_crc = self.write_front(&front, &mut |bytes| {
+                sink.patch(offset, bytes)?;
+                offset += bytes.len() as u64;
+                Ok(())
+            })?;
         }
 
         let gap = sink.position().next_multiple_of(BLOCK_ALIGNMENT) - sink.position();
@@ -319,8 +326,7 @@ impl CheckpointWriter for Apr2Writer {
             sink.write_all(block)?;
         }
 
-        let mut crc = Crc32::new();
-        crc.update(&front.bytes);
+        let mut crc = core::mem::take(&mut self.front_crc);
         crc.append_crc(&self.crc);
         let file_size = sink.position() + u64::from(FOOTER_LEN);
         self.measure(file_size);
