@@ -163,7 +163,7 @@ impl Failure {
         }
         let (Self::Model(error) | Self::Reported(error)) = self else { return None };
         match (error.code(), error.cause()) {
-            (_, Some(IoCause::AlreadyExists)) => Some("use --force to replace it".to_owned()),
+            (_, Some(IoCause::AlreadyExists)) => Some("-f (--overwrite) replaces it; --force does not".to_owned()),
             (_, Some(IoCause::NotFound | IoCause::Interrupted)) => None,
             (Code::Format, _) if error.message().ends_with("nothing of it was run") => {
                 Some("`apr validate` lists everything that loading it would run".to_owned())

@@ -15,7 +15,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 pub(crate) use container::{
-    Compress, ContainerArgs, DecryptArgs, EditArgs, EncryptArgs, KeyPurpose, KeygenArgs, LicenseAction, SignArgs,
+    Compress, ContainerArgs, DecryptArgs, EditArgs, EncryptArgs, IssueArgs, KeyPurpose, KeygenArgs, LicenseAction, SignArgs,
     VerifyArgs,
 };
 pub(crate) use convert::{ConvertArgs, ExportArgs, ImportArgs, Precision, Sha256, WriteArgs};
@@ -66,7 +66,8 @@ pub(crate) struct GlobalArgs {
     /// Private key that opens an encrypted model, as PEM; commands that sign or mark take theirs by it
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) key: Option<PathBuf>,
-    /// File whose first line is the password of an encrypted model [default: APR_PASSWORD, or asked for]
+    /// File or pipe whose first line is the password of an encrypted model; - is standard input [default: APR_PASSWORD, or
+    /// asked for]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) password_file: Option<PathBuf>,
     /// Read pickled objects of this class, such as __main__.Net, for their parameters; nothing of it is run

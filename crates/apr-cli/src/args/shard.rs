@@ -16,8 +16,8 @@ pub(crate) struct ShardArgs {
     #[arg(short, long, value_name = "PATH")]
     pub(crate) output: PathBuf,
     /// Replace what is there
-    #[arg(short, long)]
-    pub(crate) force: bool,
+    #[arg(short = 'f', long)]
+    pub(crate) overwrite: bool,
     /// Show what would be written and write nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -32,6 +32,6 @@ pub(crate) struct JoinArgs {
     #[arg(short, long, value_name = "PATH")]
     pub(crate) output: PathBuf,
     /// Replace what is there; it may be the manifest
-    #[arg(short, long)]
-    pub(crate) force: bool,
+    #[arg(short = 'f', long)]
+    pub(crate) overwrite: bool,
 }
