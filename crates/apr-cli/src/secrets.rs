@@ -114,7 +114,9 @@ fn first_line(path: &Path) -> Outcome<Zeroizing<Vec<u8>>> {
     let mut byte = [0];
     while file.read(&mut byte).map_err(|error| failed(&error))? > 0 && byte != *b"\n" {
         if line.len() == MAX_PASSWORD {
-            return Err(Error::format("this is not a password: the first line is too long").in_file(path.display()).into());
+            return Err(Error::format("this is not a password: the first line is too long")
+                .in_file(path.display())
+                .into());
         }
         line.push(byte[0]);
     }

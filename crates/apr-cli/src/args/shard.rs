@@ -18,6 +18,9 @@ pub(crate) struct ShardArgs {
     /// Replace what is there
     #[arg(short = 'f', long)]
     pub(crate) overwrite: bool,
+    /// Write tensors of a converted model that fail validation, too; --force is the same
+    #[arg(long, alias = "force")]
+    pub(crate) relaxed: bool,
     /// Show what would be written and write nothing
     #[arg(long)]
     pub(crate) dry_run: bool,

@@ -119,7 +119,8 @@ fn check_loss(args: &EditArgs, dropped: usize, all: usize) -> Outcome {
         return Ok(());
     }
     let tensors = apr_core::counted(all as u64, "tensor");
-    let message = format!("--drop would take {dropped} of {tensors} out of the file itself, where they can't be put back");
+    let message =
+        format!("--drop would take {dropped} of {tensors} out of the file itself, where they can't be put back");
     Err(Failure::Usage(format!("{message}; -o PATH writes a copy without them, --force changes the file")))
 }
 

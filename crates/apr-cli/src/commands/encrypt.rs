@@ -40,13 +40,7 @@ pub(super) fn decrypt(args: &DecryptArgs, context: &Context) -> Outcome {
     rewrite(&opened, &args.model, to, &ContainerArgs::default(), context)
 }
 
-fn rewrite(
-    model: &Model,
-    path: &Path,
-    to: Destination<'_>,
-    container: &ContainerArgs,
-    context: &Context,
-) -> Outcome {
+fn rewrite(model: &Model, path: &Path, to: Destination<'_>, container: &ContainerArgs, context: &Context) -> Outcome {
     let target = contain(Output::layout(&apr::apr2::FORMAT, to.output), container, context)?;
     let job = Job { validation: ValidationConfig::off(), opens: true, title: title(path), ..Job::new(target) };
     write(&job, model, to, Vec::new(), context)

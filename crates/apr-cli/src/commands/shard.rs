@@ -5,6 +5,8 @@ use std::path::Path;
 
 use apr::{CheckpointReader, Job, Output, PlanOptions, title};
 
+use apr_ops::inline::ValidationConfig;
+
 use super::convert::{Destination, layout, write};
 use crate::args::{JoinArgs, ShardArgs};
 use crate::context::Context;
@@ -21,7 +23,9 @@ pub(super) fn shard(args: &ShardArgs, context: &Context) -> Outcome {
         return copy(&model, target, to, context);
     }
     let target = layout(Output::layout(&apr::apr2::FORMAT, Some(&args.output)), None, Some(args.size))?;
-    write(&Job { title: title(&args.model), ..Job::new(target) }, &model, to, Vec::new(), context)
+    let validation = if args.relaxed { ValidationConfig::relaxed() } else { ValidationConfig::strict() };
+    let job = Job { title: title(&args.model), validation, ..Job::new(target) };
+    write(&job, &model, to, Vec::new(), context)
 }
 
 /// Puts shards together.

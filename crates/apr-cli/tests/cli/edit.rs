@@ -90,7 +90,10 @@ fn an_edit_that_changes_nothing_writes_nothing_and_says_so() {
     let before = sandbox.read("plain.apr");
     sandbox.apr("edit plain.apr --set note=1").clean().says(&["plain.apr: unchanged: it is so already"]);
     let report = sandbox.apr("edit plain.apr --set note=1 --json").clean().json();
-    assert_eq!((&report["changed"], &report["written"], &report["in_place"]), (&false.into(), &false.into(), &false.into()));
+    assert_eq!(
+        (&report["changed"], &report["written"], &report["in_place"]),
+        (&false.into(), &false.into(), &false.into())
+    );
     assert!(sandbox.read("plain.apr") == before);
     sandbox.apr("verify plain.apr --trusted signer.pub").clean();
     // A copy is a copy.
