@@ -137,6 +137,16 @@ pub(crate) fn has_index(format: &Format) -> bool {
     FORMATS.iter().any(|entry| entry.format == format && entry.open_index.is_some())
 }
 
+/// Whether loaders run code out of files of the format, and no reader here knows where that is.
+///
+/// ```
+/// assert!(!apr_registry::may_hold_code(&apr_registry::gguf::FORMAT));
+/// ```
+#[must_use]
+pub fn may_hold_code(format: &Format) -> bool {
+    *format == crate::unread::HDF5
+}
+
 fn open_pytorch(source: Bytes, name: &str, options: &OpenOptions) -> Result<Reader> {
     Ok(Box::new(apr_pytorch::open_with(source, name, &options.limits, &options.pytorch())?))
 }

@@ -352,7 +352,7 @@ impl Conversion {
                 tally.append(part.sum, input, slot.input_sums);
                 let mismatch = if chunk.last { tally.finish(part.sum) } else { None };
                 if let Some(mismatch @ Mismatch::Digest) = mismatch {
-                    return Err(mismatch.into_error(reader, tensor, part.range));
+                    return Err(mismatch.into_error(reader, tensor, part.place));
                 }
                 if let Some(Mismatch::Crc32 { stated, found }) = mismatch
                     && let Err(error) = judge.validator.validate_checksum(tensor, &info.name, (stated, found))

@@ -43,6 +43,8 @@ pub(crate) enum Meaning {
     NumpyBuffer,
     /// `numpy.ndarray`.
     NumpyClass,
+    /// `joblib.numpy_pickle.NumpyArrayWrapper`: the array's bytes follow its state in the stream.
+    JoblibArray,
     /// `copyreg._reconstructor`: class, base, state.
     Reconstructor,
     /// A class whose instances only hold state.
@@ -170,6 +172,7 @@ pub(crate) fn allowed(module: &str, name: &str) -> Option<Meaning> {
         ("numpy.core.multiarray" | "numpy._core.multiarray", "scalar") => Meaning::NumpyScalar,
         ("numpy.core.multiarray" | "numpy._core.multiarray", "_reconstruct") => Meaning::NumpyArray,
         ("numpy.core.numeric" | "numpy._core.numeric", "_frombuffer") => Meaning::NumpyBuffer,
+        ("joblib.numpy_pickle", "NumpyArrayWrapper") => Meaning::JoblibArray,
         ("datetime", "datetime" | "date" | "time" | "timedelta" | "timezone")
         | ("pathlib" | "pathlib._local", "PosixPath" | "WindowsPath" | "PurePosixPath" | "PureWindowsPath")
         | ("torch.torch_version", "TorchVersion") => Meaning::Inert,
