@@ -1,5 +1,6 @@
 //! What loading files would run: one file, or many.
 
+use apr_registry::numpy::{NPY, NPZ};
 use apr_registry::pytorch::{self, FileVerdict, PICKLE, ScanReport, TAR, ZIP};
 use apr_registry::{ByteSource, HEAD_LEN, Limits, Result, may_hold_code, read_vec, recognise};
 use serde::Serialize;
@@ -37,6 +38,13 @@ impl ScanSummary {
     }
 }
 
+/// Whether a file that starts with these bytes is unpickled by the loaders of its format, or by any loader as far as can be
+/// told.
+#[must_use]
+pub fn may_hold_pickles(head: &[u8]) -> bool {
+    recognise(head).is_none_or(|format| [&ZIP, &PICKLE, &TAR, &NPY, &NPZ].contains(&format))
+}
+
 /// Lists what loading a file of any format would run. A file of a format that has no pickles is looked at for one all the
 /// same, since a loader may take it for one.
 ///
@@ -53,8 +61,10 @@ impl ScanSummary {
 /// E007 when reading fails.
 pub fn scan_file<S: ByteSource>(source: S, name: &str, limits: &Limits) -> Result<ScanReport> {
     let head = read_vec(&source, 0, source.len().min(HEAD_LEN)).map_err(|error| error.in_file(name))?;
-    let format = recognise(&head).filter(|format| ![&ZIP, &PICKLE, &TAR].contains(format));
-    let Some(format) = format else { return pytorch::scan(source, name, limits) };
+    let format = match recognise(&head) {
+        Some(format) if !may_hold_pickles(&head) => format,
+        _ => return pytorch::scan(source, name, limits),
+    };
     if may_hold_code(format) {
         let problem = format!("this is {}, which this version of apr does not look into", format.name);
         return Ok(ScanReport::unreadable(name, format.name, problem));

@@ -41,6 +41,7 @@ pub use apr_format::codec;
 pub use apr_format::crypto;
 pub use apr_format::{apr1, apr2, dialect};
 pub use apr_gguf as gguf;
+pub use apr_numpy as numpy;
 pub use apr_pytorch as pytorch;
 pub use apr_safetensors as safetensors;
 pub use folder::{FolderCheckpoint, open_folder, with_companions};

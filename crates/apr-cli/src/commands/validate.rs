@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::Path;
 
-use apr::pytorch::{PICKLE, ScanReport, TAR, Verdict, ZIP, scan};
-use apr::{ByteSource, Code, Error, Escaped, HEAD_LEN, Sink, recognise};
+use apr::pytorch::{ScanReport, Verdict, scan};
+use apr::{ByteSource, Code, Error, Escaped, HEAD_LEN, Sink};
 use apr_io::{AtomicOutput, StreamSink, Target, io_error};
 use apr_ops::sarif;
+use apr_ops::scan::may_hold_pickles;
 use apr_ops::shards::validate_all;
 use apr_ops::validate::{Check, Level, Status, ValidateOptions, ValidateReport, bytes_to_read};
 
@@ -92,7 +93,7 @@ fn scan_pickles(args: &ValidateArgs, error: Error, context: &Context) -> Outcome
     let mut head = vec![0; usize::try_from(source.len().min(HEAD_LEN)).unwrap_or_default()];
     source.read_at(0, &mut head)?;
     // Bytes of another format would be read as opcodes that nobody meant.
-    if recognise(&head).is_some_and(|format| ![&ZIP, &PICKLE, &TAR].contains(&format)) {
+    if !may_hold_pickles(&head) {
         return Err(error.into());
     }
     let scan = scan(source, &path.display().to_string(), &context.options.limits)?;
