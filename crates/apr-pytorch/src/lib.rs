@@ -49,6 +49,12 @@
 //! indices, and CSR) as the dense tensor they stand for. Either way any range is computed when it is asked for; of a
 //! sparse tensor the sorted indices are held in memory, of a quantized one the scales.
 //!
+//! # Trainers' checkpoints
+//!
+//! Lightning keeps the weights under `state_dict`, DeepSpeed under `module`. They are read under the names that the model
+//! has; the optimizer's tensors beside them are left out, which is said. DeepSpeed's optimizer states are flat partitions of
+//! all parameters: they are listed as they are.
+//!
 //! # What is refused, by name
 //!
 //! Quantized tensors of other schemes and of packed elements, sparse ones with several values for one element or of other layouts, nested and
@@ -106,6 +112,7 @@ mod scan;
 mod shards;
 mod sparse;
 mod tar;
+mod trainer;
 mod view;
 mod writer;
 

@@ -14,7 +14,7 @@ use crate::contents::Contents;
 use crate::flatten::{Flat, flatten};
 use crate::options::OpenOptions;
 use crate::view::Range;
-use crate::{archive, legacy, overlaps, scan, tar};
+use crate::{archive, legacy, overlaps, scan, tar, trainer};
 
 /// Key of the plain values in the metadata: path to value.
 const VALUES: &str = "pytorch";
@@ -218,8 +218,16 @@ impl PytorchReader {
         let Flat { tensors: mut paths, values, dropped, outside, arrays, array } =
             flatten(&contents.heap, contents.root, prefix, limits)?;
         let mut warnings = std::mem::take(&mut contents.warnings);
+        let trainer = trainer::recognise(&contents.heap, contents.root);
+        if let Some(trainer) = trainer {
+            contents.header_fields.insert("kind".into(), trainer.name.into());
+        }
         if options.prefix.is_some() {
             paths = strip(paths, prefix, outside, &mut warnings)?;
+        } else if let Some(trainer) = trainer {
+            let (weights, left_out) = trainer.weights(paths);
+            paths = weights;
+            contents.left_out.extend(left_out);
         }
         if dropped > 0 {
             warnings.push(format!("{dropped} values of the pickle are too many or too long to be kept as metadata"));

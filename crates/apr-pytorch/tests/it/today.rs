@@ -78,6 +78,41 @@ fn an_entry_that_claims_more_than_its_bytes_can_hold_is_refused() {
     assert!(open(checkpoint(&tensor("FloatStorage", 2, 0, &[2], &[1]))).and_then(|reader| read_all(&reader)).is_ok());
 }
 
+#[test]
+fn trainers_checkpoints_are_named_and_give_the_models_own_names() {
+    for (name, kind) in
+        [("lightning.ckpt", "Lightning checkpoint"), ("mp_rank_00_model_states.pt", "DeepSpeed model states")]
+    {
+        let reader = open(fixture(name)).expect("a good file");
+        let names: Vec<_> = reader.tensors().iter().map(|info| info.name.as_str()).collect();
+        assert_eq!(names, ["model.weight", "model.bias"], "{name}");
+        assert_eq!(reader.container().header_fields()["kind"], kind, "{name}");
+        assert_eq!(reader.left_out(), ["optimizer states and others (6 tensors)"], "{name}");
+        let all = OpenOptions { prefix: Some(String::new()), ..OpenOptions::default() };
+        assert_eq!(open_with(fixture(name), &all).expect("a good file").tensors().len(), 8, "{name}");
+    }
+}
+
+#[test]
+fn dtypes_without_storages_of_their_own_are_pickled_as_torch_does() {
+    let theirs = fixture("later.pt");
+    let reader = open(theirs.clone()).expect("torch's file");
+    let tensors = reader.tensors().iter().cloned().enumerate();
+    let tensors: Vec<_> = tensors.map(|(at, info)| (info, bytes_of(&reader, at, 100))).collect();
+    let ours = super::write::write(&tensors, &apr_core::Metadata::new());
+    assert!(super::write::LATER.iter().all(|dtype| tensors.iter().any(|(info, _)| info.dtype == *dtype)));
+    let pickle = |file: &[u8]| {
+        let archive = apr_archive::Archive::read(&file.to_vec(), &Limits::default()).expect("an archive");
+        let entry = archive.entries.iter().find(|entry| entry.name.ends_with("/data.pkl")).expect("its pickle").clone();
+        entry.content(&file.to_vec(), &Limits::default()).expect("readable")
+    };
+    assert_eq!(pickle(&ours), pickle(&theirs));
+    let again = open(ours).expect("our file");
+    for (at, (info, bytes)) in tensors.iter().enumerate() {
+        assert_eq!((&again.tensors()[at], &bytes_of(&again, at, 7)), (info, bytes));
+    }
+}
+
 fn read_all(reader: &PytorchReader) -> Result<()> {
     let mut bytes = [0; 8];
     reader.read_tensor(0, 0, &mut bytes)
