@@ -119,7 +119,6 @@ fn plan_refuses_what_an_index_entry_cannot_hold() {
         (vec![info("t", DType::F32, &[1; 9])], "9 dimensions"),
         (vec![info("t", DType::F32, &[u64::MAX, 2])], "does not go with"),
         (vec![info("t", DType::Q8_0, &[33])], "does not go with"),
-        (vec![info("t", DType::F8_E4M3FNUZ, &[1])], "APR2 has no dtype"),
         (vec![info("t", DType::U8, &[1]), info("s", DType::U8, &[1]), info("t", DType::U8, &[2])], "two tensors"),
         (vec![info("s", DType::U8, &[1 << 63]), info("t", DType::U8, &[1 << 63])], "exceed 2^64"),
         (vec![info("t", DType::U8, &[u64::MAX])], "exceed 2^64"),

@@ -95,7 +95,7 @@ impl<'a> Receiver<'a> {
         self.tally.append(part.sum, &slot.input[..task.chunk.len], slot.input_sums);
         let mismatch = if task.chunk.last { self.tally.finish(part.sum) } else { None };
         match mismatch {
-            Some(mismatch @ Mismatch::Digest) => Err(mismatch.into_error(self.worker.reader, task.tensor, part.range)),
+            Some(mismatch @ Mismatch::Digest) => Err(mismatch.into_error(self.worker.reader, task.tensor, part.place)),
             Some(Mismatch::Crc32 { stated, found }) => {
                 let name = &self.worker.reader.tensors()[task.tensor].name;
                 let judged = self.judge.validator.validate_checksum(task.tensor, name, (stated, found));

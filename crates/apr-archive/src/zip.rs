@@ -4,8 +4,13 @@
 //! [`ByteSource`], and the two headers that each entry has must be compared.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use apr_core::{ByteSource, Error, Escaped, Limits, Result, read_vec};
+
+use crate::decoded::Decoded;
+use crate::inflate::{Cache, Inflated, Wrapper};
+use crate::section::Section;
 
 const LOCAL: [u8; 4] = *b"PK\x03\x04";
 const CENTRAL: [u8; 4] = *b"PK\x01\x02";
@@ -22,94 +27,169 @@ const LOCATOR_LEN: u64 = 20;
 const ENCRYPTED: u16 = 1 | 1 << 6 | 1 << 13;
 const SIZES_FOLLOW: u16 = 1 << 3;
 
+/// How an entry's bytes are packed.
+const STORED: u16 = 0;
+const DEFLATE: u16 = 8;
+
 /// The value of a 32-bit field whose true value is in the ZIP64 extra field.
 const IN_ZIP64: u32 = u32::MAX;
 
 /// An entry, with the place of its bytes.
 #[derive(Debug, Clone)]
-pub(crate) struct Entry {
-    pub(crate) name: String,
+pub struct Entry {
+    /// Its name, with `/` between folders.
+    pub name: String,
     flags: u16,
     method: u16,
-    pub(crate) crc32: u32,
+    /// CRC-32 of the content.
+    pub crc32: u32,
     /// Bytes in the file.
-    compressed: u64,
+    pub compressed: u64,
     /// Bytes of the content.
-    pub(crate) len: u64,
+    pub len: u64,
     header: u64,
-    /// Where the content starts.
-    pub(crate) offset: u64,
+    /// Where the entry's bytes start in the file.
+    pub place: u64,
+    /// Where the content starts: in the file, or for a compressed entry in what [`Archive::decoded`] gave.
+    pub offset: u64,
 }
 
 /// An archive's entries in the order of its directory.
-#[derive(Debug)]
-pub(crate) struct Archive {
-    pub(crate) entries: Vec<Entry>,
+#[derive(Debug, Default)]
+pub struct Archive {
+    /// The entries.
+    pub entries: Vec<Entry>,
     by_name: HashMap<String, usize>,
 }
 
 impl Archive {
     /// Reads the directory and each entry's own header.
-    pub(crate) fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Self> {
-        let (archive, directory) = Self::directory(source, limits)?;
-        for entry in &archive.entries {
+    ///
+    /// # Errors
+    /// E001 for encrypted entries, two of one name, and names that lead out; E002 for a damaged or contradictory archive,
+    /// E007 when reading fails, E008 over a limit.
+    pub fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Self> {
+        let place = locate(source)?;
+        let mut archive = Self::directory(source, place, limits)?;
+        let directory = place.0;
+        if let Some((at, name)) = archive.twice() {
+            let message = format!("the archive has two entries named '{}'", Escaped::short(name));
+            return Err(Error::format(message).at(at));
+        }
+        for entry in &mut archive.entries {
             check_name(&entry.name).map_err(|error| error.at(entry.header))?;
-            if entry.flags & ENCRYPTED != 0 {
+            if entry.is_marked_encrypted() {
                 let message = format!("'{}' is encrypted, which PyTorch never does", Escaped::short(&entry.name));
                 return Err(Error::format(message).at(entry.header));
             }
-        }
-        let mut archive = archive;
-        for entry in &mut archive.entries {
-            entry.offset = entry.agree(source, directory).map_err(|error| error.at(entry.header))?;
+            entry.place = entry.agree(source, directory).map_err(|error| error.at(entry.header))?;
+            entry.offset = entry.place;
         }
         archive.check_overlaps(directory)?;
         Ok(archive)
     }
 
-    /// The same without comparing headers, for a scan of what a careless loader would read.
-    pub(crate) fn read_leniently(source: &dyn ByteSource, limits: &Limits) -> Result<Self> {
-        let (mut archive, _) = Self::directory(source, limits)?;
-        for entry in &mut archive.entries {
-            let local = read_vec(source, entry.header, LOCAL_LEN)?;
-            entry.offset = entry
-                .header
-                .saturating_add(LOCAL_LEN + u64::from(u16_at(&local, 26)))
-                .saturating_add(u16_at(&local, 28).into());
+    /// The entries that a careless loader would find, and what is odd about them: for a scan.
+    ///
+    /// # Errors
+    /// E002 where there is no directory to go by, E007 when reading fails, E008 over a limit.
+    pub fn survey(source: &dyn ByteSource, limits: &Limits) -> Result<(Self, Vec<String>)> {
+        let mut odd = Vec::new();
+        let (place, shift) = locate_loosely(source)?;
+        if shift > 0 {
+            odd.push(format!("{shift} bytes stand in front of the archive"));
         }
-        Ok(archive)
+        let mut archive = Self::directory(source, place, limits)?;
+        if let Some((_, name)) = archive.twice() {
+            odd.push(format!(
+                "two entries are named '{}', and loaders differ in which one they read",
+                Escaped::short(name)
+            ));
+        }
+        for entry in &mut archive.entries {
+            entry.header = entry.header.saturating_add(shift);
+            odd.extend(check_name(&entry.name).err().map(|error| error.message().to_owned()));
+            let agreed = entry.agree(source, place.0);
+            entry.place = match &agreed {
+                Ok(place) => *place,
+                Err(_) => entry.content_by_local_header(source)?,
+            };
+            odd.extend(agreed.err().map(|error| error.message().to_owned()));
+            entry.offset = entry.place;
+        }
+        odd.extend(archive.check_overlaps(place.0).err().map(|error| error.message().to_owned()));
+        odd.extend(archive.unlisted(source, place.0));
+        Ok((archive, odd))
     }
 
-    /// The entries by the directory alone, and the offset of the directory.
-    fn directory(source: &dyn ByteSource, limits: &Limits) -> Result<(Self, u64)> {
-        let (offset, len, count) = locate(source)?;
+    /// The entries by the directory alone, which is at this offset, of this length, and says it has so many.
+    fn directory(source: &dyn ByteSource, (offset, len, count): (u64, u64, u64), limits: &Limits) -> Result<Self> {
         limits.check_index(len)?;
         if count > len / CENTRAL_LEN as u64 {
             return Err(Error::corrupt(format!("{count} entries do not fit a directory of {len} bytes")).at(offset));
         }
         let bytes = read_vec(source, offset, len)?;
         let mut rest = &bytes[..];
-        let mut entries = Vec::new();
-        let mut by_name = HashMap::new();
-        for _ in 0..count {
+        let mut archive = Self::default();
+        for number in 0..count {
             let at = offset + (bytes.len() - rest.len()) as u64;
             let (entry, tail) = Entry::parse(rest).map_err(|error| error.at(at))?;
-            if by_name.insert(entry.name.clone(), entries.len()).is_some() {
-                let message = format!("the archive has two entries named '{}'", Escaped::short(&entry.name));
-                return Err(Error::format(message).at(at));
-            }
-            entries.push(entry);
+            archive.by_name.entry(entry.name.clone()).or_insert(usize::try_from(number).unwrap_or(usize::MAX));
+            archive.entries.push(entry);
             rest = tail;
         }
         if !rest.is_empty() {
             let at = offset + (bytes.len() - rest.len()) as u64;
             return Err(Error::corrupt("the archive's directory goes on after its last entry").at(at));
         }
-        Ok((Self { entries, by_name }, offset))
+        Ok(archive)
     }
 
-    pub(crate) fn find(&self, name: &str) -> Option<&Entry> {
+    /// The first name that a second entry has too, and where that one is.
+    fn twice(&self) -> Option<(u64, &str)> {
+        let mut entries = self.entries.iter().enumerate();
+        let (_, entry) = entries.find(|(at, entry)| self.by_name.get(&entry.name) != Some(at))?;
+        Some((entry.header, &entry.name))
+    }
+
+    /// The entry of this name, the first of several.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<&Entry> {
         self.by_name.get(name).map(|&at| &self.entries[at])
+    }
+
+    /// The file with its compressed entries decoded after its end, where [`Entry::offset`] then says they are.
+    ///
+    /// # Errors
+    /// E002 for an entry that claims more bytes than its compressed ones can hold.
+    pub fn decoded<S: ByteSource + Clone>(&mut self, source: S) -> Result<Decoded<S>> {
+        let cache = Arc::new(Cache::default());
+        let mut decoded = Decoded::new(source.clone());
+        for entry in self.entries.iter_mut().filter(|entry| entry.method == DEFLATE) {
+            let place = (entry.place, entry.compressed);
+            let inflated = Inflated::new(source.clone(), place, entry.len, Wrapper::Raw, &cache);
+            let inflated = inflated.map_err(|error| {
+                let message = format!("'{}': {}", Escaped::short(&entry.name), error.message());
+                Error::corrupt(message).at(entry.header)
+            });
+            entry.offset = decoded.push(inflated?)?;
+        }
+        Ok(decoded)
+    }
+
+    /// Places between entries where the header of another one lies, which the directory does not list.
+    fn unlisted(&self, source: &dyn ByteSource, directory: u64) -> Vec<String> {
+        let mut places: Vec<(u64, u64)> =
+            self.entries.iter().map(|entry| (entry.header, entry.place.saturating_add(entry.compressed))).collect();
+        places.sort_unstable();
+        let starts = places.iter().skip(1).map(|place| place.0).chain([directory]);
+        let gaps = places.iter().zip(starts).filter_map(|(&(_, end), next)| {
+            // A descriptor of up to 24 bytes may follow the content.
+            let head = read_vec(source, end, next.checked_sub(end)?.min(28)).ok()?;
+            let at = head.windows(4).position(|bytes| bytes == LOCAL)? as u64;
+            Some(format!("at byte {} is an entry that the directory does not list", end + at))
+        });
+        gaps.collect()
     }
 
     fn check_overlaps(&self, directory: u64) -> Result<()> {
@@ -117,7 +197,7 @@ impl Archive {
         sorted.sort_by_key(|entry| entry.header);
         let ends = sorted.iter().skip(1).map(|next| next.header).chain([directory]);
         for (entry, end) in sorted.iter().zip(ends) {
-            if entry.offset.checked_add(entry.compressed).is_none_or(|own_end| own_end > end) {
+            if entry.place.checked_add(entry.compressed).is_none_or(|own_end| own_end > end) {
                 let message = format!("'{}' reaches into what follows it", Escaped::short(&entry.name));
                 return Err(Error::corrupt(message).at(entry.header));
             }
@@ -147,7 +227,8 @@ impl Entry {
         let compressed = wide.value(u32_at(fixed, 20))?;
         let header = wide.value(u32_at(fixed, 42))?;
         let (flags, method) = (u16_at(fixed, 8), u16_at(fixed, 10));
-        Ok((Self { name, flags, method, crc32: u32_at(fixed, 16), compressed, len, header, offset: 0 }, rest))
+        let crc32 = u32_at(fixed, 16);
+        Ok((Self { name, flags, method, crc32, compressed, len, header, place: 0, offset: 0 }, rest))
     }
 
     /// Compares the entry's own header with the directory; gives the offset of the content.
@@ -187,31 +268,77 @@ impl Entry {
         Ok(self.header + LOCAL_LEN + name_len + extra_len)
     }
 
-    /// Refuses an entry whose bytes are not its content.
-    pub(crate) fn check_stored(&self) -> Result<()> {
-        let name = Escaped::short(&self.name);
-        if self.flags & ENCRYPTED != 0 {
-            return Err(Error::format(format!("'{name}' is encrypted")).at(self.header));
-        }
-        if self.method != 0 {
-            let how = if self.method == 8 { "DEFLATE".to_owned() } else { format!("method {}", self.method) };
-            let message = format!("'{name}' is compressed ({how}); PyTorch stores entries, and only that is read");
-            return Err(Error::version(message).at(self.header));
-        }
-        if self.compressed != self.len {
-            return Err(Error::corrupt(format!("'{name}' is stored, but in a different size")).at(self.header));
-        }
-        Ok(())
+    /// Where the content starts by the entry's own header, whatever else that says.
+    fn content_by_local_header(&self, source: &dyn ByteSource) -> Result<u64> {
+        let local = read_vec(source, self.header, LOCAL_LEN)?;
+        let variable = u64::from(u16_at(&local, 26)) + u64::from(u16_at(&local, 28));
+        Ok(self.header.saturating_add(LOCAL_LEN + variable))
     }
 
-    /// The content of a small entry, with its checksum checked.
-    pub(crate) fn content(&self, source: &dyn ByteSource, limits: &Limits) -> Result<Vec<u8>> {
-        self.check_stored()?;
+    /// Whether the directory calls it encrypted.
+    #[must_use]
+    pub fn is_marked_encrypted(&self) -> bool {
+        self.flags & ENCRYPTED != 0
+    }
+
+    /// Whether it is stored in as many bytes as its content has, which an encrypted one never is.
+    #[must_use]
+    pub fn is_as_long_as_its_content(&self) -> bool {
+        self.is_stored() && self.compressed == self.len
+    }
+
+    /// Whether its content lies in the file as it is.
+    #[must_use]
+    pub fn is_stored(&self) -> bool {
+        self.method == STORED
+    }
+
+    /// Refuses an entry whose content can't be had, encrypted or not.
+    ///
+    /// # Errors
+    /// E002 for a stored entry of two sizes, E003 for one that is compressed by anything but DEFLATE.
+    pub fn check_packing(&self) -> Result<()> {
+        let name = Escaped::short(&self.name);
+        if self.method == STORED && self.compressed != self.len {
+            return Err(Error::corrupt(format!("'{name}' is stored, but in a different size")).at(self.header));
+        }
+        let how = match self.method {
+            STORED | DEFLATE => return Ok(()),
+            9 => "DEFLATE64",
+            12 => "bzip2",
+            14 => "LZMA",
+            93 => "Zstandard",
+            95 => "XZ",
+            _ => "an unknown method",
+        };
+        let message = format!("'{name}' is compressed ({how}, {}); only DEFLATE is read", self.method);
+        Err(Error::version(message).at(self.header))
+    }
+
+    /// The content of the entry as a source of its own.
+    ///
+    /// # Errors
+    /// Those of [`check_packing`](Self::check_packing); E002 when it claims what its bytes can't hold.
+    pub fn open<'a>(&self, source: &'a dyn ByteSource, cache: &Arc<Cache>) -> Result<Box<dyn ByteSource + 'a>> {
+        self.check_packing()?;
+        if self.is_stored() {
+            return Ok(Box::new(Section::new(source, self.place, self.len)?));
+        }
+        Ok(Box::new(Inflated::new(source, (self.place, self.compressed), self.len, Wrapper::Raw, cache)?))
+    }
+
+    /// The content of a small entry, with its checksum checked. `source` is what [`Archive::decoded`] gave.
+    ///
+    /// # Errors
+    /// Those of [`check_packing`](Self::check_packing); E002 for damaged bytes, E004 when the checksum is wrong, E007 when
+    /// reading fails, E008 over the limit of metadata.
+    pub fn content(&self, source: &dyn ByteSource, limits: &Limits) -> Result<Vec<u8>> {
+        self.check_packing()?;
         limits.check_metadata(self.len)?;
         let bytes = read_vec(source, self.offset, self.len)?;
         if crc32fast::hash(&bytes) != self.crc32 {
             let message = format!("the checksum of '{}' does not match its bytes", Escaped::short(&self.name));
-            return Err(Error::checksum(message).at(self.offset));
+            return Err(Error::checksum(message).at(self.place));
         }
         Ok(bytes)
     }
@@ -277,6 +404,25 @@ fn locate(source: &dyn ByteSource) -> Result<(u64, u64, u64)> {
         return Err(Error::corrupt("the archive's directory does not end where its end record begins").at(end));
     }
     Ok((offset, len, count))
+}
+
+/// The same as Python finds it: the directory lies in front of its end record, whatever stands before or after. Also
+/// by how much the places in it are too small.
+fn locate_loosely(source: &dyn ByteSource) -> Result<((u64, u64, u64), u64)> {
+    let strict = match locate(source) {
+        Ok(place) => return Ok((place, 0)),
+        Err(error) => error,
+    };
+    let tail_len = source.len().min(END_LEN + u64::from(u16::MAX));
+    let start = source.len() - tail_len;
+    let tail = read_vec(source, start, tail_len)?;
+    let last = tail.len().checked_sub(22).and_then(|last| (0..=last).rev().find(|&at| tail[at..at + 4] == END));
+    let Some(at) = last else { return Err(strict) };
+    let record = &tail[at..];
+    let (len, offset) = (u64::from(u32_at(record, 12)), u64::from(u32_at(record, 16)));
+    let directory = (start + at as u64).checked_sub(len).ok_or(strict)?;
+    let shift = directory.saturating_sub(offset);
+    Ok(((directory, len, u16_at(record, 10).into()), shift))
 }
 
 /// The end record: the last one whose comment reaches exactly to the end of the file.
