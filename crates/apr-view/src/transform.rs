@@ -200,9 +200,9 @@ impl Change {
     pub(crate) fn sources(&self) -> Vec<usize> {
         let pieces = match &self.0 {
             Kind::Pieces(pieces) => pieces,
-            Kind::Rows(Rows { tensor, .. })
-            | Kind::Strided(Strided { tensor, .. })
-            | Kind::Sum { tensor, .. } => return vec![*tensor],
+            Kind::Rows(Rows { tensor, .. }) | Kind::Strided(Strided { tensor, .. }) | Kind::Sum { tensor, .. } => {
+                return vec![*tensor];
+            }
             Kind::Woven(woven) => return woven.parts.iter().map(|(part, _)| part.tensor).collect(),
         };
         let mut seen = std::collections::BTreeSet::new();
@@ -228,9 +228,7 @@ impl Change {
             Kind::Strided(strided) => {
                 aligned(strided.element, offset, buf, |offset, buf| strided.read(base, offset, buf))
             }
-            Kind::Woven(woven) => {
-                aligned(woven.element(), offset, buf, |offset, buf| woven.read(base, offset, buf))
-            }
+            Kind::Woven(woven) => aligned(woven.element(), offset, buf, |offset, buf| woven.read(base, offset, buf)),
         }
     }
 }
