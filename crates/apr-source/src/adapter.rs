@@ -102,7 +102,8 @@ pub fn adapter_of(reader: &dyn CheckpointReader) -> Result<Option<Adapter>> {
     let is_told = pairs.as_ref().is_some_and(|pairs| pairs.text("general.type") == Some("adapter"));
     let says = |key: &str| config.as_ref().is_some_and(|config| config.contains_key(key));
     let is_configured = says("peft_type") || says("lora_parameters") || says("fine_tune_type");
-    if !is_told && !is_adapter(reader.tensors()) && !(is_configured && reader.tensors().len() < 2) {
+    let is_small = is_configured && reader.tensors().len() < 2;
+    if !(is_told || is_adapter(reader.tensors()) || is_small) {
         return Ok(None);
     }
     let config = config.unwrap_or_default();
