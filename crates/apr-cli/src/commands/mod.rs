@@ -14,6 +14,7 @@ mod license;
 mod lint;
 mod manual;
 mod quantize;
+mod several;
 mod shard;
 mod sign;
 mod tensors;
@@ -24,6 +25,9 @@ mod watermark;
 use crate::Outcome;
 use crate::args::Command;
 use crate::context::Context;
+
+/// The environment variable with which the scripts of `apr completions` ask.
+pub(crate) const COMPLETE: &str = "APR_COMPLETE";
 
 /// Runs a command.
 pub(crate) fn run(command: Command, context: &Context) -> Outcome {

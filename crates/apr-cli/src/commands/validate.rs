@@ -5,8 +5,9 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use apr::pytorch::{Action, PICKLE, ScanReport, TAR, Verdict, ZIP, scan};
-use apr::{ByteSource, Code, Error, Escaped, HEAD_LEN, Sink, recognise};
+use apr::{ByteSource, Code, Error, Escaped, HEAD_LEN, Output, Sink, recognise};
 use apr_io::{AtomicOutput, StreamSink, Target, io_error};
+use apr_ops::document::write_json;
 use apr_ops::sarif;
 use apr_ops::shards::validate_all;
 use apr_ops::validate::{Check, Level, Status, ValidateOptions, ValidateReport, bytes_to_read};
@@ -16,7 +17,7 @@ use serde::Serialize;
 use crate::args::ValidateArgs;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::printer::{BAD, BOLD, DIM, GOOD, ODD};
+use crate::printer::{BAD, BOLD, DIM, GOOD, ODD, Printer};
 use crate::progress::Bar;
 use crate::{Outcome, human, model, secrets};
 
@@ -25,13 +26,16 @@ const SHOWN: usize = 20;
 
 /// Checks a model.
 pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
+    // A log on standard output is not mixed with the report.
+    let takes_stdout = args.sarif.as_deref().is_some_and(Output::is_stdout);
+    let printer = if takes_stdout { context.printer.aside() } else { context.printer };
     let model = match model::look_with_companions(&args.model, context) {
         Ok(model) => model,
         Err(Failure::Model(error)) => {
             if let Some(path) = args.sarif.as_ref().filter(|_| error.code() != Code::Io) {
                 write_sarif(path, &sarif::of_error(&args.model.display().to_string(), &error))?;
             }
-            return scan_pickles(args, error, context);
+            return scan_pickles(args, error, printer, context);
         }
         Err(failure) => return Err(failure),
     };
@@ -68,7 +72,7 @@ pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
     if let Some(path) = &args.sarif {
         write_sarif(path, &sarif::of_validation(&report))?;
     }
-    context.printer.report(&report, render)?;
+    printer.report(&report, render)?;
     if report.valid { Ok(()) } else { Err(Failure::Validation) }
 }
 
@@ -82,7 +86,7 @@ struct Refusal {
 }
 
 /// Tells why a file does not open, and where pickles are the reason, everything they import and call.
-fn scan_pickles(args: &ValidateArgs, error: Error, context: &Context) -> Outcome {
+fn scan_pickles(args: &ValidateArgs, error: Error, printer: Printer, context: &Context) -> Outcome {
     let path = args.model.as_path();
     if path.is_dir() || error.code() == Code::Io {
         return Err(error.into());
@@ -102,13 +106,17 @@ fn scan_pickles(args: &ValidateArgs, error: Error, context: &Context) -> Outcome
         write_sarif(path, &sarif::of_scan(&scan, &error.to_string()))?;
     }
     let refusal = Refusal { file: scan.file.clone(), valid: false, error: error.to_string(), scan };
-    context.printer.report(&refusal, render_refusal)?;
+    printer.report(&refusal, render_refusal)?;
     Err(Failure::Validation)
 }
 
 fn write_sarif(path: &Path, log: &serde_json::Value) -> Outcome {
-    let mut text = serde_json::to_vec_pretty(log).map_err(std::io::Error::from)?;
+    let mut text = Vec::new();
+    write_json(&mut text, log)?;
     text.push(b'\n');
+    if Output::is_stdout(path) {
+        return Ok(io::stdout().lock().write_all(&text)?);
+    }
     if StreamSink::is_for(path) {
         return Ok(std::fs::write(path, text).map_err(|error| io_error(&error, path))?);
     }

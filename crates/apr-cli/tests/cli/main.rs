@@ -30,6 +30,7 @@ mod sarif;
 mod seals;
 mod shards;
 mod support;
+mod tensors;
 mod terminal;
 mod unquantized;
 mod upgrade;
