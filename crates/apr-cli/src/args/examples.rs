@@ -6,7 +6,7 @@ use clap::{Arg, Command};
 type Example = (&'static str, &'static str);
 
 /// By the words of the command.
-const EXAMPLES: [(&str, &[Example]); 29] = [
+const EXAMPLES: [(&str, &[Example]); 30] = [
     (
         "",
         &[
@@ -37,6 +37,13 @@ const EXAMPLES: [(&str, &[Example]); 29] = [
             ("apr validate model.apr", "all checks, in one read"),
             ("apr validate model.safetensors --nan-check --strict", "one check, and fail on warnings"),
             ("apr validate pytorch_model.bin --sarif found.sarif", "what a pickle would run, for a code scanner"),
+        ],
+    ),
+    (
+        "scan",
+        &[
+            ("apr scan checkpoint.pt", "what loading it would run; nothing of it is run"),
+            ("apr scan downloads --sarif -", "a folder, for a code scanner"),
         ],
     ),
     (

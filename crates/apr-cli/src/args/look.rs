@@ -103,6 +103,17 @@ pub(crate) struct ValidateArgs {
     pub(crate) strict: bool,
 }
 
+/// Arguments of `scan`.
+#[derive(Debug, Args)]
+pub(crate) struct ScanArgs {
+    /// Files and folders, or - for standard input; of a folder, all that is in it and below
+    #[arg(required = true, value_name = "PATH")]
+    pub(crate) paths: Vec<PathBuf>,
+    /// Write what was found as SARIF, for code scanning services; - is standard output
+    #[arg(long, value_name = "FILE")]
+    pub(crate) sarif: Option<PathBuf>,
+}
+
 /// Arguments of `diff`.
 #[derive(Debug, Args)]
 pub(crate) struct DiffArgs {

@@ -24,7 +24,9 @@ pub(crate) use container::{
     SignArgs, VerifyArgs,
 };
 pub(crate) use convert::{ConvertArgs, ExportArgs, ImportArgs, Precision, Sha256, WriteArgs};
-pub(crate) use look::{DebugArgs, DiffArgs, ExplainArgs, InspectArgs, LintArgs, Sort, TensorsArgs, ValidateArgs};
+pub(crate) use look::{
+    DebugArgs, DiffArgs, ExplainArgs, InspectArgs, LintArgs, ScanArgs, Sort, TensorsArgs, ValidateArgs,
+};
 pub(crate) use quantize::{Dequantized, QuantizeArgs, QuantizeOptions, RequantizeArgs};
 pub(crate) use shard::{JoinArgs, ShardArgs};
 pub(crate) use upgrade::UpgradeArgs;
@@ -135,6 +137,8 @@ pub(crate) enum Command {
     Tensors(TensorsArgs),
     /// Check structure, checksums, shapes and values in one read
     Validate(ValidateArgs),
+    /// List what loading files would run, and judge them: clean, suspicious, dangerous or unreadable; runs nothing
+    Scan(ScanArgs),
     /// Compare two models: tensors, vocabulary, metadata
     Diff(DiffArgs),
     /// Show raw bytes, strings, or the drama of a file, even if it does not open

@@ -19,7 +19,7 @@ use serde_json::{Map, Value};
 use super::several;
 use crate::args::InspectArgs;
 use crate::context::Context;
-use crate::printer::{BOLD, DIM, ODD};
+use crate::printer::{BOLD, DIM, ODD, columns};
 use crate::{Outcome, human, model};
 
 /// Companions and metadata keys shown without `--full`.
@@ -241,6 +241,7 @@ fn render_pairs(out: &mut dyn Write, metadata: &Metadata, rows: usize, width: us
     writeln!(out, "\n{BOLD}GGUF keys{BOLD:#}")?;
     let label = |pair: &Pair<'_>| Escaped(pair.key).to_string();
     let label_width = pairs.iter().map(|pair| label(&pair).chars().count()).max().unwrap_or_default().min(44);
+    let width = fitting(width, label_width);
     for pair in pairs.iter().take(rows) {
         let value = match pair.items() {
             Some(count) if count > LONGEST_ARRAY => {
@@ -252,6 +253,14 @@ fn render_pairs(out: &mut dyn Write, metadata: &Metadata, rows: usize, width: us
         writeln!(out, "  {:<label_width$}  {}", label(&pair), Escaped(&shortened(&value, width)))?;
     }
     render_more(out, pairs.len(), rows)
+}
+
+/// What a terminal has room for beside a label, of a width that is not to be exceeded anyway.
+fn fitting(width: usize, label: usize) -> usize {
+    /// Characters of a value that say something.
+    const LEAST: usize = 12;
+    let room = columns().filter(|_| width < usize::MAX);
+    room.map_or(width, |columns| width.min(columns.saturating_sub(label + 5).max(LEAST)))
 }
 
 fn shortened(text: &str, width: usize) -> String {
@@ -281,6 +290,7 @@ fn flatten(object: &Map<String, Value>) -> Map<String, Value> {
 fn render_object(out: &mut dyn Write, object: &Value, rows: usize, width: usize) -> io::Result<()> {
     let Some(object) = object.as_object() else { return writeln!(out, "  none") };
     let label_width = object.keys().map(|key| key.chars().count()).max().unwrap_or_default().min(32);
+    let width = fitting(width, label_width);
     for (key, value) in object.iter().take(rows) {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         writeln!(out, "  {:<label_width$}  {}", Escaped(key).to_string(), Escaped(&shortened(&text, width)))?;

@@ -4,16 +4,18 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::Path;
 
-use apr::pytorch::{Action, PICKLE, ScanReport, TAR, Verdict, ZIP, scan};
-use apr::{ByteSource, Code, Error, Escaped, HEAD_LEN, Output, Sink, recognise};
+use apr::pytorch::{ScanReport, Verdict, scan};
+use apr::{ByteSource, Code, Error, Escaped, HEAD_LEN, Output, Sink};
 use apr_io::{AtomicOutput, StreamSink, Target, io_error};
 use apr_ops::document::write_json;
 use apr_ops::sarif;
+use apr_ops::scan::may_hold_pickles;
 use apr_ops::shards::validate_all;
 use apr_ops::validate::{Check, Level, Status, ValidateOptions, ValidateReport, bytes_to_read};
 
 use serde::Serialize;
 
+use super::scan::render_findings;
 use crate::args::ValidateArgs;
 use crate::context::Context;
 use crate::failure::Failure;
@@ -26,9 +28,7 @@ const SHOWN: usize = 20;
 
 /// Checks a model.
 pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
-    // A log on standard output is not mixed with the report.
-    let takes_stdout = args.sarif.as_deref().is_some_and(Output::is_stdout);
-    let printer = if takes_stdout { context.printer.aside() } else { context.printer };
+    let printer = beside_log(args.sarif.as_deref(), context);
     let model = match model::look_with_companions(&args.model, context) {
         Ok(model) => model,
         Err(Failure::Model(error)) => {
@@ -95,11 +95,12 @@ fn scan_pickles(args: &ValidateArgs, error: Error, printer: Printer, context: &C
     let mut head = vec![0; usize::try_from(source.len().min(HEAD_LEN)).unwrap_or_default()];
     source.read_at(0, &mut head)?;
     // Bytes of another format would be read as opcodes that nobody meant.
-    if recognise(&head).is_some_and(|format| ![&ZIP, &PICKLE, &TAR].contains(&format)) {
+    if !may_hold_pickles(&head) {
         return Err(error.into());
     }
     let scan = scan(source, &path.display().to_string(), &context.options.limits)?;
-    if scan.verdict() == Verdict::Allowed {
+    // A pickle that names nothing runs nothing: what is wrong with the file is all there is to say.
+    if scan.findings().next().is_none() {
         return Err(error.into());
     }
     if let Some(path) = &args.sarif {
@@ -110,7 +111,12 @@ fn scan_pickles(args: &ValidateArgs, error: Error, printer: Printer, context: &C
     Err(Failure::Validation)
 }
 
-fn write_sarif(path: &Path, log: &serde_json::Value) -> Outcome {
+/// Where the report goes: aside of a log that takes standard output.
+pub(super) fn beside_log(log: Option<&Path>, context: &Context) -> Printer {
+    if log.is_some_and(Output::is_stdout) { context.printer.aside() } else { context.printer }
+}
+
+pub(super) fn write_sarif(path: &Path, log: &serde_json::Value) -> Outcome {
     let mut text = Vec::new();
     write_json(&mut text, log)?;
     text.push(b'\n');
@@ -129,24 +135,7 @@ fn render_refusal(out: &mut dyn Write, refusal: &Refusal) -> io::Result<()> {
     writeln!(out, "{BOLD}=== {} ==={BOLD:#}", Escaped(&refusal.file))?;
     writeln!(out, "{BAD}refused{BAD:#}: {}", refusal.error)?;
     writeln!(out, "\nNothing of it was run. Loading it in Python would:")?;
-    let odd = refusal.scan.findings().filter(|finding| finding.verdict != Verdict::Allowed);
-    for finding in odd.take(SHOWN) {
-        let (style, verdict) = match finding.verdict {
-            Verdict::Dangerous => (BAD, "DANGEROUS"),
-            _ => (ODD, "unknown"),
-        };
-        let action = match finding.action {
-            Action::Call => "call",
-            Action::Import => "import",
-        };
-        let name = format!("{}.{}", finding.module, finding.name);
-        let (name, opcode, offset) = (Escaped::short(&name), finding.opcode, finding.offset);
-        writeln!(out, "  {style}{verdict:<9}{style:#}  {action:<6}  {name}  {DIM}{opcode} at byte {offset}{DIM:#}")?;
-    }
-    let total = refusal.scan.findings().filter(|finding| finding.verdict != Verdict::Allowed).count();
-    if total > SHOWN {
-        writeln!(out, "{DIM}and {} more; --json lists them all{DIM:#}", total - SHOWN)?;
-    }
+    render_findings(out, &refusal.scan)?;
     render_own_classes(out, refusal)?;
     writeln!(out, "\n{BAD}INVALID{BAD:#}")
 }
@@ -154,7 +143,7 @@ fn render_refusal(out: &mut dyn Write, refusal: &Refusal) -> io::Result<()> {
 /// Tells how to read a module whose class is the author's own, where nothing in the file is known to be dangerous.
 fn render_own_classes(out: &mut dyn Write, refusal: &Refusal) -> io::Result<()> {
     let odd = || refusal.scan.findings().filter(|finding| finding.verdict != Verdict::Allowed);
-    if odd().any(|finding| finding.verdict == Verdict::Dangerous) {
+    if odd().next().is_none() || odd().any(|finding| finding.verdict == Verdict::Dangerous) {
         return Ok(());
     }
     let names: BTreeSet<String> = odd().map(|finding| format!("{}.{}", finding.module, finding.name)).collect();

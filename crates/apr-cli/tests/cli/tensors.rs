@@ -23,6 +23,10 @@ fn lists_fit_the_terminal_and_names_lose_their_middle() {
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         assert!(text.contains("layers.0.post_attention_layernorm.weight"), "{text}");
     }
+    for line in ["convert m.apr --dry-run --format safetensors", "inspect m.apr"] {
+        let text = in_columns(&sandbox, "80", line).text();
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    }
     let text = in_columns(&sandbox, "40", "tensors m.apr").text();
     assert!(text.lines().all(|line| line.chars().count() <= 40), "{text}");
     assert!(text.contains("layer…eight"), "{text}");
