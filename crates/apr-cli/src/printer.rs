@@ -33,12 +33,12 @@ pub(crate) const DIM: Style = Style::new().dimmed();
 /// Columns that a report may take: those of the terminal, or of `COLUMNS`; `None` where it goes to a file or a program.
 pub(crate) fn columns() -> Option<usize> {
     let stated = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
-    stated.or_else(|| columns_of(std::io::stdout())).filter(|&columns| columns > 0)
+    stated.or_else(|| columns_of(&std::io::stdout())).filter(|&columns| columns > 0)
 }
 
 /// Columns of a terminal; `None` for anything else.
-pub(crate) fn columns_of(stream: impl IsTerminal + AsFd) -> Option<usize> {
-    let size = rustix::termios::tcgetwinsize(&stream).ok().filter(|_| stream.is_terminal())?;
+pub(crate) fn columns_of(stream: &(impl IsTerminal + AsFd)) -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(stream).ok().filter(|_| stream.is_terminal())?;
     Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct Bar {
 impl Bar {
     pub(crate) fn new(printer: &Printer, total: u64) -> Self {
         let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
-        if let Ok(style) = ProgressStyle::with_template(template(columns_of(std::io::stderr()))) {
+        if let Ok(style) = ProgressStyle::with_template(template(columns_of(&std::io::stderr()))) {
             bar.set_style(style);
         }
         Self { bar, started: Instant::now(), shown: AtomicBool::new(!printer.shows_progress()) }
