@@ -20,10 +20,10 @@ pub(crate) struct ContainerArgs {
     #[arg(long, value_name = "PUB")]
     pub(crate) recipient: Vec<PathBuf>,
     /// Encrypt the metadata too, all but the family and its dimensions
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub(crate) encrypt_metadata: bool,
     /// Sign with this private key; may be given several times
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", hide_short_help = true)]
     pub(crate) sign: Vec<PathBuf>,
 }
 

@@ -33,6 +33,7 @@ mod scan;
 mod seals;
 mod shards;
 mod support;
+mod tensors;
 mod terminal;
 mod unquantized;
 mod upgrade;

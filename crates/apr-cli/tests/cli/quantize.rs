@@ -166,6 +166,7 @@ fn every_type_that_the_help_lists_quantizes() {
     let sandbox = sandbox();
     let help = sandbox.apr("quantize --help").clean().text();
     let (_, list) = help.split_once("Types:").expect("a list of types");
+    let list = list.split("\n\n").next().expect("a list");
     let column = |line: &str| line.trim_start().split("  ").next().unwrap_or_default().to_owned();
     let names: Vec<String> =
         list.lines().map(column).flat_map(|names| names.split(' ').map(str::to_owned).collect::<Vec<_>>()).collect();
