@@ -12,6 +12,9 @@ use crate::{OpenOptions, open_in};
 /// The file whose content becomes `model_type` and `architecture`.
 const CONFIG: &str = "config.json";
 
+/// What describes the `.distcp` files of a distributed checkpoint.
+const DISTRIBUTED: &str = apr_pytorch::METADATA;
+
 /// The names of PyTorch weights, which are read where there are none in a safer format.
 const PYTORCH: [&str; 2] = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
 
@@ -95,6 +98,9 @@ pub fn with_companions(
 
 fn find_weights(names: &[String]) -> Result<String> {
     let top = || names.iter().filter(|name| !name.contains('/'));
+    if top().any(|name| name == DISTRIBUTED) && top().any(|name| name.ends_with(".distcp")) {
+        return Ok(DISTRIBUTED.to_owned());
+    }
     if let Some(name) = top().find(|name| *name == "model.safetensors") {
         return Ok(name.clone());
     }
