@@ -11,8 +11,8 @@ use crate::contents::{Checksums, Contents, Origin};
 use crate::input::Input;
 use crate::options::OpenOptions;
 use crate::pickle::{Persistent, Policy, run};
-use crate::{program, scan};
 use crate::view::Range;
+use crate::{program, scan};
 
 const PICKLE: &str = "data.pkl";
 

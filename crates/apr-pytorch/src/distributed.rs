@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use apr_archive::Section;
 use apr_core::{
-    ByteSource, CheckpointReader, Container, ContainerFacts, Error, Escaped, FileInfo, Format, Limits, Metadata,
-    Part, Result, Shape, SourceSet, Stored, StoredRange, Sum, TensorInfo, check_file_name, counted, has_no,
+    ByteSource, CheckpointReader, Container, ContainerFacts, Error, Escaped, FileInfo, Format, Limits, Metadata, Part,
+    Result, Shape, SourceSet, Stored, StoredRange, Sum, TensorInfo, check_file_name, counted, has_no,
 };
 use serde_json::{Value, json};
 

@@ -112,11 +112,7 @@ pub(crate) static FORMATS: &[Registration] = &[
     Registration { open: Some(open_numpy), ..told_apart(&apr_numpy::NPZ) },
     Registration { open: Some(open_pytorch), ..told_apart(&apr_pytorch::ZIP) },
     Registration { open: Some(open_pytorch), ..told_apart(&apr_pytorch::TAR) },
-    Registration {
-        open: Some(open_pytorch),
-        open_set: Some(open_pickle_in),
-        ..told_apart(&apr_pytorch::PICKLE)
-    },
+    Registration { open: Some(open_pytorch), open_set: Some(open_pickle_in), ..told_apart(&apr_pytorch::PICKLE) },
     Registration {
         open: Some(open_pytorch),
         open_index: Some(|json, name, set, options| {

@@ -70,7 +70,14 @@ impl Scan<'_> {
         Ok(if is_one_of_several { shift } else { 0 })
     }
 
-    fn zip_entry(&mut self, place: &Place<'_>, section: &dyn ByteSource, entry: &Entry, kind: Kind, cache: &Arc<Cache>) {
+    fn zip_entry(
+        &mut self,
+        place: &Place<'_>,
+        section: &dyn ByteSource,
+        entry: &Entry,
+        kind: Kind,
+        cache: &Arc<Cache>,
+    ) {
         let within = place.within(&entry.name);
         let marked = entry.is_marked_encrypted();
         if marked && entry.is_stored() && !entry.is_as_long_as_its_content() {

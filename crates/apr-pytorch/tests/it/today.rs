@@ -159,10 +159,10 @@ fn pieces_of_a_mesh_are_put_together_to_what_torch_loads() {
 fn broken_distributed_checkpoints_are_errors_or_readable() {
     let good = mesh();
     let cuts = corrupt::truncations(&good.0[".metadata"]).step_by(5);
-    let flips = corrupt::bit_flips(&good.0[".metadata"], 0..good.0[".metadata"].len()).step_by(3);
+    let flips = corrupt::bit_flips(&good.0[".metadata"], 0..good.0[".metadata"].len()).step_by(29);
     let metadata = cuts.chain(flips).map(|broken| (".metadata", broken));
     let pieces = &good.0["__3_0.distcp"];
-    let pieces = corrupt::truncations(pieces).step_by(97).chain(corrupt::bit_flips(pieces, 0..2000).step_by(13));
+    let pieces = corrupt::truncations(pieces).step_by(97).chain(corrupt::bit_flips(pieces, 0..2000).step_by(41));
     for (name, broken) in metadata.chain(pieces.map(|broken| ("__3_0.distcp", broken))) {
         let mut folder = FolderInMemory(good.0.clone());
         folder.0.insert(name.to_owned(), broken);
