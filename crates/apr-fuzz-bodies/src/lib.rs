@@ -13,7 +13,7 @@ use apr_ops::inline::ValidationConfig;
 use apr_ops::validate::{Level, ValidateOptions, ValidateReport, validate};
 use apr_registry::{CheckpointReader, DType, Limits, PlanOptions, Serial, Shape, apr2};
 use apr_source::Source;
-use apr_tensor::block::{can_dequantize, can_quantize, dequantize, quantize};
+use apr_tensor::block::{can_dequantize, can_quantize, dequantize, needs_importance, quantize};
 
 pub use generated::{roundtrip_apr2, roundtrip_gguf};
 pub use packed::{decode_block, open_encrypted, read_aprn, read_manifest};
@@ -91,7 +91,8 @@ pub fn dequantize_any(data: &[u8]) {
     assert_eq!(values.len(), rows * row_len, "{dtype}");
     if can_quantize(dtype) && values.iter().all(|value| value.is_finite()) {
         let mut blocks = Vec::new();
-        quantize(dtype, &values, row_len, None, &mut blocks);
+        let importance = needs_importance(dtype).then(|| vec![1.0; row_len]);
+        quantize(dtype, &values, row_len, importance.as_deref(), &mut blocks);
         assert_eq!(blocks.len(), rows * row_bytes, "{dtype}");
     }
 }

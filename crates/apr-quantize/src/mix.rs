@@ -3,6 +3,7 @@
 use std::fmt;
 
 use apr_core::{DType, DTypeKind, Error, Result, Shape};
+use apr_tensor::block;
 use globset::GlobMatcher;
 
 use super::category::{Category, EMBEDDING_OF_LAYERS, Kept, kept, layer};
@@ -269,8 +270,12 @@ fn fallback(wanted: DType, row_len: u64, own: DType) -> DType {
     if row_len.is_multiple_of(smaller.block_len()) { smaller } else { DType::F16 }
 }
 
-/// Whether a type loses too much without importance. Embeddings and output are exempt, as importance never covers them.
+/// Whether a type loses too much without importance. Embeddings and output are exempt, as importance never covers them,
+/// unless it is a type that can't be made without.
 fn needs_importance(dtype: DType, category: Category, scheme: Scheme) -> bool {
+    if block::needs_importance(dtype) {
+        return true;
+    }
     if matches!(category, Category::TokenEmbedding | Category::Output) {
         return false;
     }

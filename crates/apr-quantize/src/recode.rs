@@ -104,6 +104,9 @@ impl Recode {
         if target.dtype.is_quantized() && !block::can_quantize(target.dtype) {
             return Err(wrong(format!("this build does not make {}", target.dtype)));
         }
+        if target.importance.is_none() && target.dtype != info.dtype && block::needs_importance(target.dtype) {
+            return Err(wrong(format!("{} is not made without importance", target.dtype)));
+        }
         let row = [info.shape.row_len()].into();
         let row_bytes = info.dtype.stored_len(&row).zip(target.dtype.stored_len(&row)).map(|(from, _)| from);
         let row_bytes = row_bytes.ok_or_else(|| {

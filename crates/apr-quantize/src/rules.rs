@@ -20,6 +20,8 @@ pub(super) struct Rules<'a> {
     values: u64,
     values_seen: u64,
     downs_seen: u64,
+    gates_seen: u64,
+    ups_seen: u64,
 }
 
 /// A type, and the part of the model that has a rule for it.
@@ -35,6 +37,8 @@ impl<'a> Rules<'a> {
             values: count(Category::Value) as u64,
             values_seen: 0,
             downs_seen: 0,
+            gates_seen: 0,
+            ups_seen: 0,
         }
     }
 
@@ -56,20 +60,31 @@ impl<'a> Rules<'a> {
         } else if scheme == Scheme::MXFP4_MOE {
             self.experts_only(tensor, category)
         } else {
-            match category {
-                Category::TokenEmbedding => (self.embedding(), "token embeddings"),
-                Category::Value => (self.value(), "attention values"),
-                Category::Key => (if self.facts.experts == 8 { DType::Q8_0 } else { default }, "attention keys"),
-                Category::AttentionOutput => (self.attention_output(), "attention output"),
-                Category::FeedForwardDown => (self.down(&tensor.name)?, "feed-forward output"),
-                Category::FeedForwardUp | Category::FeedForwardGate => {
-                    self.layer_of(&tensor.name, 0)?;
-                    (default, "")
-                }
-                Category::Query | Category::Output | Category::Other => (default, ""),
-            }
+            (self.by_category(&tensor.name, category)?, part(category))
         };
         Ok((dtype, (dtype != default).then_some(rule)))
+    }
+
+    fn by_category(&mut self, name: &str, category: Category) -> Result<DType> {
+        let scheme = self.choices.scheme;
+        Ok(match category {
+            Category::TokenEmbedding => self.embedding(),
+            _ if is_below_three_bits(scheme) => self.below_three_bits(category),
+            Category::Value => self.value(),
+            Category::Key if self.facts.experts == 8 => DType::Q8_0,
+            Category::Key | Category::Query => query_or_key(scheme),
+            Category::AttentionOutput => self.attention_output(),
+            Category::FeedForwardDown => self.down(name)?,
+            Category::FeedForwardUp => {
+                self.ups_seen += 1;
+                self.up_or_gate(name, self.ups_seen - 1)?
+            }
+            Category::FeedForwardGate => {
+                self.gates_seen += 1;
+                self.up_or_gate(name, self.gates_seen - 1)?
+            }
+            Category::Output | Category::Other => scheme.dtype(),
+        })
     }
 
     fn is_falcon(&self) -> bool {
@@ -86,6 +101,8 @@ impl<'a> Rules<'a> {
             || default == DType::Q8_0
         {
             DType::Q8_0
+        } else if is_below_three_bits(self.choices.scheme) || self.choices.scheme == Scheme::IQ3_XXS {
+            DType::Q5_K
         } else {
             DType::Q6_K
         }
@@ -99,8 +116,33 @@ impl<'a> Rules<'a> {
 
     fn embedding(&self) -> DType {
         match self.choices.scheme {
-            Scheme::TQ1_0 | Scheme::TQ2_0 => DType::Q4_K,
+            Scheme::IQ1_S | Scheme::IQ1_M | Scheme::IQ2_XXS | Scheme::IQ2_XS => DType::Q2_K,
+            Scheme::IQ2_S | Scheme::IQ2_M | Scheme::IQ3_XXS => DType::IQ3_S,
+            Scheme::TQ1_0 | Scheme::TQ2_0 | Scheme::Q2_0 => DType::Q4_K,
             scheme => scheme.dtype(),
+        }
+    }
+
+    /// The IQ types of one and two bits, for everything but embeddings and output.
+    fn below_three_bits(&mut self, category: Category) -> DType {
+        let scheme = self.choices.scheme;
+        let more = if matches!(scheme, Scheme::IQ2_S | Scheme::IQ2_M) { DType::IQ3_S } else { DType::Q2_K };
+        let experts = self.facts.experts;
+        match category {
+            Category::Value if self.facts.queries_per_key() >= 4 || experts >= 4 => DType::Q4_K,
+            Category::Value => more,
+            Category::Key if experts == 8 => DType::Q4_K,
+            Category::FeedForwardDown => {
+                self.downs_seen += 1;
+                if self.downs_seen <= self.facts.layers / 8 { more } else { scheme.dtype() }
+            }
+            Category::AttentionOutput if experts == 8 => DType::Q5_K,
+            Category::AttentionOutput => match scheme {
+                Scheme::IQ1_S | Scheme::IQ1_M => DType::IQ2_XXS,
+                Scheme::IQ2_S | Scheme::IQ2_M => DType::IQ3_S,
+                _ => scheme.dtype(),
+            },
+            _ => scheme.dtype(),
         }
     }
 
@@ -110,6 +152,9 @@ impl<'a> Rules<'a> {
         // Shared by several queries, values are few and each error counts several times.
         let shared = self.facts.queries_per_key() >= 4;
         let dtype = match self.choices.scheme {
+            Scheme::IQ3_XXS | Scheme::IQ3_XS | Scheme::IQ3_S if shared => DType::Q4_K,
+            Scheme::IQ3_XXS if !self.choices.has_importance => DType::IQ3_S,
+            Scheme::IQ3_M => DType::Q4_K,
             Scheme::Q2_K if !shared => DType::Q3_K,
             Scheme::Q2_K | Scheme::Q2_K_S if shared => DType::Q4_K,
             Scheme::Q3_K_M if seen >= 2 => DType::Q4_K,
@@ -136,6 +181,10 @@ impl<'a> Rules<'a> {
         if self.facts.experts == 8 {
             return match scheme {
                 Scheme::Q2_K
+                | Scheme::IQ3_XXS
+                | Scheme::IQ3_XS
+                | Scheme::IQ3_S
+                | Scheme::IQ3_M
                 | Scheme::Q3_K_S
                 | Scheme::Q3_K_M
                 | Scheme::Q4_K_S
@@ -147,7 +196,8 @@ impl<'a> Rules<'a> {
         }
         match scheme {
             Scheme::Q2_K => DType::Q3_K,
-            Scheme::Q3_K_M => DType::Q4_K,
+            Scheme::IQ3_XXS => DType::IQ3_S,
+            Scheme::Q3_K_M | Scheme::IQ3_M => DType::Q4_K,
             Scheme::Q3_K_L => DType::Q5_K,
             _ => scheme.dtype(),
         }
@@ -165,6 +215,14 @@ impl<'a> Rules<'a> {
         Ok(match self.choices.scheme {
             Scheme::Q2_K => DType::Q3_K,
             Scheme::Q2_K_S if first_eighth => DType::Q4_K,
+            Scheme::IQ3_XXS if !importance => {
+                if first_eighth {
+                    DType::Q4_K
+                } else {
+                    DType::Q3_K
+                }
+            }
+            Scheme::IQ3_M if first_eighth || (self.facts.experts == 8 && more) => DType::Q4_K,
             Scheme::Q3_K_M if first_sixteenth => DType::Q5_K,
             Scheme::Q3_K_M if !falcon || more => DType::Q4_K,
             Scheme::Q3_K_L if falcon => DType::Q4_K,
@@ -180,6 +238,14 @@ impl<'a> Rules<'a> {
         })
     }
 
+    fn up_or_gate(&self, name: &str, seen: u64) -> Result<DType> {
+        let layers = self.facts.layers;
+        let layer = self.layer_of(name, seen)?;
+        let scheme = self.choices.scheme;
+        let in_the_middle = layer >= layers / 8 && layer < layers.saturating_mul(7) / 8;
+        Ok(if scheme == Scheme::IQ3_XS && in_the_middle { DType::IQ3_XXS } else { scheme.dtype() })
+    }
+
     /// The layer of a feed-forward tensor: how many came before, or what the name says where experts are apart.
     fn layer_of(&self, name: &str, seen: u64) -> Result<u64> {
         if self.facts.experts <= 1 {
@@ -192,6 +258,35 @@ impl<'a> Rules<'a> {
             None => Err(Error::format("the name does not say which layer it is, which a mix for experts needs")),
         }
         .map_err(|error| error.for_tensor(name))
+    }
+}
+
+/// The IQ types of one and two bits, which have rules of their own.
+fn is_below_three_bits(scheme: Scheme) -> bool {
+    matches!(scheme, Scheme::IQ1_S | Scheme::IQ1_M | Scheme::IQ2_XXS | Scheme::IQ2_XS | Scheme::IQ2_S | Scheme::IQ2_M)
+}
+
+fn query_or_key(scheme: Scheme) -> DType {
+    match scheme {
+        Scheme::IQ3_XS => DType::IQ3_XXS,
+        Scheme::IQ3_XXS => DType::IQ2_S,
+        _ => scheme.dtype(),
+    }
+}
+
+/// What a rule is for, in words.
+fn part(category: Category) -> &'static str {
+    match category {
+        Category::TokenEmbedding => "token embeddings",
+        Category::Value => "attention values",
+        Category::Key => "attention keys",
+        Category::Query => "attention queries",
+        Category::AttentionOutput => "attention output",
+        Category::FeedForwardDown => "feed-forward output",
+        Category::FeedForwardUp => "feed-forward input",
+        Category::FeedForwardGate => "feed-forward gate",
+        Category::Output => "output",
+        Category::Other => "",
     }
 }
 

@@ -108,10 +108,34 @@ schemes! {
     Q5_K_M = "q5_k_m", Q5_K, Blocks, Some(17);
     /// 6.6 bits a weight.
     Q6_K = "q6_k", Q6_K, Blocks, Some(18);
+    /// 1.6 bits a weight, with Q2_K and IQ2_XXS where it matters; needs importance.
+    IQ1_S = "iq1_s", IQ1_S, Blocks, Some(24);
+    /// 1.8 bits a weight, with Q2_K and IQ2_XXS where it matters; needs importance.
+    IQ1_M = "iq1_m", IQ1_M, Blocks, Some(31);
+    /// 2.1 bits a weight, with Q2_K where it matters; needs importance.
+    IQ2_XXS = "iq2_xxs", IQ2_XXS, Blocks, Some(19);
+    /// 2.3 bits a weight, with Q2_K where it matters; needs importance.
+    IQ2_XS = "iq2_xs", IQ2_XS, Blocks, Some(20);
+    /// IQ2_XS, with IQ3_S where it matters; needs importance.
+    IQ2_S = "iq2_s", IQ2_XS, Blocks, Some(28);
+    /// IQ2_S of 2.6 bits a weight, with IQ3_S where it matters; needs importance.
+    IQ2_M = "iq2_m", IQ2_S, Blocks, Some(29);
+    /// 3.1 bits a weight, with IQ2_S and IQ3_S by what matters; needs importance.
+    IQ3_XXS = "iq3_xxs", IQ3_XXS, Blocks, Some(23);
+    /// IQ3_S, with IQ3_XXS where it matters less; needs importance.
+    IQ3_XS = "iq3_xs", IQ3_S, Blocks, Some(22);
+    /// 3.4 bits a weight.
+    IQ3_S = "iq3_s", IQ3_S, Blocks, Some(26);
+    /// IQ3_S, with Q4_K where it matters.
+    IQ3_M = "iq3_m", IQ3_S, Blocks, Some(27);
     /// 4.5 bits a weight, unevenly spaced values.
     IQ4_NL = "iq4_nl", IQ4_NL, Blocks, Some(25);
     /// 4.25 bits a weight, unevenly spaced values.
     IQ4_XS = "iq4_xs", IQ4_XS, Blocks, Some(30);
+    /// 1.1 bits a weight: -1 and 1.
+    Q1_0 = "q1_0", Q1_0, Blocks, Some(40);
+    /// 2.3 bits a weight: -1, 0, 1 and 2.
+    Q2_0 = "q2_0", Q2_0, Blocks, Some(41);
     /// 1.7 bits a weight: -1, 0 and 1.
     TQ1_0 = "tq1_0", TQ1_0, Blocks, Some(36);
     /// 2.1 bits a weight: -1, 0 and 1.
@@ -239,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_type_that_no_weight_is_stored_in_is_unknown() {
-        for name in ["q8_k", "q8_1", "iq2_xxs", "iq3_s", "iq1_m", "f64", "i8", "bool", "q4_k_m", ""] {
+        for name in ["q8_k", "q8_1", "iq2_m", "f64", "i8", "bool", "q4_k_m", ""] {
             assert!(parse_dtype(name).is_err(), "{name}");
         }
         assert_eq!(parse_dtype("int8"), Ok(DType::I8_ROW));

@@ -46,7 +46,7 @@ pub use apr_pytorch as pytorch;
 pub use apr_safetensors as safetensors;
 pub use folder::{FolderCheckpoint, open_folder, with_companions};
 pub use formats::may_hold_code;
-pub use open::{OpenOptions, is_manifest, open, open_in, recognise};
+pub use open::{OpenOptions, UNKNOWN_FORMAT, is_manifest, open, open_in, recognise};
 pub use plan::{PlanOptions, formats, plan, target_by_extension, targets};
 pub use streaming::{StreamingLoader, Tensor, TensorLoader};
 pub use tensor_reader::TensorReader;

@@ -2,6 +2,7 @@
 
 mod container;
 mod convert;
+mod hints;
 mod look;
 mod quantize;
 mod shard;
@@ -15,8 +16,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 pub(crate) use container::{
-    Compress, ContainerArgs, DecryptArgs, EditArgs, EncryptArgs, KeyPurpose, KeygenArgs, LicenseAction, SignArgs,
-    VerifyArgs,
+    Compress, ContainerArgs, DecryptArgs, EditArgs, EncryptArgs, IssueArgs, KeyPurpose, KeygenArgs, LicenseAction,
+    SignArgs, VerifyArgs,
 };
 pub(crate) use convert::{ConvertArgs, ExportArgs, ImportArgs, Precision, Sha256, WriteArgs};
 pub(crate) use look::{
@@ -38,6 +39,13 @@ pub(crate) struct Cli {
     pub(crate) global: GlobalArgs,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+impl Cli {
+    /// What was typed; the error says what was meant, where that is known.
+    pub(crate) fn read() -> Result<Self, clap::Error> {
+        Self::try_parse().map_err(hints::advised)
+    }
 }
 
 /// Options of every command.
@@ -68,7 +76,8 @@ pub(crate) struct GlobalArgs {
     /// Private key that opens an encrypted model, as PEM; commands that sign or mark take theirs by it
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) key: Option<PathBuf>,
-    /// File whose first line is the password of an encrypted model [default: APR_PASSWORD, or asked for]
+    /// File or pipe whose first line is the password of an encrypted model; - is standard input [default: APR_PASSWORD, or
+    /// asked for]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) password_file: Option<PathBuf>,
     /// Read pickled objects of this class, such as __main__.Net, for their parameters; nothing of it is run

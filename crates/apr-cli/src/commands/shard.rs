@@ -3,9 +3,11 @@
 
 use std::path::Path;
 
-use apr::{CheckpointReader, Job, Output, PlanOptions};
+use apr::{CheckpointReader, Job, Output, PlanOptions, title};
 
-use super::convert::{self, Destination, layout, write};
+use apr_ops::inline::ValidationConfig;
+
+use super::convert::{Destination, layout, write};
 use crate::args::{JoinArgs, ShardArgs};
 use crate::context::Context;
 use crate::failure::Failure;
@@ -14,15 +16,16 @@ use crate::{Outcome, model};
 
 /// Cuts a model into shards. One of another format is converted on the way, as `convert` does.
 pub(super) fn shard(args: &ShardArgs, context: &Context) -> Outcome {
-    let to = Destination { dry_run: args.dry_run, ..Destination::at(&args.output, args.force) };
+    let to = Destination { dry_run: args.dry_run, ..Destination::at(&args.output, args.overwrite) };
     let model = model::open(&args.model, context)?;
     if model.reader.format() == &apr::apr2::FORMAT {
         let target = PlanOptions { shard_size: Some(args.size), ..as_it_is(&*model.reader, &args.output) };
         return copy(&model, target, to, context);
     }
-    drop(model);
     let target = layout(Output::layout(&apr::apr2::FORMAT, Some(&args.output)), None, Some(args.size))?;
-    convert::run(Job::new(target), &args.model, to, context)
+    let validation = if args.relaxed { ValidationConfig::relaxed() } else { ValidationConfig::strict() };
+    let job = Job { title: title(&args.model), validation, ..Job::new(target) };
+    write(&job, &model, to, Vec::new(), context)
 }
 
 /// Puts shards together.
@@ -36,7 +39,7 @@ pub(super) fn join(args: &JoinArgs, context: &Context) -> Outcome {
     }
     check_output(&model, &args.manifest, &args.output)?;
     let target = as_it_is(&*model.reader, &args.output);
-    copy(&model, target, Destination::at(&args.output, args.force), context)
+    copy(&model, target, Destination::at(&args.output, args.overwrite), context)
 }
 
 /// The output may take the manifest's place, but not a shard's: the manifest would then name a file that is gone.

@@ -5,6 +5,7 @@
 #![allow(unsafe_code, reason = "multiversion calls the version for a processor's features after detecting them")]
 
 use super::lanes::{BLOCK, LANES, Lanes};
+use super::points::{Grid, SUPER};
 use super::rows::{dequantize_i8_row, quantize_i8_row};
 
 /// A type whose blocks of `N` values become `B` bytes each on their own.
@@ -31,6 +32,15 @@ pub(super) trait QuantizeGroups<const N: usize, const B: usize> {
 
     /// Codes as many blocks as fill [`LANES`], or fewer at the end.
     fn quantize(values: &[[f32; N]], importance: Option<&Importance<'_, N>>, blocks: &mut [[u8; B]]);
+}
+
+/// A type whose super-blocks become points of a grid.
+pub(super) trait QuantizeToPoints<const B: usize, const WIDTH: usize> {
+    /// Calls with the type's grid, which is made at the first call.
+    fn with_grid(run: impl FnOnce(&Grid<WIDTH>));
+
+    /// Codes a super-block into bytes that are zero. Importance is the super-block's own.
+    fn quantize(values: &[f32; SUPER], importance: Option<&[f32; SUPER]>, grid: &Grid<WIDTH>, block: &mut [u8; B]);
 }
 
 /// How widely values spread around zero.
@@ -94,6 +104,18 @@ for_several_targets! {
         blocks: &mut [[u8; B]],
     ) {
         quantize_groups_anywhere::<T, N, B>(values, importance, blocks);
+    }
+}
+
+for_several_targets! {
+    /// Codes rows that have as many super-blocks as the importance, or one of any length if there is none.
+    pub(super) fn quantize_to_points<T: QuantizeToPoints<B, WIDTH>, const B: usize, const WIDTH: usize>(
+        values: &[[f32; SUPER]],
+        importance: Option<&[[f32; SUPER]]>,
+        grid: &Grid<WIDTH>,
+        blocks: &mut [[u8; B]],
+    ) {
+        quantize_to_points_anywhere::<T, B, WIDTH>(values, importance, grid, blocks);
     }
 }
 
@@ -185,6 +207,18 @@ pub(super) fn quantize_groups_anywhere<T: QuantizeGroups<N, B>, const N: usize, 
     }
 }
 
+#[inline(always)]
+pub(super) fn quantize_to_points_anywhere<T: QuantizeToPoints<B, WIDTH>, const B: usize, const WIDTH: usize>(
+    values: &[[f32; SUPER]],
+    importance: Option<&[[f32; SUPER]]>,
+    grid: &Grid<WIDTH>,
+    blocks: &mut [[u8; B]],
+) {
+    for (number, (values, block)) in values.iter().zip(blocks).enumerate() {
+        T::quantize(values, importance.map(|row| &row[number % row.len()]), grid, block);
+    }
+}
+
 /// Added up in order.
 #[inline(always)]
 fn sum_of_squares(values: &[f32]) -> f32 {
@@ -197,7 +231,7 @@ mod tests {
     use alloc::vec::Vec;
 
     use super::*;
-    use crate::block::{fp4, iq_dequantize, iq4, low_bit, q8_k, rows, simple, ternary};
+    use crate::block::{fp4, iq_dequantize, iq4, low_bit, points, q8_k, rows, simple, ternary};
 
     /// Values of many magnitudes and both signs, from a linear congruential generator, with zeros among them.
     fn values(len: usize) -> Vec<f32> {
@@ -283,6 +317,20 @@ mod tests {
         assert_same_values::<T, N, B>();
     }
 
+    fn assert_same_points<T: QuantizeToPoints<B, WIDTH>, const B: usize, const WIDTH: usize>() {
+        let values = values(768 * 4);
+        let importance: Vec<f32> = values[..768].iter().map(|value| value.abs()).collect();
+        let (values, importance) = (values.as_chunks().0, importance.as_chunks().0);
+        T::with_grid(|grid| {
+            for importance in [None, Some(importance)] {
+                let mut blocks = [vec![[0; B]; values.len()], vec![[0; B]; values.len()]];
+                quantize_to_points::<T, B, WIDTH>(values, importance, grid, &mut blocks[0]);
+                quantize_to_points_anywhere::<T, B, WIDTH>(values, importance, grid, &mut blocks[1]);
+                assert_eq!(blocks[0], blocks[1]);
+            }
+        });
+    }
+
     fn assert_same_values<T: Dequantize<N, B>, const N: usize, const B: usize>() {
         let noise: Vec<u8> = values(64 * B).iter().map(|value| (value.to_bits() >> 7).to_le_bytes()[0]).collect();
         let blocks = noise.as_chunks().0;
@@ -314,6 +362,13 @@ mod tests {
         assert_same_groups::<simple::Q4_1, 32, 20>();
         assert_same_groups::<simple::Q5_0, 32, 22>();
         assert_same_groups::<simple::Q5_1, 32, 24>();
+        assert_same_points::<points::Iq1S, 50, 8>();
+        assert_same_points::<points::Iq1M, 56, 8>();
+        assert_same_points::<points::Iq2Xxs, 66, 8>();
+        assert_same_points::<points::Iq2Xs, 74, 8>();
+        assert_same_points::<points::Iq2S, 82, 8>();
+        assert_same_points::<points::Iq3Xxs, 98, 4>();
+        assert_same_points::<points::Iq3S, 110, 4>();
         assert_same_values::<simple::Q8_1, 32, 36>();
         assert_same_values::<q8_k::Q8K, 256, 292>();
         assert_same_values::<iq_dequantize::Iq2Xxs, 256, 66>();

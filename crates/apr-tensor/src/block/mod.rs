@@ -31,6 +31,7 @@ mod kernel;
 mod lanes;
 mod low_bit;
 mod pack;
+mod points;
 mod q8_k;
 mod rows;
 mod simple;
@@ -44,8 +45,7 @@ use apr_core::DType;
 use kernel::{Dequantize, Quantize, QuantizeGroups};
 
 /// Whether [`quantize`] makes this dtype: all that [`can_dequantize`], except for Q8_1 and Q8_K,
-/// which are for activations, and the IQ types of 1 to 3 bits, which are only read. Without the
-/// feature `quantize` it makes none.
+/// which are for activations. Without the feature `quantize` it makes none.
 #[must_use]
 pub const fn can_quantize(dtype: DType) -> bool {
     cfg!(feature = "quantize")
@@ -57,6 +57,13 @@ pub const fn can_quantize(dtype: DType) -> bool {
                     | DType::Q4_1
                     | DType::Q5_0
                     | DType::Q5_1
+                    | DType::IQ1_S
+                    | DType::IQ1_M
+                    | DType::IQ2_XXS
+                    | DType::IQ2_XS
+                    | DType::IQ2_S
+                    | DType::IQ3_XXS
+                    | DType::IQ3_S
                     | DType::IQ4_NL
                     | DType::IQ4_XS
                     | DType::TQ1_0
@@ -76,15 +83,24 @@ pub const fn can_dequantize(dtype: DType) -> bool {
     dtype.is_quantized()
 }
 
+/// Whether [`quantize`] makes this dtype with importance alone, as in ggml.
+#[must_use]
+pub const fn needs_importance(dtype: DType) -> bool {
+    matches!(dtype, DType::IQ1_S | DType::IQ2_XXS | DType::IQ2_XS)
+}
+
 /// Appends the blocks of whole rows to `out`.
 ///
-/// `importance` holds one weight per column, which says how much an error there costs. The K-quants, `q4_0`, `q4_1`,
-/// `q5_0`, `q5_1`, `iq4_nl` and `iq4_xs` choose their scales by it; the other types have no choice to make.
+/// `importance` holds one weight per column, which says how much an error there costs. The K-quants, the IQ types, `q4_0`,
+/// `q4_1`, `q5_0` and `q5_1` choose by it; the other types have no choice to make.
+///
+/// The first call for an IQ type of 1 to 3 bits finds the neighbours of its grid's points, which takes some milliseconds
+/// and a megabyte at most. With the feature `std` they are kept, without it each call does this.
 ///
 /// # Panics
-/// For a dtype that is not one that [`can_quantize`], rows that are not a multiple of its block,
-/// values that are not whole rows, and importance of another length than a row. Values must be
-/// finite; of others the result is unspecified.
+/// For a dtype that is not one that [`can_quantize`], one that [`needs_importance`] without it, rows that are not a
+/// multiple of its block, values that are not whole rows, and importance of another length than a row. Values must be
+/// finite, and their squares and sums too; of others the result is unspecified.
 pub fn quantize(dtype: DType, values: &[f32], row_len: usize, importance: Option<&[f32]>, out: &mut Vec<u8>) {
     assert!(can_quantize(dtype), "dtype {dtype} is not one to quantize to");
     assert_whole_blocks(dtype, row_len);
@@ -92,6 +108,7 @@ pub fn quantize(dtype: DType, values: &[f32], row_len: usize, importance: Option
     if values.is_empty() {
         return;
     }
+    assert!(importance.is_some() || !needs_importance(dtype), "dtype {dtype} needs importance");
     assert!(row_len > 0 && values.len().is_multiple_of(row_len), "values must be whole rows");
     match dtype {
         DType::Q8_0 => append::<simple::Q8_0, 32, 34>(values, out),
@@ -99,6 +116,13 @@ pub fn quantize(dtype: DType, values: &[f32], row_len: usize, importance: Option
         DType::Q4_1 => append_weighted::<simple::Q4_1, 32, 20>(values, importance, out),
         DType::Q5_0 => append_weighted::<simple::Q5_0, 32, 22>(values, importance, out),
         DType::Q5_1 => append_weighted::<simple::Q5_1, 32, 24>(values, importance, out),
+        DType::IQ1_S => points::append::<points::Iq1S, 50, { points::EIGHT }>(values, importance, out),
+        DType::IQ1_M => points::append::<points::Iq1M, 56, { points::EIGHT }>(values, importance, out),
+        DType::IQ2_XXS => points::append::<points::Iq2Xxs, 66, { points::EIGHT }>(values, importance, out),
+        DType::IQ2_XS => points::append::<points::Iq2Xs, 74, { points::EIGHT }>(values, importance, out),
+        DType::IQ2_S => points::append::<points::Iq2S, 82, { points::EIGHT }>(values, importance, out),
+        DType::IQ3_XXS => points::append::<points::Iq3Xxs, 98, { points::FOUR }>(values, importance, out),
+        DType::IQ3_S => points::append::<points::Iq3S, 110, { points::FOUR }>(values, importance, out),
         DType::IQ4_NL => append_searched::<iq4::Iq4Nl, 32, 18>(values, importance, out),
         DType::IQ4_XS => append_searched::<iq4::Iq4Xs, 256, 136>(values, importance, out),
         DType::TQ1_0 => append::<ternary::Tq1_0, 256, 54>(values, out),

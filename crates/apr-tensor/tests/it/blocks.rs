@@ -3,12 +3,17 @@
 
 use std::path::PathBuf;
 
+use apr_core::digest::TensorDigest;
 use apr_core::{DType, Shape};
-use apr_tensor::block::{can_dequantize, can_quantize, dequantize, quantize};
+use apr_tensor::block::{can_dequantize, can_quantize, dequantize, needs_importance, quantize};
 use proptest::prelude::*;
 
 /// These are not ggml's.
 const ROWS: [DType; 2] = [DType::I8_ROW, DType::I4_ROW];
+
+/// What becomes points of a grid.
+const POINTS: [DType; 7] =
+    [DType::IQ1_S, DType::IQ1_M, DType::IQ2_XXS, DType::IQ2_XS, DType::IQ2_S, DType::IQ3_XXS, DType::IQ3_S];
 
 fn dtypes() -> impl Iterator<Item = DType> {
     DType::ALL.iter().copied().filter(|dtype| can_dequantize(*dtype))
@@ -47,7 +52,7 @@ fn assert_same_blocks(dtype: DType, ours: &[u8], expected: &[u8], what: &str) {
 fn quantizing_returns_the_bytes_of_ggml() {
     let (values, importance) = (floats(&fixture("input.f32")), floats(&fixture("importance.f32")));
     let mut heeding = Vec::new();
-    for dtype in dtypes().filter(|dtype| can_quantize(*dtype) && !ROWS.contains(dtype)) {
+    for dtype in dtypes().filter(|dtype| can_quantize(*dtype) && !ROWS.contains(dtype) && !POINTS.contains(dtype)) {
         let plain = fixture(&format!("{dtype}.plain"));
         assert_same_blocks(dtype, &quantized(dtype, &values, 256, None), &plain, "plain");
         let weighted = quantized(dtype, &values, 256, Some(&importance));
@@ -58,6 +63,33 @@ fn quantizing_returns_the_bytes_of_ggml() {
     }
     let expected = ["q4_0", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs"];
     assert_eq!(heeding, expected);
+}
+
+/// Rows that ggml ends the program for: their squares overflow, or no importance is left of any value. Ours are blocks too.
+fn assert_same_rows(dtype: DType, ours: &[u8], expected: &[u8], rows: usize, unmade: &[usize]) {
+    let row_bytes = expected.len() / rows;
+    for row in (0..rows).filter(|row| !unmade.contains(row)) {
+        let range = row * row_bytes..(row + 1) * row_bytes;
+        assert_same_blocks(dtype, &ours[range.clone()], &expected[range], &format!("row {row}"));
+    }
+}
+
+#[test]
+fn quantizing_to_points_returns_the_bytes_of_ggml() {
+    let (values, importance) = (floats(&fixture("input.f32")), floats(&fixture("importance.f32")));
+    let unmade = String::from_utf8(fixture("unmade.txt")).unwrap();
+    let mut files = 0;
+    for line in unmade.lines() {
+        let (file, rows) = line.split_once(' ').unwrap_or((line, ""));
+        let unmade: Vec<usize> = rows.split_whitespace().map(|row| row.parse().unwrap()).collect();
+        let (dtype, kind) = file.split_once('.').unwrap();
+        let dtype = POINTS.into_iter().find(|point| point.name() == dtype).unwrap();
+        let importance = (kind == "importance").then_some(&importance[..]);
+        let ours = quantized(dtype, &values, 256, importance);
+        assert_same_rows(dtype, &ours, &fixture(file), values.len() / 256, &unmade);
+        files += 1;
+    }
+    assert_eq!(files, POINTS.len() + POINTS.iter().filter(|dtype| !needs_importance(**dtype)).count());
 }
 
 #[test]
@@ -88,10 +120,30 @@ fn the_bytes_of_ggml_come_out_of_more_rows_too() {
 }
 
 #[test]
+fn the_points_of_ggml_come_out_of_more_rows_too() {
+    let Some(folder) = apr_testkit::locate::shared_data("quant") else { return };
+    let read = |name: &str| floats(&std::fs::read(folder.join(name)).unwrap());
+    let (values, importance) = (read("input.f32"), read("imatrix.f32"));
+    let importance: Vec<f32> = importance.iter().map(|weight| weight * weight).collect();
+    let digests = String::from_utf8(fixture("wide.blake3")).unwrap();
+    for line in digests.lines() {
+        let (digest, name) = line.split_once(' ').unwrap();
+        let (kind, dtype) = name.split_once('.').unwrap();
+        let dtype = POINTS.into_iter().find(|point| point.name() == dtype).unwrap();
+        let ours = quantized(dtype, &values, 1024, (kind == "imatrix").then_some(&importance[..]));
+        let mut found = TensorDigest::new();
+        found.update(&ours);
+        let found: String = found.value().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(found, digest, "{name}");
+    }
+    assert_eq!(digests.lines().count(), 11);
+}
+
+#[test]
 fn rows_are_independent_and_appended() {
     let (values, importance) = (floats(&fixture("input.f32")), floats(&fixture("importance.f32")));
     for dtype in dtypes().filter(|dtype| can_quantize(*dtype)) {
-        for importance in [None, Some(&importance[..])] {
+        for importance in [None, Some(&importance[..])].into_iter().skip(usize::from(needs_importance(dtype))) {
             let mut by_row = Vec::new();
             for row in values.chunks(256) {
                 quantize(dtype, row, 256, importance, &mut by_row);
@@ -196,5 +248,11 @@ fn bytes_that_are_no_whole_row_are_refused() {
 #[test]
 #[should_panic(expected = "not one to quantize to")]
 fn a_type_that_is_only_read_is_not_made() {
+    quantized(DType::Q8_K, &[0.0; 256], 256, None);
+}
+
+#[test]
+#[should_panic(expected = "needs importance")]
+fn a_type_that_needs_importance_is_not_made_without() {
     quantized(DType::IQ2_XXS, &[0.0; 256], 256, None);
 }

@@ -15,6 +15,7 @@ mod weights;
 use alloc::vec::Vec;
 
 use apr_core::DType;
+use lanes::Reals;
 use layout::SUPER;
 use weights::Importance;
 
@@ -54,6 +55,20 @@ pub(crate) fn dequantize(dtype: DType, bytes: &[u8], out: &mut Vec<f32>) {
     // Whatever `out` holds will be overwritten: only what it lacks is filled.
     out.resize(bytes.len() / bytes_per_super(dtype) * SUPER, 0.0);
     decode(bytes, out);
+}
+
+/// For positive values, the scales that levels up to `max_level` fit best with; zero for values of (nearly) zero.
+#[inline(always)]
+pub(super) fn positive_scales<const LEN: usize>(max_level: u8, subs: &[(&[f32; LEN], &[f32; LEN]); 8]) -> [f32; 8] {
+    let (mut x, mut weights) = ([Reals::ZERO; LEN], [Reals::ZERO; LEN]);
+    for (lane, (values, weights_of_values)) in subs.iter().enumerate() {
+        for at in 0..LEN {
+            x[at].0[lane] = values[at];
+            weights[at].0[lane] = weights_of_values[at];
+        }
+    }
+    let scales = search::positive(max_level, &x, &weights).scale.0;
+    core::array::from_fn(|lane| scales[lane])
 }
 
 const fn bytes_per_super(dtype: DType) -> usize {

@@ -1,0 +1,356 @@
+//! IQ1_S and IQ1_M: points of -1, 0 and 1, all moved by an eighth up or down. The layouts are in
+//! [`iq_dequantize`](super::super::iq_dequantize).
+//!
+//! With three levels, the best one can be found: sorted values are cut in three, each cut has one best scale, and there are
+//! few enough cuts to try them all.
+
+use super::super::kernel::QuantizeToPoints;
+use super::super::pack::write_f16;
+use super::grid::{self, Costs, EIGHT, Grid};
+use super::{SUPER, odd_multiple, sum_of_squares, weigh};
+use crate::half_float::f32_to_f16;
+
+pub(in super::super) struct Iq1S;
+pub(in super::super) struct Iq1M;
+
+/// What the three levels stand for when all are moved up, and when all are moved down.
+const UP: [f32; 3] = [-0.875, 0.125, 1.125];
+const DOWN: [f32; 3] = [-1.125, -0.125, 0.875];
+
+/// Cuts that are judged side by side.
+const LANES: usize = 16;
+
+type Lanes = [f32; LANES];
+
+/// The way to cut sorted values in three that costs least.
+struct Cut {
+    scale: f32,
+    /// Values of the lowest level, and of the lowest two.
+    ends: [usize; 2],
+    /// Which of the ways to move the levels.
+    way: usize,
+}
+
+/// Tries all cuts of `len` values, and `WAYS` ways to move the levels.
+///
+/// `sums` returns, for a first end and as many second ends as there are lanes, the weighted sums of level times value and of
+/// the level's square, for each way. `None` where no cut leads to a scale.
+#[inline(always)]
+fn best_cut<const WAYS: usize>(len: usize, sums: impl Fn(usize, usize) -> [(Lanes, Lanes); WAYS]) -> Option<Cut> {
+    let (mut best, mut cut) = (-f32::MAX, None);
+    for first in 0..=len {
+        for start in (first..=len).step_by(LANES) {
+            let sums = sums(first, start);
+            // Most lanes hold nothing better: that is seen for all of them at once.
+            let mut any = false;
+            for (products, squares) in &sums {
+                for lane in 0..LANES {
+                    any |= is_better(products[lane], squares[lane], best);
+                }
+            }
+            if !any {
+                continue;
+            }
+            for lane in 0..LANES.min(len + 1 - start) {
+                for (way, (products, squares)) in sums.iter().enumerate() {
+                    if is_better(products[lane], squares[lane], best) {
+                        let scale = products[lane] / squares[lane];
+                        best = scale * products[lane];
+                        cut = Some(Cut { scale, ends: [first, start + lane], way });
+                    }
+                }
+            }
+        }
+    }
+    cut
+}
+
+#[inline(always)]
+fn is_better(products: f32, squares: f32, best: f32) -> bool {
+    (squares > 0.0) & (products * products > best * squares)
+}
+
+/// Positions in the order of their values; equal ones keep theirs.
+#[inline(always)]
+fn sorted<const LEN: usize>(values: &[f32; LEN]) -> [u8; LEN] {
+    let mut ranks = [0_u32; LEN];
+    for (at, &other) in values.iter().enumerate() {
+        for i in 0..LEN {
+            ranks[i] += u32::from((other < values[i]) | (other == values[i]) & (at < i));
+        }
+    }
+    let mut order = [0; LEN];
+    for (at, rank) in (0..).zip(ranks) {
+        order[rank as usize % LEN] = at;
+    }
+    order
+}
+
+/// The levels that a cut leads to.
+#[inline(always)]
+fn levels<const LEN: usize>(order: &[u8; LEN], ends: [usize; 2]) -> [u8; LEN] {
+    let mut levels = [0; LEN];
+    for (rank, &at) in order.iter().enumerate() {
+        levels[usize::from(at) % LEN] = u8::from(rank >= ends[0]) + u8::from(rank >= ends[1]);
+    }
+    levels
+}
+
+#[inline(always)]
+fn greatest_magnitude<const LEN: usize>(values: &[f32; LEN]) -> f32 {
+    values.iter().fold(0.0, |greatest: f32, value| if greatest > value.abs() { greatest } else { value.abs() })
+}
+
+/// A sub-block as points.
+struct Fitted<const GROUPS: usize> {
+    scale: f32,
+    numbers: [u16; GROUPS],
+}
+
+/// Moves the groups of a sub-block to points, and fits the scale again where one of them was no point.
+///
+/// `meanings` are what the levels of each group stand for.
+#[inline(always)]
+fn to_points<const LEN: usize, const GROUPS: usize>(
+    grid: &Grid<EIGHT>,
+    values: &[f32; LEN],
+    weights: &[f32; LEN],
+    mut levels: [u8; LEN],
+    scale: f32,
+    meanings: [&[f32; 3]; GROUPS],
+) -> Fitted<GROUPS> {
+    let mut fitted = Fitted { scale, numbers: [0; GROUPS] };
+    let mut all_points = true;
+    let groups = values.as_chunks::<8>().0.iter().zip(weights.as_chunks::<8>().0).zip(meanings);
+    for (at, (((values, weights), meaning), levels)) in groups.clone().zip(levels.as_chunks_mut::<8>().0).enumerate() {
+        all_points &= grid.settle(levels, || Costs::new(values, weights, |level| scale * meaning[level]));
+        fitted.numbers[at] = grid.number(levels);
+    }
+    if !all_points {
+        let (mut products, mut squares) = (0.0, 0.0);
+        for (((values, weights), meaning), levels) in groups.zip(levels.as_chunks::<8>().0) {
+            add_up(values, weights, levels, |level| meaning[level], &mut products, &mut squares);
+        }
+        if products > 0.0 && squares > 0.0 {
+            fitted.scale = products / squares;
+        }
+    }
+    fitted
+}
+
+/// Adds a group to weighted sums of level times value and of the level's square.
+#[inline(always)]
+fn add_up(
+    values: &[f32; 8],
+    weights: &[f32; 8],
+    levels: &[u8; 8],
+    meaning: impl Fn(usize) -> f32,
+    products: &mut f32,
+    squares: &mut f32,
+) {
+    for ((&value, &weight), &level) in values.iter().zip(weights).zip(levels) {
+        let level = meaning(usize::from(level % 3));
+        *products += weight * level * value;
+        *squares += weight * level * level;
+    }
+}
+
+impl QuantizeToPoints<50, EIGHT> for Iq1S {
+    fn with_grid(run: impl FnOnce(&Grid<EIGHT>)) {
+        grid::iq1(run);
+    }
+
+    #[inline(always)]
+    fn quantize(values: &[f32; SUPER], importance: Option<&[f32; SUPER]>, grid: &Grid<EIGHT>, block: &mut [u8; 50]) {
+        let spread = 2.0 * sum_of_squares(values) / SUPER as f32;
+        let importance = importance.unwrap_or(&[1.0; SUPER]);
+        let (mut scales, mut parts) = ([0.0; 8], [0_u16; 8]);
+        let mut greatest = 0.0;
+        let pairs = values.as_chunks::<32>().0.iter().zip(importance.as_chunks().0);
+        for (at, (values, importance)) in pairs.enumerate() {
+            if greatest_magnitude(values) < 1e-12 {
+                continue;
+            }
+            let weights = weigh(values, importance, spread);
+            let order = sorted(values);
+            let Some(mut cut) = best_cut_of_32(values, &weights, &order) else { continue };
+            let mut levels = levels(&order, cut.ends);
+            if cut.scale < 0.0 {
+                levels = levels.map(|level| 2 - level);
+                (cut.scale, cut.way) = (-cut.scale, 1 - cut.way);
+            }
+            let meaning = [&UP, &DOWN][cut.way];
+            let fitted = to_points(grid, values, &weights, levels, cut.scale, [meaning; 4]);
+            for (i, number) in fitted.numbers.into_iter().enumerate() {
+                block[2 + 4 * at + i] = number as u8;
+                parts[at] |= number >> 8 << (3 * i);
+            }
+            parts[at] |= (cut.way as u16) << 15;
+            scales[at] = fitted.scale;
+            greatest = if greatest > fitted.scale { greatest } else { fitted.scale };
+        }
+        let inverse = if greatest == 0.0 {
+            // Not even the direction of the move is stored.
+            parts = parts.map(|part| part & 0x7fff);
+            0.0
+        } else {
+            let unit = greatest / 15.0;
+            write_f16(block, 0, unit * 1.125);
+            1.0 / unit
+        };
+        for ((bytes, part), scale) in block[34..].as_chunks_mut().0.iter_mut().zip(parts).zip(scales) {
+            *bytes = (part | u16::from(odd_multiple::<8>(inverse, scale)) << 12).to_le_bytes();
+        }
+    }
+}
+
+/// Sums over the first values of a sorted sub-block, by their number. The rest is for lanes beyond the last.
+struct Sums<const ROOM: usize> {
+    products: [f32; ROOM],
+    weights: [f32; ROOM],
+}
+
+/// The cut of 32 values: all levels are moved up, or all down.
+#[inline(always)]
+fn best_cut_of_32(values: &[f32; 32], weights: &[f32; 32], order: &[u8; 32]) -> Option<Cut> {
+    let mut sums = Sums { products: [0.0; 48], weights: [0.0; 48] };
+    for (rank, &at) in order.iter().enumerate() {
+        let at = usize::from(at) % 32;
+        sums.products[rank + 1] = sums.products[rank] + weights[at] * values[at];
+        sums.weights[rank + 1] = sums.weights[rank] + weights[at];
+    }
+    let Sums { products, weights } = &sums;
+    best_cut(32, |first, start| {
+        [&UP, &DOWN].map(|[low, middle, high]| {
+            let (mut of_products, mut of_squares) = ([0.0; LANES], [0.0; LANES]);
+            let (low_product, low_square) = (products[first] * low, weights[first] * low * low);
+            for lane in 0..LANES {
+                let second = (start + lane).min(47);
+                of_products[lane] = low_product
+                    + (products[second] - products[first]) * middle
+                    + (products[32] - products[second]) * high;
+                of_squares[lane] = low_square
+                    + (weights[second] - weights[first]) * middle * middle
+                    + (weights[32] - weights[second]) * high * high;
+            }
+            (of_products, of_squares)
+        })
+    })
+}
+
+impl QuantizeToPoints<56, EIGHT> for Iq1M {
+    fn with_grid(run: impl FnOnce(&Grid<EIGHT>)) {
+        grid::iq1(run);
+    }
+
+    #[inline(always)]
+    fn quantize(values: &[f32; SUPER], importance: Option<&[f32; SUPER]>, grid: &Grid<EIGHT>, block: &mut [u8; 56]) {
+        let spread = 2.0 * sum_of_squares(values) / SUPER as f32;
+        let mut all_weights = [[0.0; 16]; 16];
+        let (mut scales, mut ways, mut numbers) = ([0.0; 16], [0; 16], [[0; 2]; 16]);
+        let mut greatest = 0.0;
+        let parts = values.as_chunks::<16>().0;
+        for (at, values) in parts.iter().enumerate() {
+            all_weights[at] = match importance {
+                Some(importance) => weigh(values, &importance.as_chunks().0[at], spread),
+                None => values.map(|value| value * value),
+            };
+            if greatest_magnitude(values) < 1e-7 {
+                continue;
+            }
+            let order = sorted(values);
+            let Some(mut cut) = best_cut_of_16(values, &all_weights[at], &order) else { continue };
+            let mut levels = levels(&order, cut.ends);
+            if cut.scale < 0.0 {
+                levels = levels.map(|level| 2 - level);
+                (cut.scale, cut.way) = (-cut.scale, 3 - cut.way);
+            }
+            let fitted = to_points(grid, values, &all_weights[at], levels, cut.scale, meanings(cut.way));
+            (scales[at], ways[at], numbers[at]) = (fitted.scale, cut.way, fitted.numbers);
+            greatest = if greatest > fitted.scale { greatest } else { fitted.scale };
+            write_numbers(block, at, fitted.numbers, 0);
+        }
+        if greatest == 0.0 {
+            return;
+        }
+        let mut unit = greatest / 15.0;
+        let inverse = 1.0 / unit;
+        let (mut products, mut squares) = (0.0, 0.0);
+        let mut stored = [0_u16; 4];
+        for (at, values) in parts.iter().enumerate() {
+            let multiple = odd_multiple::<8>(inverse, scales[at]);
+            stored[at / 4] |= u16::from(multiple) << (3 * (at % 4));
+            write_numbers(block, at, numbers[at], ways[at]);
+            let groups = values.as_chunks().0.iter().zip(all_weights[at].as_chunks().0);
+            for (((values, weights), meaning), number) in groups.zip(meanings(ways[at])).zip(numbers[at]) {
+                let meaning = |level: usize| meaning[level] * f32::from(2 * multiple + 1);
+                add_up(values, weights, grid.point(number), meaning, &mut products, &mut squares);
+            }
+        }
+        if squares > 0.0 {
+            unit = products / squares;
+        }
+        let unit = f32_to_f16(unit * 1.1125);
+        for ((i, bytes), stored) in (0..).zip(block[48..].as_chunks_mut().0).zip(stored) {
+            *bytes = (stored | (unit >> (4 * i) & 15) << 12).to_le_bytes();
+        }
+    }
+}
+
+/// What the levels of the two halves of 16 values stand for: bit 1 of the way moves those of the first down, bit 0 those of
+/// the second.
+#[inline(always)]
+fn meanings(way: usize) -> [&'static [f32; 3]; 2] {
+    [1, 0].map(|bit| if way >> bit & 1 == 1 { &DOWN } else { &UP })
+}
+
+#[inline(always)]
+fn write_numbers(block: &mut [u8; 56], at: usize, numbers: [u16; 2], way: usize) {
+    let [first, second] = numbers;
+    block[2 * at] = first as u8;
+    block[2 * at + 1] = second as u8;
+    let moved = (way >> 1 << 3 | (way & 1) << 7) as u8;
+    block[32 + at] = (first >> 8) as u8 | (second >> 8 << 4) as u8 | moved;
+}
+
+/// The cut of 16 values: the levels of each half are moved up or down.
+#[inline(always)]
+fn best_cut_of_16(values: &[f32; 16], weights: &[f32; 16], order: &[u8; 16]) -> Option<Cut> {
+    let mut halves = [const { Sums { products: [0.0; 32], weights: [0.0; 32] } }; 2];
+    for (rank, &at) in order.iter().enumerate() {
+        let at = usize::from(at) % 16;
+        for (half, sums) in halves.iter_mut().enumerate() {
+            let (product, weight) = if at / 8 == half { (weights[at] * values[at], weights[at]) } else { (0.0, 0.0) };
+            sums.products[rank + 1] = sums.products[rank] + product;
+            sums.weights[rank + 1] = sums.weights[rank] + weight;
+        }
+    }
+    best_cut(16, |first, start| {
+        let [[up, down], [up_2, down_2]] = halves.each_ref().map(|sums| {
+            [&UP, &DOWN].map(|[low, middle, high]| {
+                let (mut of_products, mut of_squares) = ([0.0; LANES], [0.0; LANES]);
+                // Levels are one apart: the sum over three ranges is that over all, less those below each end.
+                let (to_middle, to_high) = (low * low - middle * middle, middle * middle - high * high);
+                for lane in 0..LANES {
+                    let second = (start + lane).min(31);
+                    of_products[lane] = sums.products[16] * high - (sums.products[first] + sums.products[second]);
+                    of_squares[lane] = sums.weights[16] * high * high
+                        + sums.weights[first] * to_middle
+                        + sums.weights[second] * to_high;
+                }
+                (of_products, of_squares)
+            })
+        });
+        [both(&up, &up_2), both(&up, &down_2), both(&down, &up_2), both(&down, &down_2)]
+    })
+}
+
+#[inline(always)]
+fn both(first: &(Lanes, Lanes), second: &(Lanes, Lanes)) -> (Lanes, Lanes) {
+    let mut sums = *first;
+    for lane in 0..LANES {
+        sums.0[lane] += second.0[lane];
+        sums.1[lane] += second.1[lane];
+    }
+    sums
+}
