@@ -233,7 +233,11 @@ pub fn inflated_len(
     wrapper: Wrapper,
     most: u64,
 ) -> Result<(u64, u64)> {
-    let stream = Stream { offset, end: end.min(source.len()), wrapper };
+    let end = end.min(source.len());
+    if offset > end {
+        return Err(Error::corrupt("the compressed bytes are cut off before they begin").at(end));
+    }
+    let stream = Stream { offset, end, wrapper };
     let mut state = State::new(&stream);
     let mut len = 0;
     while !state.done {

@@ -95,6 +95,8 @@ fn the_length_of_a_stream_is_counted_within_its_limit() {
     assert_eq!(counted, Ok((plain.len() as u64, stream.len() as u64)));
     let error = inflated_len(&stream, range, Wrapper::Zlib, 1 << 20).expect_err("too much");
     assert_eq!(error.code(), Code::Memory, "{error}");
+    let past = inflated_len(&stream, (range.1 + 1, range.1 + 9), Wrapper::Raw, u64::MAX);
+    assert_eq!(past.expect_err("nothing there").code(), Code::Corrupt);
     let mut damaged = stream;
     *damaged.last_mut().expect("a checksum") ^= 1;
     assert_eq!(inflated_len(&damaged, range, Wrapper::Zlib, u64::MAX).expect_err("bad").code(), Code::Checksum);

@@ -179,6 +179,22 @@ fn broken_distributed_checkpoints_are_errors_or_readable() {
     assert_eq!((error.code(), error.file()), (Code::Io, Some("__1_0.distcp")), "{error}");
 }
 
+#[test]
+fn broken_files_of_any_wrapping_are_scanned_within_bounded_memory() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/scan");
+    for file in std::fs::read_dir(folder).expect("the fixtures are in the repository") {
+        let path = file.expect("listed").path();
+        let (name, file) = (path.to_string_lossy().into_owned(), std::fs::read(&path).expect("readable"));
+        let step = 1 + file.len() / 60;
+        let flips = corrupt::bit_flips(&file, 0..file.len()).step_by(8 * step + 3);
+        for broken in corrupt::truncations(&file).step_by(step).chain(flips) {
+            let (report, peak) = peak_memory(|| apr_pytorch::scan(broken, &name, &Limits::default()));
+            report.expect("a file in memory is readable");
+            assert!(peak < 96 << 20, "{name}: {peak}");
+        }
+    }
+}
+
 fn read_all(reader: &PytorchReader) -> Result<()> {
     let mut bytes = [0; 8];
     reader.read_tensor(0, 0, &mut bytes)
