@@ -263,11 +263,14 @@ impl fmt::Debug for Cache {
     }
 }
 
+/// A page with its stream and number.
+type Numbered = ((u64, u64), Arc<[u8]>);
+
 /// What a cache keeps.
 #[derive(Default)]
 struct Kept {
     /// By stream and number, the one used last at the end.
-    pages: VecDeque<((u64, u64), Arc<[u8]>)>,
+    pages: VecDeque<Numbered>,
     /// Of each stream, by the page before which they are.
     states: HashMap<u64, BTreeMap<u64, State>>,
     /// Streams with states, the one used last at the end.

@@ -47,7 +47,7 @@ pub fn open_distributed(
     let outcome = run(Input::new(metadata, 0, metadata.len(), limits), &policy, limits);
     let root = outcome.root.map_err(in_metadata)?;
     let (items, values) = Index { heap: &outcome.heap }.read(root).map_err(in_metadata)?;
-    let mut reader = DistributedReader::new(values);
+    let mut reader = DistributedReader::new(&values);
     let mut files = Files { set, limits, options, by_name: BTreeMap::new() };
     for item in items {
         let name = item.name.clone();
@@ -329,8 +329,8 @@ pub struct DistributedReader {
 }
 
 impl DistributedReader {
-    fn new(values: Vec<String>) -> Self {
-        let left_out = match &values[..] {
+    fn new(values: &[String]) -> Self {
+        let left_out = match values {
             [] => Vec::new(),
             [first, ..] => {
                 let shown = Escaped::short(first);
