@@ -13,7 +13,7 @@ use miniz_oxide::inflate::core::{DecompressorOxide, decompress_with_limit, infla
 pub const PAGE: u64 = 1 << 20;
 
 /// Pages that a [`Cache`] keeps.
-pub const MAX_PAGES: usize = 32;
+pub const MAX_PAGES: usize = 16;
 
 /// States of decoders that a [`Cache`] keeps, of some 48 KiB each.
 pub const MAX_STATES: usize = 256;
