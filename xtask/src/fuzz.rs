@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::process::{find_program, output, program, run as run_program, workspace};
 use crate::steps::{Outcome, Steps, Stop};
 
-const TARGETS: [&str; 14] = [
+const TARGETS: [&str; 15] = [
     "decode_block",
     "dequantize_any",
     "open_encrypted",
@@ -17,6 +17,7 @@ const TARGETS: [&str; 14] = [
     "read_ggml",
     "read_gguf",
     "read_manifest",
+    "read_numpy",
     "read_pytorch",
     "read_safetensors",
     "roundtrip_apr2",
@@ -54,10 +55,13 @@ fn seed(corpus: &Path) -> Outcome {
         "fixtures/valid/safetensors",
         "fixtures/codec",
         "crates/apr-pytorch/tests/golden",
+        "fixtures/numpy",
+        "fixtures/scan",
+        "fixtures/torch",
     ];
     for folder in fixtures {
         let Ok(files) = fs::read_dir(workspace().join(folder)) else { continue };
-        for file in files.flatten() {
+        for file in files.flatten().filter(|file| file.path().is_file()) {
             fs::copy(file.path(), corpus.join(file.file_name())).map_err(Stop::failed)?;
         }
     }

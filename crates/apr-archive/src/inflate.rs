@@ -13,7 +13,7 @@ use miniz_oxide::inflate::core::{DecompressorOxide, decompress_with_limit, infla
 pub const PAGE: u64 = 1 << 20;
 
 /// Pages that a [`Cache`] keeps.
-pub const MAX_PAGES: usize = 32;
+pub const MAX_PAGES: usize = 16;
 
 /// States of decoders that a [`Cache`] keeps, of some 48 KiB each.
 pub const MAX_STATES: usize = 256;
@@ -233,7 +233,11 @@ pub fn inflated_len(
     wrapper: Wrapper,
     most: u64,
 ) -> Result<(u64, u64)> {
-    let stream = Stream { offset, end: end.min(source.len()), wrapper };
+    let end = end.min(source.len());
+    if offset > end {
+        return Err(Error::corrupt("the compressed bytes are cut off before they begin").at(end));
+    }
+    let stream = Stream { offset, end, wrapper };
     let mut state = State::new(&stream);
     let mut len = 0;
     while !state.done {
@@ -259,11 +263,14 @@ impl fmt::Debug for Cache {
     }
 }
 
+/// A page with its stream and number.
+type Numbered = ((u64, u64), Arc<[u8]>);
+
 /// What a cache keeps.
 #[derive(Default)]
 struct Kept {
     /// By stream and number, the one used last at the end.
-    pages: VecDeque<((u64, u64), Arc<[u8]>)>,
+    pages: VecDeque<Numbered>,
     /// Of each stream, by the page before which they are.
     states: HashMap<u64, BTreeMap<u64, State>>,
     /// Streams with states, the one used last at the end.

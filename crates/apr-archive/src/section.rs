@@ -3,18 +3,18 @@
 use apr_core::{ByteSource, Error, Result};
 
 /// Some bytes of a source, counted from their own start.
-pub struct Section<'a> {
-    source: &'a dyn ByteSource,
+pub struct Section<S> {
+    source: S,
     start: u64,
     len: u64,
 }
 
-impl<'a> Section<'a> {
+impl<S: ByteSource> Section<S> {
     /// The `len` bytes from `start` on.
     ///
     /// # Errors
     /// E002 when the source ends before.
-    pub fn new(source: &'a dyn ByteSource, start: u64, len: u64) -> Result<Self> {
+    pub fn new(source: S, start: u64, len: u64) -> Result<Self> {
         if start.checked_add(len).is_none_or(|end| end > source.len()) {
             return Err(Error::corrupt("this part reaches past the end of the file").at(start));
         }
@@ -22,7 +22,7 @@ impl<'a> Section<'a> {
     }
 }
 
-impl ByteSource for Section<'_> {
+impl<S: ByteSource> ByteSource for Section<S> {
     fn len(&self) -> u64 {
         self.len
     }
@@ -41,7 +41,7 @@ impl ByteSource for Section<'_> {
     }
 }
 
-impl std::fmt::Debug for Section<'_> {
+impl<S> std::fmt::Debug for Section<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Section").field("start", &self.start).field("len", &self.len).finish_non_exhaustive()
     }

@@ -89,16 +89,14 @@ impl Archive {
         Ok(archive)
     }
 
-    /// The entries that a careless loader would find, and what is odd about them: for a scan.
+    /// The entries that a careless loader would find, how many bytes stand in front of the archive, and what is odd about
+    /// it: for a scan.
     ///
     /// # Errors
     /// E002 where there is no directory to go by, E007 when reading fails, E008 over a limit.
-    pub fn survey(source: &dyn ByteSource, limits: &Limits) -> Result<(Self, Vec<String>)> {
+    pub fn survey(source: &dyn ByteSource, limits: &Limits) -> Result<(Self, u64, Vec<String>)> {
         let mut odd = Vec::new();
         let (place, shift) = locate_loosely(source)?;
-        if shift > 0 {
-            odd.push(format!("{shift} bytes stand in front of the archive"));
-        }
         let mut archive = Self::directory(source, place, limits)?;
         if let Some((_, name)) = archive.twice() {
             odd.push(format!(
@@ -119,7 +117,7 @@ impl Archive {
         }
         odd.extend(archive.check_overlaps(place.0).err().map(|error| error.message().to_owned()));
         odd.extend(archive.unlisted(source, place.0));
-        Ok((archive, odd))
+        Ok((archive, shift, odd))
     }
 
     /// The entries by the directory alone, which is at this offset, of this length, and says it has so many.
@@ -419,10 +417,16 @@ fn locate_loosely(source: &dyn ByteSource) -> Result<((u64, u64, u64), u64)> {
     let last = tail.len().checked_sub(22).and_then(|last| (0..=last).rev().find(|&at| tail[at..at + 4] == END));
     let Some(at) = last else { return Err(strict) };
     let record = &tail[at..];
-    let (len, offset) = (u64::from(u32_at(record, 12)), u64::from(u32_at(record, 16)));
-    let directory = (start + at as u64).checked_sub(len).ok_or(strict)?;
-    let shift = directory.saturating_sub(offset);
-    Ok(((directory, len, u16_at(record, 10).into()), shift))
+    let (mut len, mut offset) = (u64::from(u32_at(record, 12)), u64::from(u32_at(record, 16)));
+    let (mut count, mut end) = (u64::from(u16_at(record, 10)), start + at as u64);
+    // The wide record is looked for where it must be, not where its locator says.
+    let wide = end.checked_sub(LOCATOR_LEN + END64_LEN);
+    let wide = wide.map(|wide| Ok((wide, read_vec(source, wide, END64_LEN + LOCATOR_LEN)?))).transpose()?;
+    if let Some((at, wide)) = wide.filter(|(_, wide)| wide[..4] == END64 && wide[56..60] == LOCATOR64) {
+        (count, len, offset, end) = (u64_at(&wide, 32), u64_at(&wide, 40), u64_at(&wide, 48), at);
+    }
+    let directory = end.checked_sub(len).ok_or(strict)?;
+    Ok(((directory, len, count), directory.saturating_sub(offset)))
 }
 
 /// The end record: the last one whose comment reaches exactly to the end of the file.

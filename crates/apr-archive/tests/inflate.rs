@@ -7,6 +7,9 @@ use apr_core::{ByteSource, Code, Result};
 use apr_testkit::{CountingSource, corrupt, peak_memory};
 use miniz_oxide::deflate::{compress_to_vec, compress_to_vec_zlib};
 
+/// Bytes of a page.
+const LEN: usize = 1 << 20;
+
 #[global_allocator]
 static ALLOCATOR: apr_testkit::PeakAlloc = apr_testkit::PeakAlloc;
 
@@ -27,10 +30,10 @@ fn inflated(stream: Vec<u8>, len: u64) -> Result<Inflated<Vec<u8>>> {
 
 #[test]
 fn any_range_in_any_order_is_what_was_compressed() {
-    let plain = text(9 * (PAGE as usize) + 12_345);
+    let plain = text(9 * LEN + 12_345);
     let source = inflated(compress_to_vec(&plain, 6), plain.len() as u64).expect("a stream");
     let last = plain.len() - 1;
-    let (page, ranges) = (PAGE as usize, [0, 1, 4095, 700_000]);
+    let (page, ranges) = (LEN, [0, 1, 4095, 700_000]);
     for start in [last, 5 * page + 3, 0, 8 * page - 1, page, page - 1, 3 * page, 2, 9 * page, 4 * page] {
         for len in ranges.map(|len| len.min(plain.len() - start)) {
             let mut buf = vec![0; len];
@@ -43,17 +46,17 @@ fn any_range_in_any_order_is_what_was_compressed() {
 
 #[test]
 fn reading_on_and_stepping_back_a_little_reads_the_stream_once() {
-    let plain = text(40 * PAGE as usize);
+    let plain = text(40 * LEN);
     let stream = compress_to_vec(&plain, 1);
     let (len, place) = (stream.len() as u64, (0, stream.len() as u64));
     let counter = CountingSource::new(stream);
     let source = Inflated::new(counter.clone(), place, plain.len() as u64, Wrapper::Raw, &Arc::new(Cache::default()));
     let source = source.expect("a stream");
-    let mut buf = vec![0; PAGE as usize];
+    let mut buf = vec![0; LEN];
     // As several threads ask for the chunks of a tensor.
     for page in (0..40_u64).map(|page| page ^ 3) {
         source.read_at(page * PAGE, &mut buf).expect("within");
-        assert!(buf == plain[(page * PAGE) as usize..][..buf.len()]);
+        assert!(buf == plain[usize::try_from(page * PAGE).expect("small")..][..buf.len()]);
     }
     assert!(counter.bytes_read() < len + len / 8, "{} of {len}", counter.bytes_read());
 }
@@ -95,6 +98,8 @@ fn the_length_of_a_stream_is_counted_within_its_limit() {
     assert_eq!(counted, Ok((plain.len() as u64, stream.len() as u64)));
     let error = inflated_len(&stream, range, Wrapper::Zlib, 1 << 20).expect_err("too much");
     assert_eq!(error.code(), Code::Memory, "{error}");
+    let past = inflated_len(&stream, (range.1 + 1, range.1 + 9), Wrapper::Raw, u64::MAX);
+    assert_eq!(past.expect_err("nothing there").code(), Code::Corrupt);
     let mut damaged = stream;
     *damaged.last_mut().expect("a checksum") ^= 1;
     assert_eq!(inflated_len(&damaged, range, Wrapper::Zlib, u64::MAX).expect_err("bad").code(), Code::Checksum);

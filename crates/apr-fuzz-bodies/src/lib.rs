@@ -52,6 +52,13 @@ pub fn read_pytorch(data: &[u8]) {
     std::hint::black_box(apr_registry::pytorch::scan(data.to_vec(), NAME, &limits())).expect("memory can be read");
 }
 
+/// Reads the input as an array of NumPy's, or as several.
+pub fn read_numpy(data: &[u8]) {
+    if let Ok(reader) = apr_registry::numpy::open(data.to_vec(), NAME, &limits()) {
+        use_reader(&reader);
+    }
+}
+
 /// Reads the input as a GGUF file.
 pub fn read_gguf(data: &[u8]) {
     if let Ok(reader) = apr_registry::gguf::open(data.to_vec(), NAME, &limits()) {

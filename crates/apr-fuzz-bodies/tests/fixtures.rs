@@ -4,7 +4,7 @@ use std::path::Path;
 
 use apr_fuzz_bodies::{
     decode_block, dequantize_any, open_encrypted, probe_any, read_apr1, read_apr2, read_aprn, read_ggml, read_gguf,
-    read_manifest, read_pytorch, read_safetensors, roundtrip_apr2, roundtrip_gguf,
+    read_manifest, read_numpy, read_pytorch, read_safetensors, roundtrip_apr2, roundtrip_gguf,
 };
 use apr_registry::DType;
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
@@ -15,7 +15,7 @@ use apr_testkit::{corrupt, locate};
 
 type Body = fn(&[u8]);
 
-const BODIES: [(&str, Body); 14] = [
+const BODIES: [(&str, Body); 15] = [
     ("decode_block", decode_block),
     ("open_encrypted", open_encrypted),
     ("read_aprn", read_aprn),
@@ -25,6 +25,7 @@ const BODIES: [(&str, Body); 14] = [
     ("read_apr2", read_apr2),
     ("read_ggml", read_ggml),
     ("read_gguf", read_gguf),
+    ("read_numpy", read_numpy),
     ("read_pytorch", read_pytorch),
     ("read_safetensors", read_safetensors),
     ("roundtrip_apr2", roundtrip_apr2),

@@ -130,7 +130,9 @@ pub fn is_index(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "json")
 }
 
-/// Whether the path names a part of a split GGUF model, which its neighbours complete.
+/// Whether the path names a file that its neighbours complete: a part of a split GGUF model, or what describes the files
+/// of a distributed checkpoint.
 fn is_part(path: &Path) -> bool {
-    path.file_name().and_then(|name| name.to_str()).is_some_and(apr_registry::gguf::is_part_name)
+    let is_one = |name: &str| apr_registry::gguf::is_part_name(name) || name == apr_registry::pytorch::METADATA;
+    path.file_name().and_then(|name| name.to_str()).is_some_and(is_one)
 }

@@ -32,7 +32,7 @@ impl Array {
     /// Whether the bytes lie as the tensor has them.
     pub(crate) fn is_flat(&self) -> bool {
         let long = self.header.shape.iter().filter(|dim| **dim > 1).count();
-        !self.header.big_endian && !(self.header.by_columns && long > 1)
+        !(self.header.big_endian || self.header.by_columns && long > 1)
     }
 
     /// Fills `buf` with the tensor's bytes from `start` on, which must be there.

@@ -1,18 +1,18 @@
 //! ZIP files: `torch.save` since 1.6, and TorchScript.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use apr_archive::{Archive, Decoded, Entry};
 use apr_core::{ByteSource, Error, Escaped, Limits, Result};
 use serde_json::{Map, Value};
 
-use crate::contents::{Checksums, Contents};
+use crate::contents::{Checksums, Contents, Origin};
 use crate::input::Input;
 use crate::options::OpenOptions;
 use crate::pickle::{Persistent, Policy, run};
-use crate::scan;
 use crate::view::Range;
+use crate::{program, scan};
 
 const PICKLE: &str = "data.pkl";
 
@@ -25,21 +25,31 @@ pub(crate) fn read(
     options: &OpenOptions,
     limits: &Limits,
 ) -> Result<(Contents, Box<dyn ByteSource>)> {
-    let mut archive = Archive::read(&*source, limits)?;
-    let source = archive.decoded(Arc::from(source))?;
-    let contents = contents(&source, &archive, options, limits).map_err(|error| {
-        let entry = error.offset().and_then(|at| archive.entries.iter().find(|entry| is_decoded_at(entry, at)));
-        match entry {
-            Some(entry) => error.at(entry.place),
-            None => error,
-        }
-    })?;
-    Ok((contents, Box::new(source)))
+    let archive = Archive::read(&*source, limits)?;
+    let source: Arc<dyn ByteSource> = Arc::from(source);
+    match program::weights(&archive)? {
+        Some(weights) => program::read(&source, &archive, weights, options, limits),
+        None => read_state_dict(source, archive, options, limits),
+    }
 }
 
-/// Whether an offset is one of the decoded bytes of this entry.
-fn is_decoded_at(entry: &Entry, at: u64) -> bool {
-    !entry.is_stored() && (entry.offset..=entry.offset.saturating_add(entry.len)).contains(&at)
+/// Opens what `torch.save` wrote.
+pub(crate) fn read_state_dict(
+    source: Arc<dyn ByteSource>,
+    mut archive: Archive,
+    options: &OpenOptions,
+    limits: &Limits,
+) -> Result<(Contents, Box<dyn ByteSource>)> {
+    let source = archive.decoded(source)?;
+    let origin = origin(&archive, source.file_len());
+    let contents = contents(&source, &archive, options, limits).map_err(|error| origin.located(error))?;
+    Ok((Contents { origin: Some(origin), ..contents }, Box::new(source)))
+}
+
+fn origin(archive: &Archive, file_len: u64) -> Origin {
+    let decoded = archive.entries.iter().filter(|entry| !entry.is_stored());
+    let decoded = decoded.map(|entry| (entry.offset, Range { offset: entry.place, len: entry.compressed }));
+    Origin { decoded: decoded.collect(), ..Origin::whole(file_len) }
 }
 
 fn contents(source: &Source, archive: &Archive, options: &OpenOptions, limits: &Limits) -> Result<Contents> {
@@ -63,11 +73,7 @@ fn contents(source: &Source, archive: &Archive, options: &OpenOptions, limits: &
     let (storages, checksums) = storages(archive, folder)?;
     let header_fields = header_fields(source, archive, folder, limits)?;
     let left_out = left_out(archive, folder);
-    let decoded = archive.entries.iter().filter(|entry| !entry.is_stored());
-    let decoded: BTreeMap<_, _> =
-        decoded.map(|entry| (entry.offset, Range { offset: entry.place, len: entry.compressed })).collect();
-    let file_len = Some(source.file_len());
-    Ok(Contents { heap: outcome.heap, root, storages, checksums, header_fields, warnings, left_out, decoded, file_len })
+    Ok(Contents { heap: outcome.heap, root, storages, checksums, header_fields, warnings, left_out, origin: None })
 }
 
 /// The one `data.pkl`, at the top or in a folder.

@@ -27,10 +27,56 @@ pub(crate) struct Contents {
     pub(crate) warnings: Vec<String>,
     /// What the file has beside tensors and values, and nothing reads.
     pub(crate) left_out: Vec<String>,
-    /// Where the compressed bytes of an entry lie in the file, by where its decoded ones start.
+    /// Where the source's bytes are in the file, unless the source is the file.
+    pub(crate) origin: Option<Origin>,
+}
+
+/// How a source comes from a file: it has a part of it, and after that the decoded bytes of compressed entries.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Origin {
+    /// Where the part starts.
+    pub(crate) base: u64,
+    /// Bytes of the part.
+    pub(crate) len: u64,
+    /// Bytes of the file.
+    pub(crate) file_len: u64,
+    /// Where the compressed bytes of an entry lie in the file, by where its decoded ones start in the source.
     pub(crate) decoded: BTreeMap<u64, Range>,
-    /// Bytes of the file, where the source has decoded ones after them.
-    pub(crate) file_len: Option<u64>,
+}
+
+impl Origin {
+    /// Of a source that is the file.
+    pub(crate) fn whole(len: u64) -> Self {
+        Self { len, file_len: len, ..Self::default() }
+    }
+
+    /// The same for a file that has this one's file in it, from `base` on.
+    pub(crate) fn within(self, base: u64, file_len: u64) -> Self {
+        let moved = |(at, place): (u64, Range)| (at, Range { offset: base + place.offset, ..place });
+        Self { base, file_len, decoded: self.decoded.into_iter().map(moved).collect(), ..self }
+    }
+
+    /// Whether the source has these bytes as the file has them.
+    pub(crate) fn is_verbatim(&self, offset: u64) -> bool {
+        offset < self.len
+    }
+
+    /// Where in the file the bytes are, or the compressed ones that they were decoded from.
+    pub(crate) fn place(&self, range: Range) -> Range {
+        if self.is_verbatim(range.offset) {
+            return Range { offset: self.base + range.offset, ..range };
+        }
+        let entry = self.decoded.range(..=range.offset).next_back();
+        entry.map_or(Range { offset: self.base, len: 0 }, |(_, place)| *place)
+    }
+
+    /// The error with its offset in the file.
+    pub(crate) fn located(&self, error: Error) -> Error {
+        match error.offset() {
+            Some(offset) => error.at(self.place(Range { offset, len: 0 }).offset),
+            None => error,
+        }
+    }
 }
 
 impl Contents {

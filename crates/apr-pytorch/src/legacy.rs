@@ -1,6 +1,6 @@
 //! Pre-ZIP files: `torch.save` before 1.6, and since then with `_use_new_zipfile_serialization=False`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use apr_core::{ByteSource, Error, Escaped, Limits, Result, read_vec};
 use serde_json::Map;
@@ -73,8 +73,7 @@ pub(crate) fn read(source: &dyn ByteSource, options: &OpenOptions, limits: &Limi
         header_fields,
         warnings,
         left_out: Vec::new(),
-        decoded: BTreeMap::new(),
-        file_len: None,
+        origin: None,
     })
 }
 

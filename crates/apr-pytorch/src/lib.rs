@@ -55,6 +55,8 @@
 //! has; the optimizer's tensors beside them are left out, which is said. DeepSpeed's optimizer states are flat partitions of
 //! all parameters: they are listed as they are.
 //!
+//! A program of `torch.export` (`.pt2`) is read for its weights; the program itself is left out, and named.
+//!
 //! # What is refused, by name
 //!
 //! Quantized tensors of other schemes and of packed elements, sparse ones with several values for one element or of other layouts, nested and
@@ -67,7 +69,7 @@
 //! `weights_only=True`. The checksum of an entry follows its bytes, so a pipe will do. Tied tensors
 //! share a storage.
 //!
-//! [`open_index`] reads the shards of a `pytorch_model.bin.index.json`.
+//! [`open_distributed`] puts tensors together whose pieces several processes wrote; [`open_index`] reads the shards of a `pytorch_model.bin.index.json`.
 //!
 //! # Limits
 //!
@@ -97,6 +99,7 @@
 mod archive;
 mod content;
 mod contents;
+mod distributed;
 mod flatten;
 mod format;
 mod input;
@@ -105,6 +108,7 @@ mod options;
 mod overlaps;
 mod pickle;
 mod plan;
+mod program;
 mod quantized;
 mod reader;
 mod record;
@@ -116,6 +120,7 @@ mod trainer;
 mod view;
 mod writer;
 
+pub use distributed::{DistributedReader, METADATA, open_distributed};
 pub use format::{FORMAT, PICKLE, TAR, ZIP};
 pub use options::OpenOptions;
 pub use pickle::uses::{Action, Finding, Verdict};

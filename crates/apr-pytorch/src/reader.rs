@@ -10,7 +10,7 @@ use apr_core::{
 use serde_json::{Map, Value};
 
 use crate::content::Content;
-use crate::contents::Contents;
+use crate::contents::{Contents, Origin};
 use crate::flatten::{Flat, flatten};
 use crate::options::OpenOptions;
 use crate::view::Range;
@@ -47,6 +47,10 @@ pub fn open_with<S: ByteSource + 'static>(
     limits: &Limits,
     options: &OpenOptions,
 ) -> Result<PytorchReader> {
+    if name.ends_with(".distcp") {
+        let message = "this is one file of a distributed checkpoint; open its folder, where .metadata describes all";
+        return Err(Error::format(message).in_file(name));
+    }
     open_boxed(Box::new(source), name, limits, options)
 }
 
@@ -64,7 +68,9 @@ fn read(source: Box<dyn ByteSource>, name: &str, limits: &Limits, options: &Open
     let head = read_vec(&*source, 0, source.len().min(HEAD_LEN))?;
     let contents = if head.starts_with(b"PK\x03\x04") || head.starts_with(b"PK\x05\x06") {
         let (contents, source) = archive::read(source, options, limits)?;
-        return PytorchReader::new(source, name, contents, options, limits);
+        let origin = contents.origin.clone().unwrap_or_default();
+        let reader = PytorchReader::new(source, name, contents, options, limits);
+        return reader.map_err(|error| origin.located(error));
     } else if tar::recognise(&head) {
         tar::read(&*source, options, limits)?
     } else if head.starts_with(&[0x80]) {
@@ -93,8 +99,8 @@ pub struct PytorchReader {
     places: Vec<Place>,
     /// CRC-32 of storages, by file, offset and length.
     checksums: BTreeMap<(usize, u64, u64), u32>,
-    /// Where the compressed bytes of entries lie, by file and by where the decoded ones start in its source.
-    decoded: BTreeMap<(usize, u64), Range>,
+    /// Where the bytes of each source are in its file.
+    origins: Vec<Origin>,
     metadata: Metadata,
     header_fields: Map<String, Value>,
     left_out: Vec<String>,
@@ -122,8 +128,7 @@ impl PytorchReader {
             joined.places.extend(shard.places.into_iter().map(|place| Place { file: file + place.file, ..place }));
             let moved = |((of, offset, len), crc32)| ((file + of, offset, len), crc32);
             joined.checksums.extend(shard.checksums.into_iter().map(moved));
-            let decoded = shard.decoded.into_iter().map(|((of, offset), place)| ((file + of, offset), place));
-            joined.decoded.extend(decoded);
+            joined.origins.extend(shard.origins);
             joined.sources.extend(shard.sources);
             joined.files.extend(shard.files);
             joined.tensors.extend(shard.tensors);
@@ -190,11 +195,7 @@ impl PytorchReader {
 
     /// Where in the file lies what the source has there: itself, or the compressed bytes that it was decoded from.
     fn place(&self, file: usize, offset: u64, len: u64) -> StoredRange {
-        if offset < self.files[file].len {
-            return StoredRange { file, offset, len };
-        }
-        let entry = self.decoded.range(..=(file, offset)).next_back();
-        let Range { offset, len } = entry.map_or(Range { offset: 0, len: 0 }, |(_, place)| *place);
+        let Range { offset, len } = self.origins[file].place(Range { offset, len });
         StoredRange { file, offset, len }
     }
 
@@ -239,7 +240,8 @@ impl PytorchReader {
         let mut metadata = Metadata::new();
         let mut names = HashSet::new();
         let mut places_budget = limits.max_index;
-        let file_len = contents.file_len.unwrap_or(source.len());
+        let origin = contents.origin.take().unwrap_or_else(|| Origin::whole(source.len()));
+        let file_len = origin.file_len;
         let mut budget = file_len.saturating_mul(MAX_GROWTH).saturating_add(FREE_BYTES);
         for (name, found) in paths {
             let beside = contents.beside(&found).map_err(|error| error.for_tensor(&name))?;
@@ -263,10 +265,9 @@ impl PytorchReader {
         let header_fields = contents.header_fields;
         let checksums =
             contents.checksums.into_iter().map(|((offset, len), crc32)| ((0, offset, len), crc32)).collect();
-        let decoded = contents.decoded.into_iter().map(|(offset, place)| ((0, offset), place)).collect();
-        let (sources, left_out) = (vec![source], contents.left_out);
+        let (sources, origins, left_out) = (vec![source], vec![origin], contents.left_out);
         let mut reader =
-            Self { sources, files, tensors, places, checksums, decoded, metadata, header_fields, left_out, warnings };
+            Self { sources, files, tensors, places, checksums, origins, metadata, header_fields, left_out, warnings };
         reader.tie();
         reader
             .warnings
@@ -326,7 +327,7 @@ impl CheckpointReader for PytorchReader {
         let view = content.view();
         let range = self.place(*file, view.offset, view.span);
         match content {
-            Content::Stored(view) if view.is_flat() && view.offset < self.files[*file].len => {
+            Content::Stored(view) if view.is_flat() && self.origins[*file].is_verbatim(view.offset) => {
                 // The checksum is that of the storage, for a tensor that is all of it.
                 let own = self.checksums.get(&(*file, view.offset, view.len)).copied();
                 let parts = if own.is_none() { self.parts(place) } else { Vec::new() };

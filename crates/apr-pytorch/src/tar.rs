@@ -1,6 +1,6 @@
 //! TAR files of PyTorch 0.1: a member of storages, one of tensors, one with the pickle that refers to them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use apr_core::{ByteSource, Error, Escaped, Limits, Result, read_vec};
 use serde_json::Map;
@@ -118,8 +118,7 @@ pub(crate) fn read(source: &dyn ByteSource, options: &OpenOptions, limits: &Limi
         header_fields,
         warnings,
         left_out: Vec::new(),
-        decoded: BTreeMap::new(),
-        file_len: None,
+        origin: None,
     })
 }
 

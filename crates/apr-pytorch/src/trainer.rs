@@ -28,7 +28,7 @@ const TRAINERS: &[Trainer] = &[
 /// The trainer whose checkpoint this is.
 pub(crate) fn recognise(heap: &Heap, root: Id) -> Option<Trainer> {
     let has = |key: &&str| heap.entry(root, key).is_some();
-    TRAINERS.iter().find(|trainer| trainer.keys.iter().all(|key| has(key))).copied()
+    TRAINERS.iter().find(|trainer| trainer.keys.iter().all(has)).copied()
 }
 
 impl Trainer {

@@ -18,6 +18,9 @@ const CONFIGS: [&str; 2] = [CONFIG, "adapter_config.json"];
 /// Extensions that only files of weights have, and that are read.
 const READ: [&str; 6] = ["safetensors", "apr", "gguf", "pt", "pth", "ckpt"];
 
+/// What describes the `.distcp` files of a distributed checkpoint.
+const DISTRIBUTED: &str = apr_pytorch::METADATA;
+
 /// The names of PyTorch weights, which are read where there are none in a safer format.
 const PYTORCH: [&str; 2] = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
 
@@ -140,6 +143,9 @@ pub fn is_shard_name(name: &str) -> bool {
 
 fn find_weights(names: &[String]) -> Result<String> {
     let top = || names.iter().filter(|name| !name.contains('/'));
+    if top().any(|name| name == DISTRIBUTED) && top().any(|name| name.ends_with(".distcp")) {
+        return Ok(DISTRIBUTED.to_owned());
+    }
     check_one_model(names)?;
     if let Some(name) = top().find(|name| *name == "model.safetensors") {
         return Ok(name.clone());

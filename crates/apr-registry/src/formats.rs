@@ -112,7 +112,7 @@ pub(crate) static FORMATS: &[Registration] = &[
     Registration { open: Some(open_numpy), ..told_apart(&apr_numpy::NPZ) },
     Registration { open: Some(open_pytorch), ..told_apart(&apr_pytorch::ZIP) },
     Registration { open: Some(open_pytorch), ..told_apart(&apr_pytorch::TAR) },
-    Registration { open: Some(open_pytorch), ..told_apart(&apr_pytorch::PICKLE) },
+    Registration { open: Some(open_pytorch), open_set: Some(open_pickle_in), ..told_apart(&apr_pytorch::PICKLE) },
     Registration {
         open: Some(open_pytorch),
         open_index: Some(|json, name, set, options| {
@@ -152,6 +152,15 @@ pub fn may_hold_code(format: &Format) -> bool {
 
 fn open_pytorch(source: Bytes, name: &str, options: &OpenOptions) -> Result<Reader> {
     Ok(Box::new(apr_pytorch::open_with(source, name, &options.limits, &options.pytorch())?))
+}
+
+/// A pickle in a folder may describe other files there.
+fn open_pickle_in(set: &dyn SourceSet, name: &str, options: &OpenOptions) -> Result<Reader> {
+    let source = set.open(name).map_err(|error| error.in_file(name))?;
+    if name != apr_pytorch::METADATA {
+        return open_pytorch(source, name, options);
+    }
+    Ok(Box::new(apr_pytorch::open_distributed(&source, set, &options.limits, &options.pytorch())?))
 }
 
 fn open_numpy(source: Bytes, name: &str, options: &OpenOptions) -> Result<Reader> {

@@ -2,6 +2,7 @@
 //! not.
 
 use std::fs;
+use std::path::PathBuf;
 
 use apr_testkit::locate;
 use serde_json::json;
@@ -141,4 +142,67 @@ fn the_program_of_torch_script_and_copies_of_shared_bytes_are_told() {
     sandbox.apr(&format!("convert {golden}/strided.pt -o z.apr")).ok().says(&["each becomes a copy of its own"]);
     sandbox.apr(&format!("inspect {golden}/strided.pt")).ok().says(&["share bytes"]);
     sandbox.apr(&format!("convert {golden}/tied.pt -o t.apr")).clean();
+}
+
+/// A fixture by its place in `fixtures/`.
+fn fixture(name: &str) -> String {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name);
+    path.to_str().expect("a plain path").to_owned()
+}
+
+#[test]
+fn compressed_entries_programs_arrays_and_pieces_of_a_mesh_convert_to_the_same_tensors() {
+    let sandbox = Sandbox::new();
+    for (name, tensors) in [
+        ("torch/deflated.pt", 5),
+        ("torch/program.pt2", 3),
+        ("torch/lightning.ckpt", 2),
+        ("torch/later.pt", 9),
+        ("torch/mesh", 8),
+        ("numpy/deflated.npz", 11),
+        ("numpy/f4_F.npy", 1),
+    ] {
+        let model = fixture(name);
+        sandbox.run(&["validate", &model]).ok().says(&["\nVALID"]);
+        for target in ["out.apr", "out.safetensors"] {
+            sandbox.run(&["convert", &model, "-o", target, "-f"]).ok();
+            let report = sandbox.run(&["diff", &model, target, "--json"]).ok().json();
+            assert_eq!(report["same"], true, "{name} -> {target}: {report:#}");
+            assert_eq!(report["tensors"].as_array().map(Vec::len), Some(tensors), "{name} -> {target}");
+        }
+    }
+}
+
+#[test]
+fn eight_bit_floats_go_into_a_state_dict_and_come_back() {
+    let sandbox = Sandbox::new();
+    sandbox.run(&["convert", &fixture("torch/later.pt"), "-o", "a.apr"]).clean();
+    sandbox.apr("convert a.apr -o b.pt").clean();
+    sandbox.apr("convert b.pt -o c.apr").clean();
+    let tensors = |name: &str| sandbox.run(&["tensors", name, "--json"]).clean().json()["tensors"].clone();
+    let dtypes = |list: &serde_json::Value| {
+        let list = list.as_array().cloned().unwrap_or_default();
+        list.iter().map(|tensor| tensor["dtype"].as_str().unwrap_or("?").to_owned()).collect::<Vec<_>>()
+    };
+    let (a, c) = (dtypes(&tensors("a.apr")), dtypes(&tensors("c.apr")));
+    assert_eq!(a, c);
+    assert!(
+        ["f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz", "f8_e8m0"]
+            .iter()
+            .all(|dtype| a.contains(&(*dtype).into()))
+    );
+    assert_eq!(sandbox.apr("diff a.apr c.apr --json").clean().json()["same"], true);
+}
+
+#[test]
+fn a_file_of_a_distributed_checkpoint_points_to_its_folder() {
+    let sandbox = Sandbox::new();
+    let run = sandbox.run(&["inspect", &fixture("torch/mesh/__0_0.distcp")]);
+    run.fails(4, &["E001", "one file of a distributed checkpoint", ".metadata"]);
+    sandbox.run(&["inspect", &fixture("torch/mesh/.metadata")]).clean().says(&["Tensors:     8"]);
+    let kind = |name: &str| sandbox.run(&["inspect", &fixture(name), "--header"]).ok();
+    kind("torch/mesh").says(&["distributed checkpoint of PyTorch"]);
+    kind("torch/lightning.ckpt").says(&["Lightning checkpoint"]);
+    kind("torch/mp_rank_00_model_states.pt").says(&["DeepSpeed model states"]);
+    kind("torch/program.pt2").says(&["program of torch.export"]);
 }

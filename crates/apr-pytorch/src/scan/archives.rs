@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use apr_archive::{Archive, Cache, Entry, Section};
-use apr_core::{Error, Escaped, Result};
+use apr_core::{ByteSource, Error, Escaped, Result};
 
-use super::{Expected, Place, Reached, Scan, is_pickle, is_surely_pickle};
+use super::{Expected, MAX_PICKLES, Place, Reached, Scan, is_pickle, is_surely_pickle};
 use crate::input::Input;
 use crate::legacy::sized;
 use crate::pickle::build::storage_class;
@@ -25,26 +25,40 @@ enum Kind {
 }
 
 impl Scan<'_> {
+    /// An archive, or several one after the other, as a file of a distributed checkpoint has them.
     pub(super) fn zip(&mut self, place: &Place<'_>) {
-        let result = Section::new(place.source, place.start, place.len());
-        let result = result.and_then(|section| self.zip_entries(place, &section));
-        if let Err(error) = result {
-            self.problem(place, &error.to_string());
+        let mut end = place.end;
+        // Each is found by its end; the ones in front of it come next.
+        for _ in 0..MAX_PICKLES {
+            let section = Section::new(place.source, place.start, end.saturating_sub(place.start));
+            match section.and_then(|section| self.zip_entries(&Place { end, ..place.clone() }, &section)) {
+                Ok(0) => return,
+                Ok(before) => end = place.start + before,
+                Err(error) => return self.problem(place, &error.to_string()),
+            }
         }
+        self.problem(place, &format!("only the last {MAX_PICKLES} archives are looked into"));
     }
 
     /// Python finds an archive by its end, whatever stands in front.
     pub(super) fn zip_at_the_end(&mut self, place: &Place<'_>) {
         let Ok(section) = Section::new(place.source, place.start, place.len()) else { return };
         let found = Archive::survey(&section, self.limits);
-        if found.is_ok_and(|(archive, _)| !archive.entries.is_empty()) {
+        if found.is_ok_and(|(archive, ..)| !archive.entries.is_empty()) {
             self.warn(place, "an archive follows other bytes");
             self.zip(place);
         }
     }
 
-    fn zip_entries(&mut self, place: &Place<'_>, section: &Section<'_>) -> Result<()> {
-        let (archive, odd) = Archive::survey(section, self.limits)?;
+    /// Looks at the last archive; returns how many bytes stand in front of it that are archives too.
+    fn zip_entries(&mut self, place: &Place<'_>, section: &dyn ByteSource) -> Result<u64> {
+        let (archive, shift, odd) = Archive::survey(section, self.limits)?;
+        let mut front = [0; 4];
+        section.read_at(0, &mut front)?;
+        let is_one_of_several = shift > 0 && front == *b"PK\x03\x04";
+        if shift > 0 && !(is_one_of_several && place.entry.is_empty() && self.report.file.ends_with(".distcp")) {
+            self.warn(place, &format!("{shift} bytes stand in front of the archive"));
+        }
         for what in odd {
             self.warn(place, &what);
         }
@@ -53,10 +67,17 @@ impl Scan<'_> {
         for entry in archive.entries.iter().filter(|entry| entry.compressed > 0) {
             self.zip_entry(place, section, entry, kind, &cache);
         }
-        Ok(())
+        Ok(if is_one_of_several { shift } else { 0 })
     }
 
-    fn zip_entry(&mut self, place: &Place<'_>, section: &Section<'_>, entry: &Entry, kind: Kind, cache: &Arc<Cache>) {
+    fn zip_entry(
+        &mut self,
+        place: &Place<'_>,
+        section: &dyn ByteSource,
+        entry: &Entry,
+        kind: Kind,
+        cache: &Arc<Cache>,
+    ) {
         let within = place.within(&entry.name);
         let marked = entry.is_marked_encrypted();
         if marked && entry.is_stored() && !entry.is_as_long_as_its_content() {

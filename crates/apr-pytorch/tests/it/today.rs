@@ -1,6 +1,8 @@
 //! Files that today's torch wrote, or reads: `fixtures/torch`, with what torch found in them.
 
-use apr_testkit::{corrupt, peak_memory, read_everything};
+use apr_core::Sum;
+use apr_pytorch::DistributedReader;
+use apr_testkit::{FolderInMemory, corrupt, peak_memory, read_everything};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -110,6 +112,86 @@ fn dtypes_without_storages_of_their_own_are_pickled_as_torch_does() {
     let again = open(ours).expect("our file");
     for (at, (info, bytes)) in tensors.iter().enumerate() {
         assert_eq!((&again.tensors()[at], &bytes_of(&again, at, 7)), (info, bytes));
+    }
+}
+
+fn mesh() -> FolderInMemory {
+    let names = [".metadata", "__0_0.distcp", "__1_0.distcp", "__2_0.distcp", "__3_0.distcp"];
+    FolderInMemory(names.map(|name| (name.to_owned(), fixture(&format!("mesh/{name}")))).into())
+}
+
+fn open_mesh(folder: &FolderInMemory) -> Result<DistributedReader> {
+    let (limits, options) = (Limits::default(), OpenOptions::default());
+    apr_pytorch::open_distributed(&folder.0[".metadata"], folder, &limits, &options)
+}
+
+#[test]
+fn pieces_of_a_mesh_are_put_together_to_what_torch_loads() {
+    let folder = mesh();
+    let reader = open_mesh(&folder).expect("a good folder");
+    let expected: Value = serde_json::from_slice(&fixture("mesh.json")).expect("JSON");
+    assert_eq!(reader.tensors().len(), expected.as_object().expect("an object").len());
+    for (at, info) in reader.tensors().iter().enumerate() {
+        let expected = &expected[&info.name];
+        assert_eq!(expected["dtype"], info.dtype.name(), "{}", info.name);
+        let shape: Vec<u64> = serde_json::from_value(expected["shape"].clone()).expect("sizes");
+        assert_eq!(info.shape.dims(), shape, "{}", info.name);
+        let len = usize::try_from(info.byte_len().expect("possible")).expect("small");
+        for piece in [1, 3, 8, 1000] {
+            let mut bytes = vec![0; len];
+            for (number, chunk) in bytes.chunks_mut(piece).enumerate() {
+                reader.read_tensor(at, (number * piece) as u64, chunk).expect("readable");
+            }
+            assert_eq!(expected["sha256"], hex(&Sha256::digest(&bytes)), "{} by {piece}", info.name);
+        }
+        assert!(!reader.stored(at).parts().is_empty(), "{}: its checksums are known", info.name);
+        for part in reader.stored(at).parts() {
+            let Sum::Crc32(stated) = part.sum else { panic!("{part:?}") };
+            let mut bytes = vec![0; usize::try_from(part.range.len).expect("small")];
+            part.read(0, &mut bytes).expect("within the file");
+            assert_eq!(crc32fast::hash(&bytes), stated, "{}", info.name);
+        }
+    }
+    assert_eq!(reader.left_out(), ["2 values beside the tensors, the first is 'step'"]);
+}
+
+#[test]
+fn broken_distributed_checkpoints_are_errors_or_readable() {
+    let good = mesh();
+    let cuts = corrupt::truncations(&good.0[".metadata"]).step_by(5);
+    let flips = corrupt::bit_flips(&good.0[".metadata"], 0..good.0[".metadata"].len()).step_by(29);
+    let metadata = cuts.chain(flips).map(|broken| (".metadata", broken));
+    let pieces = &good.0["__3_0.distcp"];
+    let pieces = corrupt::truncations(pieces).step_by(97).chain(corrupt::bit_flips(pieces, 0..2000).step_by(41));
+    for (name, broken) in metadata.chain(pieces.map(|broken| ("__3_0.distcp", broken))) {
+        let mut folder = FolderInMemory(good.0.clone());
+        folder.0.insert(name.to_owned(), broken);
+        let ((), peak) = peak_memory(|| {
+            if let Ok(reader) = open_mesh(&folder) {
+                let _ = read_everything(&reader);
+            }
+        });
+        assert!(peak < 64 << 20, "{peak}");
+    }
+    let mut folder = mesh();
+    folder.0.remove("__1_0.distcp");
+    let error = open_mesh(&folder).expect_err("a file is absent");
+    assert_eq!((error.code(), error.file()), (Code::Io, Some("__1_0.distcp")), "{error}");
+}
+
+#[test]
+fn broken_files_of_any_wrapping_are_scanned_within_bounded_memory() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/scan");
+    for file in std::fs::read_dir(folder).expect("the fixtures are in the repository") {
+        let path = file.expect("listed").path();
+        let (name, file) = (path.to_string_lossy().into_owned(), std::fs::read(&path).expect("readable"));
+        let step = 1 + file.len() / 60;
+        let flips = corrupt::bit_flips(&file, 0..file.len()).step_by(8 * step + 3);
+        for broken in corrupt::truncations(&file).step_by(step).chain(flips) {
+            let (report, peak) = peak_memory(|| apr_pytorch::scan(broken, &name, &Limits::default()));
+            report.expect("a file in memory is readable");
+            assert!(peak < 96 << 20, "{name}: {peak}");
+        }
     }
 }
 
