@@ -215,7 +215,13 @@ impl<'a> Rules<'a> {
         Ok(match self.choices.scheme {
             Scheme::Q2_K => DType::Q3_K,
             Scheme::Q2_K_S if first_eighth => DType::Q4_K,
-            Scheme::IQ3_XXS if !importance => if first_eighth { DType::Q4_K } else { DType::Q3_K },
+            Scheme::IQ3_XXS if !importance => {
+                if first_eighth {
+                    DType::Q4_K
+                } else {
+                    DType::Q3_K
+                }
+            }
             Scheme::IQ3_M if first_eighth || (self.facts.experts == 8 && more) => DType::Q4_K,
             Scheme::Q3_K_M if first_sixteenth => DType::Q5_K,
             Scheme::Q3_K_M if !falcon || more => DType::Q4_K,
@@ -257,10 +263,7 @@ impl<'a> Rules<'a> {
 
 /// The IQ types of one and two bits, which have rules of their own.
 fn is_below_three_bits(scheme: Scheme) -> bool {
-    matches!(
-        scheme,
-        Scheme::IQ1_S | Scheme::IQ1_M | Scheme::IQ2_XXS | Scheme::IQ2_XS | Scheme::IQ2_S | Scheme::IQ2_M
-    )
+    matches!(scheme, Scheme::IQ1_S | Scheme::IQ1_M | Scheme::IQ2_XXS | Scheme::IQ2_XS | Scheme::IQ2_S | Scheme::IQ2_M)
 }
 
 fn query_or_key(scheme: Scheme) -> DType {

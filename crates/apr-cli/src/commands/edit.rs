@@ -1,5 +1,7 @@
 //! `apr edit`: metadata, names, the chat template.
 
+mod gguf;
+
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -38,8 +40,11 @@ struct EditReport {
     dropped_licence: bool,
 }
 
-/// Edits an `.apr` file.
+/// Edits an `.apr` or a GGUF file.
 pub(super) fn run(args: &EditArgs, context: &Context) -> Outcome {
+    if gguf::is_one(&args.model, context)? {
+        return gguf::run(args, context);
+    }
     let file = revise::open_to_change(&args.model, args.output.as_deref(), context)?;
     let reader = &file.reader;
     let changes = changes(reader, args)?;

@@ -10,6 +10,7 @@ mod falsification;
 mod families;
 mod family_round_trip;
 mod gguf;
+mod gguf_edit;
 mod golden;
 mod interruption;
 mod llama_cpp;

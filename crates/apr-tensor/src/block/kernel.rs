@@ -40,12 +40,7 @@ pub(super) trait QuantizeToPoints<const B: usize, const WIDTH: usize> {
     fn with_grid(run: impl FnOnce(&Grid<WIDTH>));
 
     /// Codes a super-block into bytes that are zero. Importance is the super-block's own.
-    fn quantize(
-        values: &[f32; SUPER],
-        importance: Option<&[f32; SUPER]>,
-        grid: &Grid<WIDTH>,
-        block: &mut [u8; B],
-    );
+    fn quantize(values: &[f32; SUPER], importance: Option<&[f32; SUPER]>, grid: &Grid<WIDTH>, block: &mut [u8; B]);
 }
 
 /// How widely values spread around zero.

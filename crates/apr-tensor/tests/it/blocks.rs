@@ -12,15 +12,8 @@ use proptest::prelude::*;
 const ROWS: [DType; 2] = [DType::I8_ROW, DType::I4_ROW];
 
 /// What becomes points of a grid.
-const POINTS: [DType; 7] = [
-    DType::IQ1_S,
-    DType::IQ1_M,
-    DType::IQ2_XXS,
-    DType::IQ2_XS,
-    DType::IQ2_S,
-    DType::IQ3_XXS,
-    DType::IQ3_S,
-];
+const POINTS: [DType; 7] =
+    [DType::IQ1_S, DType::IQ1_M, DType::IQ2_XXS, DType::IQ2_XS, DType::IQ2_S, DType::IQ3_XXS, DType::IQ3_S];
 
 fn dtypes() -> impl Iterator<Item = DType> {
     DType::ALL.iter().copied().filter(|dtype| can_dequantize(*dtype))

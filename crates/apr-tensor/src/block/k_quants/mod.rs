@@ -59,10 +59,7 @@ pub(crate) fn dequantize(dtype: DType, bytes: &[u8], out: &mut Vec<f32>) {
 
 /// For positive values, the scales that levels up to `max_level` fit best with; zero for values of (nearly) zero.
 #[inline(always)]
-pub(super) fn positive_scales<const LEN: usize>(
-    max_level: u8,
-    subs: &[(&[f32; LEN], &[f32; LEN]); 8],
-) -> [f32; 8] {
+pub(super) fn positive_scales<const LEN: usize>(max_level: u8, subs: &[(&[f32; LEN], &[f32; LEN]); 8]) -> [f32; 8] {
     let (mut x, mut weights) = ([Reals::ZERO; LEN], [Reals::ZERO; LEN]);
     for (lane, (values, weights_of_values)) in subs.iter().enumerate() {
         for at in 0..LEN {

@@ -59,8 +59,7 @@ impl<const WIDTH: usize> Grid<WIDTH> {
     }
 
     fn add_neighbours(&mut self, place: usize, shells: usize, distances: &mut [u8]) {
-        let levels: [u8; WIDTH] =
-            core::array::from_fn(|i| (place / Self::LEVELS.pow(i as u32) % Self::LEVELS) as u8);
+        let levels: [u8; WIDTH] = core::array::from_fn(|i| (place / Self::LEVELS.pow(i as u32) % Self::LEVELS) as u8);
         // Squares of distances; the greatest is 4 * 49.
         let mut present = [false; 256];
         for (distance, point) in distances.iter_mut().zip(&self.points) {

@@ -122,9 +122,7 @@ fn to_points<const LEN: usize, const GROUPS: usize>(
     let mut fitted = Fitted { scale, numbers: [0; GROUPS] };
     let mut all_points = true;
     let groups = values.as_chunks::<8>().0.iter().zip(weights.as_chunks::<8>().0).zip(meanings);
-    for (at, (((values, weights), meaning), levels)) in
-        groups.clone().zip(levels.as_chunks_mut::<8>().0).enumerate()
-    {
+    for (at, (((values, weights), meaning), levels)) in groups.clone().zip(levels.as_chunks_mut::<8>().0).enumerate() {
         all_points &= grid.settle(levels, || Costs::new(values, weights, |level| scale * meaning[level]));
         fitted.numbers[at] = grid.number(levels);
     }
@@ -163,12 +161,7 @@ impl QuantizeToPoints<50, EIGHT> for Iq1S {
     }
 
     #[inline(always)]
-    fn quantize(
-        values: &[f32; SUPER],
-        importance: Option<&[f32; SUPER]>,
-        grid: &Grid<EIGHT>,
-        block: &mut [u8; 50],
-    ) {
+    fn quantize(values: &[f32; SUPER], importance: Option<&[f32; SUPER]>, grid: &Grid<EIGHT>, block: &mut [u8; 50]) {
         let spread = 2.0 * sum_of_squares(values) / SUPER as f32;
         let importance = importance.unwrap_or(&[1.0; SUPER]);
         let (mut scales, mut parts) = ([0.0; 8], [0_u16; 8]);
@@ -251,12 +244,7 @@ impl QuantizeToPoints<56, EIGHT> for Iq1M {
     }
 
     #[inline(always)]
-    fn quantize(
-        values: &[f32; SUPER],
-        importance: Option<&[f32; SUPER]>,
-        grid: &Grid<EIGHT>,
-        block: &mut [u8; 56],
-    ) {
+    fn quantize(values: &[f32; SUPER], importance: Option<&[f32; SUPER]>, grid: &Grid<EIGHT>, block: &mut [u8; 56]) {
         let spread = 2.0 * sum_of_squares(values) / SUPER as f32;
         let mut all_weights = [[0.0; 16]; 16];
         let (mut scales, mut ways, mut numbers) = ([0.0; 16], [0; 16], [[0; 2]; 16]);

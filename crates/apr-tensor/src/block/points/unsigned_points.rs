@@ -144,12 +144,7 @@ impl QuantizeToPoints<66, EIGHT> for Iq2Xxs {
     }
 
     #[inline(always)]
-    fn quantize(
-        values: &[f32; SUPER],
-        importance: Option<&[f32; SUPER]>,
-        grid: &Grid<EIGHT>,
-        block: &mut [u8; 66],
-    ) {
+    fn quantize(values: &[f32; SUPER], importance: Option<&[f32; SUPER]>, grid: &Grid<EIGHT>, block: &mut [u8; 66]) {
         let spread = sum_of_squares(values) / SUPER as f32;
         let importance = importance.unwrap_or(&[1.0; SUPER]);
         let mut parts = [const { Part::NONE }; 8];
@@ -199,20 +194,9 @@ impl QuantizeToPoints<74, EIGHT> for Iq2Xs {
     }
 
     #[inline(always)]
-    fn quantize(
-        values: &[f32; SUPER],
-        importance: Option<&[f32; SUPER]>,
-        grid: &Grid<EIGHT>,
-        block: &mut [u8; 74],
-    ) {
-        let rules = Rules {
-            signs: Signs::Even,
-            least: 1e-15,
-            reach: 9,
-            step: 0.1,
-            refit: Refit::Moved,
-            unweighted: square,
-        };
+    fn quantize(values: &[f32; SUPER], importance: Option<&[f32; SUPER]>, grid: &Grid<EIGHT>, block: &mut [u8; 74]) {
+        let rules =
+            Rules { signs: Signs::Even, least: 1e-15, reach: 9, step: 0.1, refit: Refit::Moved, unweighted: square };
         let spread = sum_of_squares(values) / SUPER as f32;
         let importance = importance.unwrap_or(&[1.0; SUPER]);
         let mut scales = [0.0; 16];
@@ -237,12 +221,7 @@ impl QuantizeToPoints<82, EIGHT> for Iq2S {
     }
 
     #[inline(always)]
-    fn quantize(
-        values: &[f32; SUPER],
-        importance: Option<&[f32; SUPER]>,
-        grid: &Grid<EIGHT>,
-        block: &mut [u8; 82],
-    ) {
+    fn quantize(values: &[f32; SUPER], importance: Option<&[f32; SUPER]>, grid: &Grid<EIGHT>, block: &mut [u8; 82]) {
         let rules = Rules {
             signs: Signs::Each,
             least: 1e-8,
@@ -274,20 +253,9 @@ impl QuantizeToPoints<98, FOUR> for Iq3Xxs {
     }
 
     #[inline(always)]
-    fn quantize(
-        values: &[f32; SUPER],
-        importance: Option<&[f32; SUPER]>,
-        grid: &Grid<FOUR>,
-        block: &mut [u8; 98],
-    ) {
-        let rules = Rules {
-            signs: Signs::Even,
-            least: 1e-8,
-            reach: 15,
-            step: 0.2,
-            refit: Refit::Moved,
-            unweighted: square,
-        };
+    fn quantize(values: &[f32; SUPER], importance: Option<&[f32; SUPER]>, grid: &Grid<FOUR>, block: &mut [u8; 98]) {
+        let rules =
+            Rules { signs: Signs::Even, least: 1e-8, reach: 15, step: 0.2, refit: Refit::Moved, unweighted: square };
         let spread = 2.0 * sum_of_squares(values) / SUPER as f32;
         let mut scales = [0.0; 8];
         search::<32, FOUR>(&rules, grid, values, importance, spread, |at, found| {
@@ -314,20 +282,9 @@ impl QuantizeToPoints<110, FOUR> for Iq3S {
     }
 
     #[inline(always)]
-    fn quantize(
-        values: &[f32; SUPER],
-        importance: Option<&[f32; SUPER]>,
-        grid: &Grid<FOUR>,
-        block: &mut [u8; 110],
-    ) {
-        let rules = Rules {
-            signs: Signs::Each,
-            least: 0.0,
-            reach: 9,
-            step: 0.2,
-            refit: Refit::AllIfMoved,
-            unweighted: square,
-        };
+    fn quantize(values: &[f32; SUPER], importance: Option<&[f32; SUPER]>, grid: &Grid<FOUR>, block: &mut [u8; 110]) {
+        let rules =
+            Rules { signs: Signs::Each, least: 0.0, reach: 9, step: 0.2, refit: Refit::AllIfMoved, unweighted: square };
         let spread = 2.0 * sum_of_squares(values) / SUPER as f32;
         // A sub-block of zeros takes no room for points and signs in ggml, though its reader expects some: what follows in
         // the super-block moves forward. Ours are the same bytes.
