@@ -29,7 +29,8 @@ from apr2_codecs import decode
 
 ENCRYPTED, SIGNED, LICENSED = 16, 32, 256
 DTYPES = dict(enumerate("F32 F16 BF16 I8 I16 I32 I64 U8 F64 BOOL U16 U32 U64 F8_E4M3 F8_E5M2 C64 Q8_0 Q4_0 Q4_1 Q5_0 "
-                        "Q5_1 I8_ROW I4_ROW F8_E8M0 F6_E2M3 F6_E3M2 F4_E2M1".split()))
+                        "Q5_1 I8_ROW I4_ROW F8_E8M0 F6_E2M3 F6_E3M2 F4_E2M1 "
+                        "F8_E4M3FNUZ F8_E5M2FNUZ".split()))
 
 
 def check(condition, message):

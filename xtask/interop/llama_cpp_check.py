@@ -130,7 +130,7 @@ def check_embeddings(folder):
 def check_files(folder):
     """The same file, byte for byte, as llama-quantize's."""
     for label, options in (("dense", {}), ("grouped queries, tied", {"kv_heads": 2, "tied": True}), ("8 experts", {"experts": 8}),
-                           ("rows of 160", {"hidden": 160})):
+                           ("rows of 160", {"hidden": 160}), ("Qwen2-MoE", {"experts": 4, "shared": 512})):
         source = folder / "synthetic.gguf"
         write_llama(source, **options)
         same, different = [], []

@@ -8,11 +8,13 @@ use crate::steps::{Outcome, Steps, Stop};
 use crate::system::install_packages;
 
 /// Layers 0 to 2, which build for wasm32 and use no files, threads, clocks or processes.
-pub(crate) const PORTABLE: [&str; 15] = [
+pub(crate) const PORTABLE: [&str; 17] = [
     "apr-core",
     "apr-tensor",
+    "apr-archive",
     "apr-format",
     "apr-gguf",
+    "apr-numpy",
     "apr-pytorch",
     "apr-safetensors",
     "apr-registry",

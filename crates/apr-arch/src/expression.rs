@@ -2,6 +2,7 @@
 //!
 //! | from loosest to tightest | |
 //! |---|---|
+//! | `a ? b : c` | `b` where `a` holds, else `c`; without `: c`, no value then |
 //! | `||` | either, as logic |
 //! | `&&` | both |
 //! | `==` `!=` `<` `<=` `>` `>=` | comparison; the last four of numbers |
@@ -9,6 +10,7 @@
 //! | `*` `/` `%` | division rounds down |
 //! | `!` `-` | of what follows |
 //! | `name` `a.b` `list[index]` `12` `0.5` `'text'` `true` `(...)` | |
+//! | `ratio(a, b)` `sqrt(a)` | the quotient as it is, and the square root |
 //!
 //! What can't be computed (an unknown name, text times a number, division by zero) is not an error
 //! but no value: a family then simply expects less.
@@ -84,6 +86,34 @@ pub(crate) enum Expression {
     Not(Box<Self>),
     Negative(Box<Self>),
     Binary(Operator, Box<Self>, Box<Self>),
+    Conditional(Box<Self>, Box<Self>, Option<Box<Self>>),
+    Call(Function, Vec<Self>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Function {
+    Ratio,
+    Sqrt,
+}
+
+impl Function {
+    /// The function of this name, and how many arguments it takes.
+    fn named(name: &str) -> Option<(Self, usize)> {
+        match name {
+            "ratio" => Some((Self::Ratio, 2)),
+            "sqrt" => Some((Self::Sqrt, 1)),
+            _ => None,
+        }
+    }
+
+    fn apply(self, arguments: &[f64]) -> Option<Value> {
+        let number = match (self, arguments) {
+            (Self::Ratio, [a, b]) => a / b,
+            (Self::Sqrt, [a]) => a.sqrt(),
+            _ => return None,
+        };
+        number.is_finite().then_some(Value::Number(number))
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -155,7 +185,7 @@ impl Expression {
     /// E001 when the text is not an expression.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let mut parser = Parser { rest: text.chars().peekable(), depth: 0 };
-        let whole = parser.binary(0).filter(|_| parser.next_token().is_none());
+        let whole = parser.conditional().filter(|_| parser.next_token().is_none());
         whole.ok_or_else(|| Error::format(format!("'{text}' is not an expression")))
     }
 
@@ -175,6 +205,15 @@ impl Expression {
                 let left = left.value(lookup)?;
                 if operator.is_decided_by(&left) { Some(left) } else { operator.apply(&left, &right.value(lookup)?) }
             }
+            Self::Conditional(when, then, otherwise) => match when.value(lookup)?.as_truth()? {
+                true => then.value(lookup),
+                false => otherwise.as_ref()?.value(lookup),
+            },
+            Self::Call(function, arguments) => {
+                let numbers: Option<Vec<f64>> =
+                    arguments.iter().map(|argument| argument.value(lookup)?.as_number()).collect();
+                function.apply(&numbers?)
+            }
         }
     }
 
@@ -185,6 +224,11 @@ impl Expression {
             Self::Name(known) => known == name,
             Self::Not(inner) | Self::Negative(inner) => inner.mentions(name),
             Self::Element(left, right) | Self::Binary(_, left, right) => left.mentions(name) || right.mentions(name),
+            Self::Conditional(when, then, otherwise) => {
+                let parts = [Some(when), Some(then), otherwise.as_ref()];
+                parts.into_iter().flatten().any(|part| part.mentions(name))
+            }
+            Self::Call(_, arguments) => arguments.iter().any(|argument| argument.mentions(name)),
         }
     }
 
@@ -213,6 +257,33 @@ impl Parser<'_> {
             self.rest = ahead;
         }
         found
+    }
+
+    /// A whole expression.
+    fn conditional(&mut self) -> Option<Expression> {
+        let when = self.binary(0)?;
+        if !self.eat("?") {
+            return Some(when);
+        }
+        self.depth += 1;
+        if self.depth > MAX_DEPTH {
+            return None;
+        }
+        let then = self.conditional()?;
+        let otherwise = if self.eat(":") { Some(Box::new(self.conditional()?)) } else { None };
+        self.depth -= 1;
+        Some(Expression::Conditional(Box::new(when), Box::new(then), otherwise))
+    }
+
+    fn arguments(&mut self, count: usize) -> Option<Vec<Expression>> {
+        let mut arguments = Vec::with_capacity(count);
+        for at in 0..count {
+            if !self.eat(if at == 0 { "(" } else { "," }) {
+                return None;
+            }
+            arguments.push(self.conditional()?);
+        }
+        self.eat(")").then_some(arguments)
     }
 
     /// Operators that bind tighter than `loosest`, from left to right.
@@ -250,13 +321,13 @@ impl Parser<'_> {
         if !self.eat("[") {
             return Some(atom);
         }
-        let index = self.binary(0)?;
+        let index = self.conditional()?;
         self.eat("]").then(|| Expression::Element(Box::new(atom), Box::new(index)))
     }
 
     fn atom(&mut self) -> Option<Expression> {
         if self.eat("(") {
-            let inner = self.binary(0)?;
+            let inner = self.conditional()?;
             return self.eat(")").then_some(inner);
         }
         if self.eat("'") {
@@ -264,6 +335,9 @@ impl Parser<'_> {
             return self.eat("'").then_some(Expression::Constant(Value::Text(text)));
         }
         let word = self.take_while(|character| character.is_ascii_alphanumeric() || "_.".contains(character));
+        if let Some((function, count)) = Function::named(&word) {
+            return Some(Expression::Call(function, self.arguments(count)?));
+        }
         match (word.as_str(), word.chars().next()?) {
             ("true", _) => Some(Expression::Constant(Value::Truth(true))),
             ("false", _) => Some(Expression::Constant(Value::Truth(false))),
@@ -314,6 +388,26 @@ mod tests {
     }
 
     #[test]
+    fn a_condition_chooses() {
+        let number = |text| value(text).and_then(|value| value.as_number());
+        assert_eq!(number("heads == 6 ? 1 : 2"), Some(1.0));
+        assert_eq!(number("heads == 7 ? 1 : heads == 6 ? 2 : 3"), Some(2.0));
+        assert_eq!(number("heads == 7 ? 1"), None, "there is nothing else");
+        assert_eq!(number("unknown ? 1 : 2"), None, "nobody knows which");
+        assert_eq!(number("2 * (heads == 6 ? unknown : 3)"), None);
+        assert_eq!(number("(heads == 7 ? unknown : 3) + 1"), Some(4.0));
+    }
+
+    #[test]
+    fn functions_do_not_round() {
+        let number = |text| value(text).and_then(|value| value.as_number());
+        assert_eq!(number("ratio(heads, 4)"), Some(1.5));
+        assert_eq!(number("sqrt(heads * heads / 1)"), Some(6.0));
+        assert_eq!(number("ratio(1.4, sqrt(2))"), Some(1.4 / 2_f64.sqrt()));
+        assert_eq!((number("sqrt(-1)"), number("ratio(1, 0)"), number("sqrt(act)")), (None, None, None));
+    }
+
+    #[test]
     fn what_cant_be_computed_has_no_value() {
         for text in ["unknown", "heads * unknown", "heads / 0", "act + 1", "conv_dim[2]", "heads && true", "heads[0]"] {
             assert_eq!(value(text), None, "{text}");
@@ -325,6 +419,10 @@ mod tests {
     #[test]
     fn what_is_no_expression_is_refused() {
         let nested = "(".repeat(1000) + "1" + &")".repeat(1000);
+        let chosen = "1 == 1 ? 1 : ".repeat(1000) + "2";
+        for text in ["sqrt 4", "sqrt()", "sqrt(1", "ratio(1)", "1 ? ", "1 ? 2 :", ": 2", &chosen] {
+            assert!(Expression::parse(text).is_err(), "{text}");
+        }
         for text in ["", "1 +", "* 2", "(1", "1)", "a b", "'open", "1.2.3", "conv_dim[1", "a = b", &nested] {
             assert!(Expression::parse(text).is_err(), "{text}");
         }

@@ -179,7 +179,11 @@ impl Family {
     fn check_layouts(&self) -> Result<()> {
         let has = |name: &str| self.file.tensors.iter().any(|entry| entry.name == name);
         for (name, layout) in self.gguf.iter().flat_map(|gguf| &gguf.layouts) {
-            let part = if let Layout::Stack(part) = layout { part } else { name };
+            let part = match layout {
+                Layout::Stack(part) => part,
+                Layout::Cut(cut) => &cut.of,
+                _ => name,
+            };
             if let Some(unknown) = [name, part].into_iter().find(|name| !has(name)) {
                 return Err(Error::format("a GGUF layout is of a tensor that there is not").for_tensor(unknown));
             }
@@ -330,8 +334,29 @@ impl Family {
         part.pattern.name("", |index| found.number(index).or(Some(place)))
     }
 
+    /// Canonical names of the tensors that GGUF has in place of the one with this canonical name; none where it has that
+    /// one, or nothing.
+    #[must_use]
+    pub fn cuts(&self, canonical: &str) -> Vec<String> {
+        let (Some(gguf), Some(found)) = (&self.gguf, self.find_canonical(canonical)) else { return Vec::new() };
+        let whole = &self.file.tensors[found.tensor].name;
+        let is_cut = |layout: &Layout| matches!(layout, Layout::Cut(cut) if cut.of == *whole);
+        let names = gguf.layouts.iter().filter(|(_, layout)| is_cut(layout)).map(|(name, _)| name);
+        let tensors = names.filter_map(|name| self.file.tensors.iter().position(|entry| entry.name == *name));
+        tensors.filter_map(|tensor| self.tensors[tensor].pattern.name("", |index| found.number(index))).collect()
+    }
+
+    /// Canonical name of the tensor that the one with this canonical name is cut out of in GGUF.
+    #[must_use]
+    pub fn cut_from(&self, canonical: &str) -> Option<String> {
+        let found = self.find_canonical(canonical)?;
+        let Layout::Cut(cut) = self.layout(found.tensor)? else { return None };
+        let whole = self.file.tensors.iter().position(|entry| entry.name == cut.of)?;
+        self.tensors[whole].pattern.name("", |index| found.number(index))
+    }
+
     /// The index that a part has and its stack lacks.
-    fn stacked_index(&self, part: usize, stack: &FamilyTensor) -> Option<&str> {
+    pub(crate) fn stacked_index(&self, part: usize, stack: &FamilyTensor) -> Option<&str> {
         let stacked = stack.pattern.indices();
         self.tensors[part].pattern.indices().iter().find(|index| !stacked.contains(index)).map(String::as_str)
     }

@@ -35,6 +35,8 @@ pub(crate) struct GgufFile {
     own_layouts: bool,
     #[serde(default)]
     without_keys: Vec<String>,
+    /// Which tensors llama.cpp goes without, over their indices.
+    without_tensors: Option<String>,
     #[serde(default)]
     keys: Vec<KeyEntry>,
     #[serde(default)]
@@ -83,6 +85,39 @@ enum LayoutEntry {
     Transposed,
     SkipRows(String),
     Stack(String),
+    Groups([String; 3]),
+    Cut(CutEntry),
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CutEntry {
+    of: String,
+    groups: String,
+    first: String,
+    #[serde(default = "one")]
+    step: u64,
+    count: String,
+    #[serde(default)]
+    turned: GgufTurned,
+}
+
+fn one() -> u64 {
+    1
+}
+
+/// Where rows are columns.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum GgufTurned {
+    /// In neither.
+    #[default]
+    No,
+    /// In the tensor that is cut.
+    Before,
+    /// In what is cut out.
+    After,
 }
 
 /// Type of a hyperparameter.
@@ -94,6 +129,7 @@ enum KeyKind {
     Bool,
     String,
     Strings,
+    Bools,
 }
 
 /// A hyperparameter's value, in the type that llama.cpp expects.
@@ -110,6 +146,8 @@ pub enum GgufValue {
     String(String),
     /// Several texts.
     Strings(Vec<String>),
+    /// Several truths.
+    Bools(Vec<bool>),
 }
 
 /// How the values of a tensor in a GGUF file come from those in Hugging Face's layout.
@@ -126,6 +164,24 @@ pub enum GgufLayout {
     Transposed,
     /// The first rows are left out.
     SkipRows(u64),
+    /// Rows are groups of so many queries with a key and a value, of so many rows each: `[groups, queries, rows]`. In the
+    /// file, all queries come first, then all keys, then all values.
+    Groups([u64; 3]),
+}
+
+/// Which rows of a tensor are another one in a GGUF file, where several are made of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GgufCut {
+    /// Groups of rows, each of which is cut alike.
+    pub groups: u64,
+    /// The first row in a group.
+    pub first: u64,
+    /// How far the next row is.
+    pub step: u64,
+    /// How many rows.
+    pub count: u64,
+    /// Where rows are columns.
+    pub turned: GgufTurned,
 }
 
 impl GgufFile {
@@ -138,6 +194,7 @@ impl GgufFile {
             keys: replaced(&base.keys, self.keys, &self.without_keys, |entry| &entry.key),
             config: replaced(&base.config, self.config, &self.without_config, |entry| &entry.key),
             layouts,
+            without_tensors: self.without_tensors.or_else(|| base.without_tensors.clone()),
             ..self
         }
     }
@@ -167,6 +224,7 @@ pub(crate) struct Gguf {
     architecture: String,
     variants: Vec<(String, Expression)>,
     recognized: Option<Expression>,
+    pub(crate) without_tensors: Option<Expression>,
     keys: Vec<Key>,
     /// By canonical pattern.
     pub(crate) layouts: Vec<(String, Layout)>,
@@ -200,6 +258,19 @@ pub(crate) enum Layout {
     SkipRows(Expression),
     /// Canonical pattern of the tensors that are stacked.
     Stack(String),
+    Groups([Expression; 3]),
+    Cut(CutLayout),
+}
+
+#[derive(Debug)]
+pub(crate) struct CutLayout {
+    /// Canonical pattern of the tensor that is cut.
+    pub(crate) of: String,
+    pub(crate) groups: Expression,
+    pub(crate) first: Expression,
+    pub(crate) step: u64,
+    pub(crate) count: Expression,
+    pub(crate) turned: GgufTurned,
 }
 
 /// Looks up the value of a name.
@@ -232,6 +303,7 @@ impl Gguf {
             architecture,
             variants: variants.collect::<Result<_>>()?,
             recognized: parsed(&file.recognized)?,
+            without_tensors: parsed(&file.without_tensors)?,
             keys: keys.collect::<Result<_>>()?,
             layouts: file
                 .layouts
@@ -335,6 +407,17 @@ impl Layout {
             LayoutEntry::Transposed => Self::Transposed,
             LayoutEntry::SkipRows(rows) => Self::SkipRows(Expression::parse(rows)?),
             LayoutEntry::Stack(part) => Self::Stack(part.clone()),
+            LayoutEntry::Groups([groups, queries, rows]) => {
+                Self::Groups([Expression::parse(groups)?, Expression::parse(queries)?, Expression::parse(rows)?])
+            }
+            LayoutEntry::Cut(cut) => Self::Cut(CutLayout {
+                of: cut.of.clone(),
+                groups: Expression::parse(&cut.groups)?,
+                first: Expression::parse(&cut.first)?,
+                step: cut.step,
+                count: Expression::parse(&cut.count)?,
+                turned: cut.turned,
+            }),
         })
     }
 }
@@ -359,6 +442,9 @@ impl KeyKind {
             (Self::Strings, Value::List(items)) => {
                 let text = |item: &Value| if let Value::Text(text) = item { Some(text.clone()) } else { None };
                 items.iter().map(text).collect::<Option<_>>().map(GgufValue::Strings)
+            }
+            (Self::Bools, Value::List(items)) => {
+                items.iter().map(Value::as_truth).collect::<Option<_>>().map(GgufValue::Bools)
             }
             _ => None,
         };

@@ -26,7 +26,7 @@ mod pattern;
 pub use dimensions::Config;
 pub use families::{Contradiction, Families};
 pub use family::{CANONICAL, Family, GGUF, HUGGING_FACE, Naming, ONNX};
-pub use gguf::{GgufLayout, GgufValue};
+pub use gguf::{GgufCut, GgufLayout, GgufTurned, GgufValue};
 pub use kind::{Kind, Range, TensorExpectation};
 pub use mapper::TensorNameMapper;
 pub use model::{Description, FamilyModel, Mismatch};

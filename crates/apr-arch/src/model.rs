@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 use crate::dimensions::{Dimensions, Told};
 use crate::expression::{Expression, Value};
 use crate::family::{Family, FamilyTensor, GGUF, Naming, Required};
-use crate::gguf::{GgufLayout, GgufValue, Layout};
+use crate::gguf::{GgufCut, GgufLayout, GgufValue, Layout};
 use crate::kind::{Range, TensorExpectation};
 use crate::missing::{Present, part};
 use crate::names::{Match, NameGroups};
@@ -380,7 +380,10 @@ impl<'a> FamilyModel<'a> {
             })
         };
         Ok(match found.and_then(|found| self.family.layout(found.tensor)) {
-            None | Some(Layout::Stack(_)) => GgufLayout::Same,
+            None | Some(Layout::Stack(_) | Layout::Cut(_)) => GgufLayout::Same,
+            Some(Layout::Groups([groups, queries, rows])) => {
+                GgufLayout::Groups([size(groups)?, size(queries)?, size(rows)?])
+            }
             Some(Layout::Swap([outer, a, b, inner])) => {
                 GgufLayout::Swap([size(outer)?, size(a)?, size(b)?, size(inner)?])
             }
@@ -388,6 +391,47 @@ impl<'a> FamilyModel<'a> {
             Some(Layout::Transposed) => GgufLayout::Transposed,
             Some(Layout::SkipRows(rows)) => GgufLayout::SkipRows(size(rows)?),
         })
+    }
+
+    /// Which rows the tensor with this canonical name is in a GGUF file, where it is cut out of another one.
+    ///
+    /// # Errors
+    /// E001 when the configuration lacks what that depends on.
+    pub fn gguf_cut(&self, canonical: &str) -> Result<Option<GgufCut>> {
+        let found = self.family.find_canonical(canonical);
+        let Some(Layout::Cut(cut)) = found.and_then(|found| self.family.layout(found.tensor)) else { return Ok(None) };
+        let size = |expression: &Expression| {
+            self.dimensions.size(expression).ok_or_else(|| {
+                Error::format("the configuration does not say which of its rows GGUF has").for_tensor(canonical)
+            })
+        };
+        let (groups, first, count) = (size(&cut.groups)?, size(&cut.first)?, size(&cut.count)?);
+        Ok(Some(GgufCut { groups, first, step: cut.step, count, turned: cut.turned }))
+    }
+
+    /// The shape that the tensor with this canonical name has in Hugging Face's layout, where its dimensions are known.
+    #[must_use]
+    pub fn shape_of(&self, canonical: &str) -> Option<Shape> {
+        let found = self.family.find_canonical(canonical)?;
+        let shape = self.family.tensors[found.tensor].shape.as_ref()?;
+        let dims = shape.iter().map(|dim| self.dimensions.value(dim, &found.numbers)?.as_size());
+        dims.collect::<Option<Vec<u64>>>().map(Into::into)
+    }
+
+    /// How many parts the tensor with this canonical name has, which GGUF stacks them in.
+    #[must_use]
+    pub fn parts_of(&self, stack: &str) -> Option<u64> {
+        let found = self.family.find_canonical(&self.family.part(stack, 0)?)?;
+        let whole = self.family.stack_of(found.tensor)?;
+        self.counts.get(self.family.stacked_index(found.tensor, whole)?).copied()
+    }
+
+    /// Whether llama.cpp goes without the tensor with this canonical name.
+    #[must_use]
+    pub fn is_without(&self, canonical: &str) -> bool {
+        let condition = self.family.gguf.as_ref().and_then(|gguf| gguf.without_tensors.as_ref());
+        let (Some(condition), Some(found)) = (condition, self.family.find_canonical(canonical)) else { return false };
+        !found.numbers.is_empty() && self.dimensions.truth(condition, &found.numbers) == Some(true)
     }
 
     /// What `general.architecture` is in a GGUF file of this model; `None` where llama.cpp has no such models.

@@ -32,8 +32,10 @@ pub(crate) struct Context {
     pub(crate) sources: Sources,
     /// The file of `--key`.
     pub(crate) key: Option<PathBuf>,
-    /// The file of `--password-file`.
-    pub(crate) password_file: Option<PathBuf>,
+    /// The password of `--password-file` or `APR_PASSWORD`, read once: a pipe gives it once.
+    pub(crate) password: Option<Zeroizing<Vec<u8>>>,
+    /// Whether it is that of `--password-file`.
+    pub(crate) has_password_file: bool,
     threads: NonZeroUsize,
     max_memory: u64,
     arch: Option<Arch>,
@@ -49,7 +51,8 @@ impl Context {
         if let Some(Arch::Named(name)) = &args.arch {
             options.family = Some(name.clone()).filter(|name| is_ggml_family(name));
         }
-        options.keys.unlock = secrets::unlock(args.key.as_deref(), args.password_file.as_deref())?;
+        let password = secrets::given_password(args.password_file.as_deref())?;
+        options.keys.unlock = secrets::unlock(args.key.as_deref(), password.as_ref())?;
         options.limits.max_metadata = args.max_metadata.unwrap_or(options.limits.max_metadata);
         let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         let json = args.json || config.defaults.output_format == OutputFormat::Json;
@@ -60,7 +63,8 @@ impl Context {
             interrupt: Interrupt::default(),
             sources: Sources::default(),
             key: args.key.clone(),
-            password_file: args.password_file.clone(),
+            password,
+            has_password_file: args.password_file.is_some(),
             threads: args.threads.unwrap_or(cores),
             max_memory: args.max_memory.unwrap_or(DEFAULT_MEMORY),
             arch: args.arch.clone(),
@@ -82,7 +86,8 @@ impl Context {
             interrupt: self.interrupt.clone(),
             sources: self.sources.clone(),
             key: self.key.clone(),
-            password_file: self.password_file.clone(),
+            password: self.password.clone(),
+            has_password_file: self.has_password_file,
             threads: self.threads,
             max_memory: self.max_memory,
             arch: self.arch.clone(),

@@ -9,6 +9,8 @@ use apr_ops::inline::ValidationError;
 use apr_quantize::QuantizationReport;
 use serde_json::json;
 
+use crate::config::{Config, OutputFormat};
+
 /// Misfits shown before the rest is only counted.
 const SHOWN: usize = 10;
 
@@ -55,6 +57,8 @@ pub(crate) enum Failure {
         file: String,
         /// What is wrong.
         error: Box<ValidationError>,
+        /// What the source calls the tensor.
+        source_tensor: Option<String>,
         /// The dtype asked for, where it can't hold such a value.
         unfit: Option<DType>,
     },
@@ -72,7 +76,9 @@ impl From<JobError> for Failure {
             JobError::Model(error) => Self::Model(error),
             JobError::Request(message) => Self::Usage(message),
             JobError::Misfit { file, family, misfits } => Self::Misfit { file, family, misfits },
-            JobError::Unhealthy { file, error, unfit } => Self::Unhealthy { file, error, unfit },
+            JobError::Unhealthy { file, error, source_tensor, unfit } => {
+                Self::Unhealthy { file, error, source_tensor, unfit }
+            }
             JobError::Gate { failures, report } => Self::Gate { failures, report },
             other => Self::General(other.to_string()),
         }
@@ -131,8 +137,8 @@ impl Failure {
             Self::General(message) | Self::Usage(message) => message.clone(),
             Self::Validation => "validation failed".to_owned(),
             Self::Misfit { file, family, misfits } => misfit_message(file, family.as_deref(), misfits),
-            Self::Unhealthy { file, error, unfit: None } => format!("{}: {error}", Escaped(file)),
-            Self::Unhealthy { file, error, unfit: Some(dtype) } => {
+            Self::Unhealthy { file, error, unfit: None, .. } => format!("{}: {error}", Escaped(file)),
+            Self::Unhealthy { file, error, unfit: Some(dtype), .. } => {
                 format!("{}: {error}, which {dtype} can't hold", Escaped(file))
             }
             Self::Gate { failures, .. } => {
@@ -150,20 +156,21 @@ impl Failure {
                 );
             }
             Self::Gate { .. } => return Some("nothing was written; --force ignores the gate".into()),
-            Self::Unhealthy { file, error, unfit } => {
-                let name = Escaped::short(&error.tensor);
-                let shown =
-                    format!("nothing was written; `apr tensors '{}' --hist '{name}'` shows its values", Escaped(file));
-                return Some(match unfit {
-                    None => format!("{shown}, --relaxed takes it as it is"),
-                    Some(_) => shown,
-                });
+            Self::Unhealthy { file, source_tensor, unfit, .. } => {
+                let mut advice = "nothing was written".to_owned();
+                if let Some(command) = source_tensor.as_deref().and_then(|name| histogram_command(file, name)) {
+                    advice.push_str(&format!("; `{command}` shows its values"));
+                }
+                if unfit.is_none() {
+                    advice.push_str("; --relaxed takes it as it is");
+                }
+                return Some(advice);
             }
             _ => {}
         }
         let (Self::Model(error) | Self::Reported(error)) = self else { return None };
         match (error.code(), error.cause()) {
-            (_, Some(IoCause::AlreadyExists)) => Some("use --force to replace it".to_owned()),
+            (_, Some(IoCause::AlreadyExists)) => Some("-f (--overwrite) replaces it; --force does not".to_owned()),
             (_, Some(IoCause::NotFound | IoCause::Interrupted)) => None,
             (Code::Format, _) if error.message().ends_with("nothing of it was run") => {
                 Some("`apr validate` lists everything that loading it would run".to_owned())
@@ -171,6 +178,8 @@ impl Failure {
             (Code::Format, _) if error.message().starts_with("llama.cpp needs to know the family") => {
                 Some("--arch NAME takes it for a family that it is built like".to_owned())
             }
+            // Other messages of E001 say what is wrong with this file, which the general advice doesn't know.
+            (Code::Format, _) if error.message() != apr::UNKNOWN_FORMAT => None,
             (Code::Memory, _) if error.file().is_none() => Some("raise --max-memory or APR_RAM_LIMIT".to_owned()),
             (code, _) => Some(format!("`apr explain {code}` says more")),
         }
@@ -197,6 +206,45 @@ impl Failure {
             _ => json!({ "error": { "code": null, "message": self.message() } }),
         }
     }
+}
+
+/// The command that shows a tensor's values; none where its name can't be typed.
+fn histogram_command(file: &str, tensor: &str) -> Option<String> {
+    let (file, tensor) = (quoted(file)?, quoted(tensor)?);
+    let input = if file == "-" { " < MODEL" } else { "" };
+    Some(format!("apr tensors {file} --hist {tensor}{input}"))
+}
+
+/// A word as a shell takes it, in quotes where it needs them.
+fn quoted(word: &str) -> Option<String> {
+    let is_plain = |c: char| c.is_alphanumeric() || "-_./:=@%+,".contains(c);
+    if Escaped(word).to_string() != word {
+        return None;
+    }
+    let is_word = !word.is_empty() && word.chars().all(is_plain);
+    Some(if is_word { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) })
+}
+
+/// Reports arguments that can't be understood, or prints the help that was asked for.
+pub(crate) fn report_arguments(error: &clap::Error) -> ExitCode {
+    // Nobody is left to read that an output is closed.
+    let _ = error.print();
+    if !error.use_stderr() {
+        return ExitCode::SUCCESS;
+    }
+    if wants_json() {
+        let text = error.render().to_string();
+        let message = text.split("\n\nUsage:").next().unwrap_or(&text);
+        let message = message.trim_start_matches("error: ").trim_end();
+        let _ = writeln!(std::io::stdout(), "{}", Failure::Usage(message.to_owned()).to_json());
+    }
+    ExitCode::from(ARGUMENTS)
+}
+
+/// Whether reports are wanted as JSON, of arguments that could not be read.
+fn wants_json() -> bool {
+    let is_asked = std::env::args_os().take_while(|arg| arg != "--").any(|arg| arg == "--json");
+    is_asked || Config::load().is_ok_and(|config| config.defaults.output_format == OutputFormat::Json)
 }
 
 fn misfit_message(file: &str, family: Option<&str>, misfits: &[ValidationError]) -> String {

@@ -15,17 +15,18 @@ mod signals;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use crate::args::Cli;
 use crate::context::Context;
 use crate::failure::Failure;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::read() {
+        Ok(cli) => cli,
+        Err(error) => return failure::report_arguments(&error),
+    };
     let context = match Context::new(&cli.global) {
         Ok(context) => context,
-        Err(failure) => return failure.report(false),
+        Err(failure) => return failure.report(cli.global.json),
     };
     let json = context.json;
     match commands::run(cli.command, &context) {

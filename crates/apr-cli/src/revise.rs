@@ -77,14 +77,14 @@ fn read(source: FileSource, path: &Path, context: &Context) -> Outcome<Apr2Reade
 
 impl Changing {
     /// What the changed file is written to, where it is not changed in place: a new file of its name, or a copy.
-    pub(crate) fn output(&mut self, output: Option<&Path>, force: bool, context: &Context) -> Outcome<AtomicOutput> {
+    pub(crate) fn output(&mut self, output: Option<&Path>, replace: bool, context: &Context) -> Outcome<AtomicOutput> {
         signals::stop_cleanly(&context.interrupt)?;
-        if let Some(output) = output.filter(|output| !force && output.symlink_metadata().is_ok()) {
+        if let Some(output) = output.filter(|output| !replace && output.symlink_metadata().is_ok()) {
             return Err(Error::io(IoCause::AlreadyExists, "the file exists already").in_file(output.display()).into());
         }
         Ok(match (self.lock.take(), output) {
             (Some(lock), _) => AtomicOutput::replacing(lock),
-            (None, Some(output)) => AtomicOutput::create(Target::File(output.to_path_buf()), force, [])?,
+            (None, Some(output)) => AtomicOutput::create(Target::File(output.to_path_buf()), replace, [])?,
             (None, None) => return Err(Failure::General("the file is not locked".to_owned())),
         })
     }
@@ -93,7 +93,7 @@ impl Changing {
     pub(crate) fn write(
         mut self,
         output: Option<&Path>,
-        force: bool,
+        replace: bool,
         revision: &Revision,
         context: &Context,
     ) -> Outcome {
@@ -102,7 +102,7 @@ impl Changing {
             signals::stop_cleanly(&context.interrupt)?;
             return Ok(lock.replace_ends(revision)?);
         }
-        let mut copy = self.output(output, force, context)?;
+        let mut copy = self.output(output, replace, context)?;
         copy.write_all(&revision.front)?;
         let mut piece = vec![0; 1 << 20];
         let mut position = revision.front.len() as u64;

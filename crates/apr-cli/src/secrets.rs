@@ -1,7 +1,8 @@
 //! Keys and passwords: from files, from the environment, from the user.
 
-use std::fs;
-use std::io::IsTerminal;
+use std::fs::{self, File};
+use std::io::{self, IsTerminal, Read};
+use std::os::fd::AsFd;
 use std::path::Path;
 
 use apr::apr2::Encrypt;
@@ -14,8 +15,10 @@ use crate::Outcome;
 use crate::context::Context;
 use crate::failure::Failure;
 
-/// Longest key or password file: a PEM file has some 200 bytes.
+/// Longest key file: a PEM file has some 200 bytes.
 const MAX_FILE: u64 = 64 << 10;
+/// Longest password, in bytes.
+const MAX_PASSWORD: usize = 4 << 10;
 
 /// A private key from a PEM file.
 pub(crate) fn read_private(path: &Path) -> Outcome<PrivateKey> {
@@ -71,8 +74,8 @@ pub(crate) fn random(bytes: &mut [u8]) -> apr::Result<()> {
     getrandom::fill(bytes).map_err(|error| Error::io(apr::IoCause::Other, format!("no randomness: {error}")))
 }
 
-/// What `--key`, `--password-file` and `APR_PASSWORD` give to open a model with.
-pub(crate) fn unlock(key: Option<&Path>, password_file: Option<&Path>) -> Outcome<Vec<Unlock>> {
+/// What `--key` and a password that was given open a model with.
+pub(crate) fn unlock(key: Option<&Path>, password: Option<&Zeroizing<Vec<u8>>>) -> Outcome<Vec<Unlock>> {
     let mut keys = Vec::new();
     if let Some(path) = key {
         path.metadata().map_err(|error| io_error(&error, path))?;
@@ -81,21 +84,46 @@ pub(crate) fn unlock(key: Option<&Path>, password_file: Option<&Path>) -> Outcom
             keys.push(Unlock::Identity(key));
         }
     }
-    keys.extend(given_password(password_file)?.map(Unlock::Password));
+    keys.extend(password.cloned().map(Unlock::Password));
     Ok(keys)
 }
 
-fn given_password(file: Option<&Path>) -> Outcome<Option<Zeroizing<Vec<u8>>>> {
+/// The password of `--password-file`, or else of `APR_PASSWORD`.
+pub(crate) fn given_password(file: Option<&Path>) -> Outcome<Option<Zeroizing<Vec<u8>>>> {
     if let Some(path) = file {
-        let text = read(path)?;
-        let line = text.lines().next().unwrap_or_default();
+        let line = first_line(path)?;
         if line.is_empty() {
             return Err(Failure::Usage(format!("{}: the first line holds no password", path.display())));
         }
-        return Ok(Some(Zeroizing::new(line.as_bytes().to_vec())));
+        return Ok(Some(line));
     }
     let given = std::env::var_os("APR_PASSWORD").filter(|password| !password.is_empty());
     Ok(given.map(|password| Zeroizing::new(password.into_encoded_bytes())))
+}
+
+/// The first line of a file or a pipe. Nothing after it is taken, so that a model may follow on standard input.
+fn first_line(path: &Path) -> Outcome<Zeroizing<Vec<u8>>> {
+    let failed = |error: &io::Error| io_error(error, path);
+    let mut file = if path.as_os_str() == "-" {
+        File::from(io::stdin().as_fd().try_clone_to_owned()?)
+    } else {
+        File::open(path).map_err(|error| failed(&error))?
+    };
+    // A buffer that grew would leave copies of the password behind.
+    let mut line = Zeroizing::new(Vec::with_capacity(MAX_PASSWORD));
+    let mut byte = [0];
+    while file.read(&mut byte).map_err(|error| failed(&error))? > 0 && byte != *b"\n" {
+        if line.len() == MAX_PASSWORD {
+            return Err(Error::format("this is not a password: the first line is too long")
+                .in_file(path.display())
+                .into());
+        }
+        line.push(byte[0]);
+    }
+    if line.last() == Some(&b'\r') {
+        line.pop();
+    }
+    Ok(line)
 }
 
 /// Asks for the password of a model, where somebody is there to be asked.
@@ -109,8 +137,8 @@ pub(crate) fn ask(prompt: &str) -> Outcome<Option<Zeroizing<Vec<u8>>>> {
 
 /// The password that a model is to be encrypted with; typed twice where it is typed.
 fn new_password(context: &Context) -> Outcome<Zeroizing<Vec<u8>>> {
-    if let Some(password) = given_password(context.password_file.as_deref())? {
-        return Ok(password);
+    if let Some(password) = &context.password {
+        return Ok(password.clone());
     }
     let Some(password) = ask("New password: ")? else {
         let message = "a password is needed: --password-file FILE, APR_PASSWORD, or a terminal to ask on";

@@ -35,12 +35,12 @@ macro_rules! dtypes {
         pub enum DType { $($(#[$doc])* $variant,)* }
 
         impl DType {
-            /// Every dtype, in the order of their APR2 codes; those without a code last.
+            /// Every dtype, in the order of their APR2 codes.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            /// The number in an APR2 index entry; `None` for a dtype that APR2 has no number for.
+            /// The number in an APR2 index entry.
             #[must_use]
-            pub const fn apr2_code(self) -> Option<u8> {
+            pub const fn apr2_code(self) -> u8 {
                 match self { $(Self::$variant => $code,)* }
             }
 
@@ -73,115 +73,115 @@ macro_rules! dtypes {
 
 dtypes! {
     /// IEEE 754 single precision.
-    F32 = Some(0), "f32", Float, 1, 4;
+    F32 = 0, "f32", Float, 1, 4;
     /// IEEE 754 half precision.
-    F16 = Some(1), "f16", Float, 1, 2;
+    F16 = 1, "f16", Float, 1, 2;
     /// The upper half of an F32.
-    BF16 = Some(2), "bf16", Float, 1, 2;
+    BF16 = 2, "bf16", Float, 1, 2;
     /// Signed 8-bit integer.
-    I8 = Some(3), "i8", Integer, 1, 1;
+    I8 = 3, "i8", Integer, 1, 1;
     /// Signed 16-bit integer.
-    I16 = Some(4), "i16", Integer, 1, 2;
+    I16 = 4, "i16", Integer, 1, 2;
     /// Signed 32-bit integer.
-    I32 = Some(5), "i32", Integer, 1, 4;
+    I32 = 5, "i32", Integer, 1, 4;
     /// Signed 64-bit integer.
-    I64 = Some(6), "i64", Integer, 1, 8;
+    I64 = 6, "i64", Integer, 1, 8;
     /// Unsigned 8-bit integer.
-    U8 = Some(7), "u8", Integer, 1, 1;
+    U8 = 7, "u8", Integer, 1, 1;
     /// IEEE 754 double precision.
-    F64 = Some(8), "f64", Float, 1, 8;
+    F64 = 8, "f64", Float, 1, 8;
     /// One byte, 0 or 1.
-    BOOL = Some(9), "bool", Bool, 1, 1;
+    BOOL = 9, "bool", Bool, 1, 1;
     /// Unsigned 16-bit integer.
-    U16 = Some(10), "u16", Integer, 1, 2;
+    U16 = 10, "u16", Integer, 1, 2;
     /// Unsigned 32-bit integer.
-    U32 = Some(11), "u32", Integer, 1, 4;
+    U32 = 11, "u32", Integer, 1, 4;
     /// Unsigned 64-bit integer.
-    U64 = Some(12), "u64", Integer, 1, 8;
+    U64 = 12, "u64", Integer, 1, 8;
     /// OCP 8-bit float, 4 exponent bits, finite (NaN but no infinity).
-    F8_E4M3 = Some(13), "f8_e4m3", MiniFloat, 1, 1;
+    F8_E4M3 = 13, "f8_e4m3", MiniFloat, 1, 1;
     /// OCP 8-bit float, 5 exponent bits.
-    F8_E5M2 = Some(14), "f8_e5m2", MiniFloat, 1, 1;
+    F8_E5M2 = 14, "f8_e5m2", MiniFloat, 1, 1;
     /// Two F32: real, imaginary.
-    C64 = Some(15), "c64", Complex, 1, 8;
+    C64 = 15, "c64", Complex, 1, 8;
     /// ggml block of 32: f16 scale, 32 i8.
-    Q8_0 = Some(16), "q8_0", Quantized, 32, 34;
+    Q8_0 = 16, "q8_0", Quantized, 32, 34;
     /// ggml block of 32: f16 scale, 16 bytes of nibbles.
-    Q4_0 = Some(17), "q4_0", Quantized, 32, 18;
+    Q4_0 = 17, "q4_0", Quantized, 32, 18;
     /// ggml block of 32: f16 scale, f16 minimum, 16 bytes of nibbles.
-    Q4_1 = Some(18), "q4_1", Quantized, 32, 20;
+    Q4_1 = 18, "q4_1", Quantized, 32, 20;
     /// ggml block of 32: f16 scale, 4 bytes of fifth bits, 16 bytes of nibbles.
-    Q5_0 = Some(19), "q5_0", Quantized, 32, 22;
+    Q5_0 = 19, "q5_0", Quantized, 32, 22;
     /// ggml block of 32: f16 scale, f16 minimum, 4 bytes of fifth bits, 16 bytes of nibbles.
-    Q5_1 = Some(20), "q5_1", Quantized, 32, 24;
+    Q5_1 = 20, "q5_1", Quantized, 32, 24;
     /// Rows of i8 after one f32 scale a row (`docs/format/apr2.md`, "Dtypes").
-    I8_ROW = Some(21), "i8_row", Quantized, 1, 1;
+    I8_ROW = 21, "i8_row", Quantized, 1, 1;
     /// Groups of 32 along the row: f16 scale, 16 bytes of nibbles (`docs/format/apr2.md`,
     /// "Dtypes").
-    I4_ROW = Some(22), "i4_row", Quantized, 32, 18;
+    I4_ROW = 22, "i4_row", Quantized, 32, 18;
     /// OCP MX scale: 8 exponent bits, no sign.
-    F8_E8M0 = Some(23), "f8_e8m0", MiniFloat, 1, 1;
+    F8_E8M0 = 23, "f8_e8m0", MiniFloat, 1, 1;
     /// OCP MX 6-bit float, 2 exponent bits; four elements in three bytes.
-    F6_E2M3 = Some(24), "f6_e2m3", MiniFloat, 4, 3;
+    F6_E2M3 = 24, "f6_e2m3", MiniFloat, 4, 3;
     /// OCP MX 6-bit float, 3 exponent bits; four elements in three bytes.
-    F6_E3M2 = Some(25), "f6_e3m2", MiniFloat, 4, 3;
+    F6_E3M2 = 25, "f6_e3m2", MiniFloat, 4, 3;
     /// OCP MX 4-bit float; two elements a byte.
-    F4_E2M1 = Some(26), "f4_e2m1", MiniFloat, 2, 1;
+    F4_E2M1 = 26, "f4_e2m1", MiniFloat, 2, 1;
+    /// 8-bit float of AMD and Graphcore, 4 exponent bits, finite, without a negative zero.
+    F8_E4M3FNUZ = 27, "f8_e4m3fnuz", MiniFloat, 1, 1;
+    /// 8-bit float of AMD and Graphcore, 5 exponent bits, finite, without a negative zero.
+    F8_E5M2FNUZ = 28, "f8_e5m2fnuz", MiniFloat, 1, 1;
     /// ggml type 9: Q8_0 with the block's sum.
-    Q8_1 = Some(64 + 9), "q8_1", Quantized, 32, 36;
+    Q8_1 = 64 + 9, "q8_1", Quantized, 32, 36;
     /// ggml type 10.
-    Q2_K = Some(64 + 10), "q2_k", Quantized, 256, 84;
+    Q2_K = 64 + 10, "q2_k", Quantized, 256, 84;
     /// ggml type 11.
-    Q3_K = Some(64 + 11), "q3_k", Quantized, 256, 110;
+    Q3_K = 64 + 11, "q3_k", Quantized, 256, 110;
     /// ggml type 12.
-    Q4_K = Some(64 + 12), "q4_k", Quantized, 256, 144;
+    Q4_K = 64 + 12, "q4_k", Quantized, 256, 144;
     /// ggml type 13.
-    Q5_K = Some(64 + 13), "q5_k", Quantized, 256, 176;
+    Q5_K = 64 + 13, "q5_k", Quantized, 256, 176;
     /// ggml type 14.
-    Q6_K = Some(64 + 14), "q6_k", Quantized, 256, 210;
+    Q6_K = 64 + 14, "q6_k", Quantized, 256, 210;
     /// ggml type 15.
-    Q8_K = Some(64 + 15), "q8_k", Quantized, 256, 292;
+    Q8_K = 64 + 15, "q8_k", Quantized, 256, 292;
     /// ggml type 16.
-    IQ2_XXS = Some(64 + 16), "iq2_xxs", Quantized, 256, 66;
+    IQ2_XXS = 64 + 16, "iq2_xxs", Quantized, 256, 66;
     /// ggml type 17.
-    IQ2_XS = Some(64 + 17), "iq2_xs", Quantized, 256, 74;
+    IQ2_XS = 64 + 17, "iq2_xs", Quantized, 256, 74;
     /// ggml type 18.
-    IQ3_XXS = Some(64 + 18), "iq3_xxs", Quantized, 256, 98;
+    IQ3_XXS = 64 + 18, "iq3_xxs", Quantized, 256, 98;
     /// ggml type 19.
-    IQ1_S = Some(64 + 19), "iq1_s", Quantized, 256, 50;
+    IQ1_S = 64 + 19, "iq1_s", Quantized, 256, 50;
     /// ggml type 20.
-    IQ4_NL = Some(64 + 20), "iq4_nl", Quantized, 32, 18;
+    IQ4_NL = 64 + 20, "iq4_nl", Quantized, 32, 18;
     /// ggml type 21.
-    IQ3_S = Some(64 + 21), "iq3_s", Quantized, 256, 110;
+    IQ3_S = 64 + 21, "iq3_s", Quantized, 256, 110;
     /// ggml type 22.
-    IQ2_S = Some(64 + 22), "iq2_s", Quantized, 256, 82;
+    IQ2_S = 64 + 22, "iq2_s", Quantized, 256, 82;
     /// ggml type 23.
-    IQ4_XS = Some(64 + 23), "iq4_xs", Quantized, 256, 136;
+    IQ4_XS = 64 + 23, "iq4_xs", Quantized, 256, 136;
     /// ggml type 29.
-    IQ1_M = Some(64 + 29), "iq1_m", Quantized, 256, 56;
+    IQ1_M = 64 + 29, "iq1_m", Quantized, 256, 56;
     /// ggml type 34: ternary.
-    TQ1_0 = Some(64 + 34), "tq1_0", Quantized, 256, 54;
+    TQ1_0 = 64 + 34, "tq1_0", Quantized, 256, 54;
     /// ggml type 35: ternary.
-    TQ2_0 = Some(64 + 35), "tq2_0", Quantized, 256, 66;
+    TQ2_0 = 64 + 35, "tq2_0", Quantized, 256, 66;
     /// ggml type 39: OCP MXFP4.
-    MXFP4 = Some(64 + 39), "mxfp4", Quantized, 32, 17;
+    MXFP4 = 64 + 39, "mxfp4", Quantized, 32, 17;
     /// ggml type 40: NVFP4.
-    NVFP4 = Some(64 + 40), "nvfp4", Quantized, 64, 36;
+    NVFP4 = 64 + 40, "nvfp4", Quantized, 64, 36;
     /// ggml type 41: f16 scale, 128 signs.
-    Q1_0 = Some(64 + 41), "q1_0", Quantized, 128, 18;
+    Q1_0 = 64 + 41, "q1_0", Quantized, 128, 18;
     /// ggml type 42: f16 scale, 64 values of 2 bits.
-    Q2_0 = Some(64 + 42), "q2_0", Quantized, 64, 18;
-    /// 8-bit float of AMD and Graphcore, 4 exponent bits; APR2 has no number for it.
-    F8_E4M3FNUZ = None, "f8_e4m3fnuz", MiniFloat, 1, 1;
-    /// 8-bit float of AMD and Graphcore, 5 exponent bits; APR2 has no number for it.
-    F8_E5M2FNUZ = None, "f8_e5m2fnuz", MiniFloat, 1, 1;
+    Q2_0 = 64 + 42, "q2_0", Quantized, 64, 18;
 }
 
 impl DType {
     /// The dtype of an APR2 index entry.
     #[must_use]
     pub fn from_apr2_code(code: u8) -> Option<Self> {
-        Self::ALL.iter().copied().find(|dtype| dtype.apr2_code() == Some(code))
+        Self::ALL.iter().copied().find(|dtype| dtype.apr2_code() == code)
     }
 
     /// Bytes that a tensor of this dtype and shape stores, or `None` when the two do not go together:
@@ -238,11 +238,9 @@ mod tests {
     #[test]
     fn codes_are_unique_and_found_again() {
         for &dtype in DType::ALL {
-            if let Some(code) = dtype.apr2_code() {
-                assert_eq!(DType::from_apr2_code(code), Some(dtype));
-            }
+            assert_eq!(DType::from_apr2_code(dtype.apr2_code()), Some(dtype));
         }
-        for unknown in [27, 63, 64, 66, 64 + 33, 255] {
+        for unknown in [29, 63, 64, 66, 64 + 33, 255] {
             assert_eq!(DType::from_apr2_code(unknown), None, "code {unknown}");
         }
     }

@@ -33,6 +33,7 @@ mod escape;
 mod file_name;
 mod format;
 pub mod json;
+mod json_pieces;
 mod key_values;
 mod limits;
 mod metadata;

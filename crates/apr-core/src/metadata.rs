@@ -10,6 +10,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Map, Value};
 
+use crate::json_pieces::JsonPieces;
 use crate::key_values::{Entry, FIELD, Header, KeyValues, pack, pairs_of};
 use crate::{Error, Result};
 
@@ -98,6 +99,30 @@ impl Metadata {
     #[must_use]
     pub fn to_json(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_else(|_| unreachable!("a JSON map with string keys always serializes"))
+    }
+
+    /// The same bytes as [`to_json`](Self::to_json), a piece at a time: a million key-value pairs never are in memory as
+    /// JSON together.
+    ///
+    /// # Errors
+    /// What `take` returns.
+    pub fn write_json(&self, take: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let mut pieces = JsonPieces::new(take);
+        let mut between = "{";
+        for (key, value) in &self.map {
+            pieces.text(between)?;
+            pieces.value(key)?;
+            pieces.text(":")?;
+            match (&self.pairs, value) {
+                (Some(pairs), Value::Object(fields)) if key == keys::GGUF => {
+                    Entry { fields, pairs, longest: u64::MAX }.write(&mut pieces)?;
+                }
+                _ => pieces.value(value)?,
+            }
+            between = ",";
+        }
+        pieces.text(if self.map.is_empty() { "{}" } else { "}" })?;
+        pieces.finish()
     }
 
     /// The key-value pairs of a GGUF file, which stand under [`keys::GGUF`]; `None` where that is absent.
@@ -290,5 +315,48 @@ impl<'de> Deserialize<'de> for Metadata {
             }
         }
         deserializer.deserialize_map(Object)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+    use alloc::vec::Vec;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::KeyValue;
+
+    #[test]
+    fn the_pieces_make_the_whole() {
+        let mut metadata = Metadata::new();
+        let mut check = |change: &dyn Fn(&mut Metadata)| {
+            change(&mut metadata);
+            let mut pieces = Vec::new();
+            let taken = metadata.write_json(&mut |piece| {
+                pieces.push(piece.to_vec());
+                Ok(())
+            });
+            taken.expect("nothing fails here");
+            assert_eq!(pieces.concat(), metadata.to_json());
+            pieces.len()
+        };
+        assert_eq!(check(&|_| {}), 1);
+        check(&|metadata| metadata.set("a \"quoted\" key", json!({ "nested": [1, "two\n"] })));
+        check(&|metadata| metadata.set(keys::GGUF, json!({ "version": 3, "endian": "little" })));
+        check(&|metadata| metadata.set_key_values(KeyValues::new()));
+        let pairs = |count: u32| (0..count).map(|i| KeyValue { key: format!("key {i}"), value: vec![i; 3].into() });
+        check(&|metadata| metadata.set_key_values(pairs(2).collect()));
+        check(&|metadata| metadata.set("z", "last"));
+        assert!(check(&|metadata| metadata.set_key_values(pairs(5000).collect())) > 4);
+    }
+
+    #[test]
+    fn an_error_of_the_one_who_takes_ends_it() {
+        let mut metadata = Metadata::new();
+        metadata.set("key", "value");
+        let error = metadata.write_json(&mut |_| Err(Error::format("full"))).expect_err("an error");
+        assert_eq!(error.message(), "full");
     }
 }

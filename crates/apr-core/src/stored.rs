@@ -46,6 +46,8 @@ pub enum Sum {
 pub struct Part<'a> {
     /// Where the bytes lie.
     pub range: StoredRange,
+    /// Where an error about them points: the same, or the bytes that they are decoded from.
+    pub place: StoredRange,
     /// What they come to.
     pub sum: Sum,
     bytes: PartBytes<'a>,
@@ -63,7 +65,13 @@ impl<'a> Part<'a> {
     /// The part of a file that `source` is.
     #[must_use]
     pub fn of_file(source: &'a dyn ByteSource, range: StoredRange, sum: Sum) -> Self {
-        Self { range, sum, bytes: PartBytes::File(source) }
+        Self { range, place: range, sum, bytes: PartBytes::File(source) }
+    }
+
+    /// The same, where `range` is one of decoded bytes that lie here in the file.
+    #[must_use]
+    pub fn lying_at(self, place: StoredRange) -> Self {
+        Self { place, ..self }
     }
 
     /// Fills `buf` with its bytes from `offset` within [`range`](Self::range) on.
@@ -141,7 +149,7 @@ impl<'a> Stored<'a> {
     #[must_use]
     pub fn own_part(&self, reader: &'a dyn CheckpointReader, tensor: usize) -> Option<Part<'a>> {
         let bytes = self.encoded.map_or(PartBytes::Tensor(reader, tensor), PartBytes::Encoded);
-        self.sum().map(|sum| Part { range: self.range, sum, bytes })
+        self.sum().map(|sum| Part { range: self.range, place: self.range, sum, bytes })
     }
 
     /// With the digest that the file gives for these bytes, where it gives one.

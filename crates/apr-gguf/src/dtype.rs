@@ -24,7 +24,7 @@ pub fn ggml_type(dtype: DType) -> Option<u32> {
         DType::F64 => 28,
         DType::BF16 => 30,
         // APR2 numbers those that it took over from ggml as 64 and ggml's number.
-        other => u32::from(other.apr2_code()?.checked_sub(64)?),
+        other => u32::from(other.apr2_code().checked_sub(64)?),
     })
 }
 

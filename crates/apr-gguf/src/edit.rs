@@ -34,12 +34,6 @@ pub struct PairEdits {
 }
 
 impl PairEdits {
-    /// Whether nothing is asked for.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-
     /// The pairs after the changes, in their old order, with new ones at the end.
     ///
     /// # Errors

@@ -67,7 +67,10 @@ fn check_regular(metadata: &Metadata, path: &Path) -> Result<()> {
     if metadata.is_file() {
         return Ok(());
     }
-    let what = if metadata.is_dir() { "a folder" } else { "a pipe or a device" };
-    let message = format!("this is {what}, where a regular file is needed");
+    let message = if metadata.is_dir() {
+        "this is a folder, where a regular file is needed"
+    } else {
+        "this is a pipe or a device, where a regular file is needed; a model is read from standard input as `-`: `< PIPE`"
+    };
     Err(Error::io(IoCause::Other, message).in_file(path.display()))
 }

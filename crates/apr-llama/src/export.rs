@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use apr_arch::{CANONICAL, Families, FamilyModel, GGUF, GgufLayout, Kind, Naming};
+use apr_arch::{CANONICAL, Families, FamilyModel, GGUF, GgufCut, GgufLayout, GgufTurned, Kind, Naming};
 use apr_core::counted;
 use apr_gguf::{Array, KeyValue, Value as Typed};
 use apr_quantize::{Scheme, recorded_scheme};
 use apr_registry::{CheckpointReader, DType, Error, Loss, Metadata, Result, TensorInfo, keys};
 use apr_source::Source;
 use apr_source::naming::NAMES;
-use apr_view::{Change, Origin, View};
+use apr_view::{Change, Cut, Origin, Turned, View};
 use serde_json::{Map, Value, json};
 
 use super::hyperparameters::{Facts, Written, size_label};
@@ -306,6 +306,15 @@ impl Plan<'_, '_> {
                 }
                 continue;
             }
+            if self.model.is_without(canonical) {
+                self.lose(&info.name, "llama.cpp goes without it");
+                continue;
+            }
+            let cuts = self.model.family().cuts(canonical);
+            if !cuts.is_empty() {
+                cuts.iter().try_for_each(|part| self.add_cut(position, part))?;
+                continue;
+            }
             let is_computed = self.model.family().kind(canonical) == Some(Kind::Buffer);
             let is_repeated = tied.is_some_and(|tied| tied.contains_key(&info.name));
             match self.model.family().source_name(canonical, &Naming::new(GGUF, "")) {
@@ -343,6 +352,7 @@ impl Plan<'_, '_> {
             GgufLayout::Same => Origin::Base(position),
             GgufLayout::Swap(order) => Origin::Changed(Change::rows(source, position, order)?),
             GgufLayout::Add(constant) => Origin::Changed(Change::sum(&mut info, position, constant)?),
+            GgufLayout::Groups(order) => Origin::Changed(Change::grouped(source, position, order, false)?),
             GgufLayout::Transposed => Origin::Changed(Change::transposed(&mut info, position)?),
             GgufLayout::SkipRows(skipped) => {
                 let (rows, first) = rows_after(source, skipped)?;
@@ -352,6 +362,15 @@ impl Plan<'_, '_> {
         };
         info.name = name;
         self.add(info, origin);
+        Ok(())
+    }
+
+    /// Adds what GGUF has of the tensor at this position under another name.
+    fn add_cut(&mut self, position: usize, part: &str) -> Result<()> {
+        let name = self.model.family().source_name(part, &Naming::new(GGUF, ""));
+        let (Some(name), Some(cut)) = (name, self.model.gguf_cut(part)?) else { return Ok(()) };
+        let (info, change) = Change::cut(&self.reader.tensors()[position], position, rows_of(cut)?, &name)?;
+        self.add(info, Origin::Changed(change));
         Ok(())
     }
 
@@ -369,11 +388,12 @@ impl Plan<'_, '_> {
 
     fn add_stack(&mut self, stack: &str, parts: &BTreeMap<u64, usize>) -> Result<()> {
         let tensors = self.reader.tensors();
-        let count = self.model.dimension("experts").unwrap_or(parts.len() as u64);
+        let count = self.model.parts_of(stack).unwrap_or(parts.len() as u64);
         let positions: Vec<usize> = parts.values().copied().collect();
         let is_whole = count == parts.len() as u64 && parts.keys().copied().eq(0..count);
         if let (false, Some(&first)) = (is_whole, positions.first()) {
-            let has = counted(parts.len() as u64, "expert");
+            let what = if stack.contains("experts") { "expert" } else { "head" };
+            let has = counted(parts.len() as u64, what);
             let why = format!("its layer has {has}, but llama.cpp needs all {count} in one tensor");
             return Err(Error::format(why).for_tensor(&tensors[first].name));
         }
@@ -408,6 +428,18 @@ impl Plan<'_, '_> {
         }
         Ok(())
     }
+}
+
+/// The rows that a family's table names.
+pub(super) fn rows_of(cut: GgufCut) -> Result<Cut> {
+    let GgufCut { groups, first, step, count, turned } = cut;
+    let turned = match turned {
+        GgufTurned::No => Turned::No,
+        GgufTurned::Before => Turned::Before,
+        GgufTurned::After => Turned::After,
+        _ => return Err(Error::format("its layout is not known to this version")),
+    };
+    Ok(Cut { groups, first, step, count, turned })
 }
 
 /// How many rows there are after those that are skipped, and the first of them.

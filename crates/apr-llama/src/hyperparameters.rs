@@ -17,6 +17,9 @@ const QUANTIZATION_VERSION: u32 = 2;
 const POSITIVE: [&str; 6] =
     ["_epsilon", ".freq_base", ".freq_base_swa", ".scaling.factor", ".scaling.attn_factor", ".yarn_attn_factor"];
 
+/// What `transformers` calls attention within a window.
+const SLIDING: &str = "sliding_attention";
+
 /// Most classes that names are made up for.
 const MAX_CLASSES: u64 = 1 << 16;
 
@@ -68,6 +71,7 @@ impl Facts {
             "file_type" => return Some(written.file_type.into()),
             "pooling_type" => return self.pooling.map(Value::from),
             "output_labels" => return self.labels(written.classes).map(|labels| json!(labels)),
+            "sliding_layers" => return sliding_layers(&self.config),
             "rope_attention_factor" => return rope::attention_factor(&self.config).map(Value::from),
             _ => {}
         }
@@ -172,6 +176,18 @@ impl Facts {
     }
 }
 
+/// Of each layer, whether its attention looks back no further than a window.
+fn sliding_layers(config: &Map<String, Value>) -> Option<Value> {
+    let kinds = config.get("layer_types")?.as_array()?;
+    Some(kinds.iter().map(|kind| Value::from(kind.as_str() == Some(SLIDING))).collect())
+}
+
+/// The opposite of [`sliding_layers`]: the kind of each layer's attention, as `transformers` calls it.
+pub(super) fn layer_types(sliding: &Value) -> Option<Value> {
+    let layers = sliding.as_array()?.iter();
+    layers.map(|layer| Some(Value::from(if layer.as_bool()? { SLIDING } else { "full_attention" }))).collect()
+}
+
 /// `asked` are the numbers of the configuration that keys were made of, by their path.
 fn check_number(pair: &KeyValue, asked: &[(String, Value)]) -> Result<()> {
     let Typed::F32(number) = pair.value else { return Ok(()) };
@@ -199,6 +215,7 @@ fn typed(value: GgufValue) -> Typed {
         GgufValue::Bool(truth) => truth.into(),
         GgufValue::String(text) => text.into(),
         GgufValue::Strings(texts) => texts.into(),
+        GgufValue::Bools(truths) => truths.into(),
         _ => unreachable!("all types are known to this version"),
     }
 }

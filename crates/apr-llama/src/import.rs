@@ -11,7 +11,8 @@ use apr_source::naming::NAMES;
 use apr_view::{Change, Origin, View};
 use serde_json::{Map, Value};
 
-use super::hyperparameters::config_value;
+use super::export::rows_of;
+use super::hyperparameters::{config_value, layer_types};
 use super::rope;
 
 /// A checkpoint in Hugging Face's layout.
@@ -46,8 +47,8 @@ impl<'m> Described<'m> {
         Some(Self { pairs, architecture, tensors })
     }
 
-    /// The value of a key with or without the architecture in front, `has.TENSOR`, `rows.TENSOR`, or `rope.fraction`:
-    /// the share of a head's dimensions that is rotated. A hyperparameter with one value a layer, all of them equal,
+    /// The value of a key with or without the architecture in front, `has.TENSOR`, `rows.TENSOR`, `layer_types` as
+    /// configurations have them, or `rope.fraction`: the share of a head's dimensions that is rotated. A hyperparameter with one value a layer, all of them equal,
     /// is that value.
     fn entry(&self, name: &str) -> Option<Value> {
         if let Some(tensor) = name.strip_prefix("has.") {
@@ -55,6 +56,10 @@ impl<'m> Described<'m> {
         }
         if let Some(tensor) = name.strip_prefix("rows.") {
             return self.tensors.get(tensor)?.shape.dims().first().map(|&rows| rows.into());
+        }
+        if name == "layer_types" {
+            let own = format!("{}.attention.sliding_window_pattern", self.architecture);
+            return layer_types(&config_value(&self.pairs.find(&own)?));
         }
         if name == "rope.fraction" {
             let number = |name: &str| self.entry(name)?.as_f64();
@@ -221,7 +226,9 @@ impl Plan<'_, '_> {
             if self.model.family().kind(canonical) == Some(Kind::Buffer) {
                 continue;
             }
-            if self.model.family().part(canonical, 0).is_some() {
+            if let Some(whole) = self.model.family().cut_from(canonical) {
+                self.add_joined(position, &whole)?;
+            } else if self.model.family().part(canonical, 0).is_some() {
                 self.add_parts(position, canonical)?;
             } else {
                 self.add_one(position, canonical)?;
@@ -235,14 +242,40 @@ impl Plan<'_, '_> {
         name.unwrap_or_else(|| canonical.to_owned())
     }
 
+    /// Adds the tensor that the one at this position was cut out of, once the last of its parts has come.
+    fn add_joined(&mut self, position: usize, whole: &str) -> Result<()> {
+        let names = self.model.family().cuts(whole);
+        let find = |name: &String| {
+            let is_it = |position: &usize| self.model.canonical(*position) == Some(name);
+            (0..self.reader.tensors().len()).find(is_it)
+        };
+        let positions: Vec<Option<usize>> = names.iter().map(find).collect();
+        if positions.iter().flatten().max() != Some(&position) {
+            return Ok(());
+        }
+        let info = &self.reader.tensors()[position];
+        let unknown = || Error::format("the keys do not say what it is a part of").for_tensor(&info.name);
+        let mut parts = Vec::with_capacity(names.len());
+        for (name, part) in names.iter().zip(positions) {
+            let alone = || Error::format(format!("{name} is missing, which goes together with it"));
+            let part = part.ok_or_else(|| alone().for_tensor(&info.name))?;
+            let cut = self.model.gguf_cut(name)?.ok_or_else(unknown)?;
+            parts.push((&self.reader.tensors()[part], part, rows_of(cut)?));
+        }
+        let shape = self.model.shape_of(whole).ok_or_else(unknown)?;
+        let (info, change) = Change::joined(&parts, shape, &self.name(whole))?;
+        self.tensors.push((info, Origin::Changed(change)));
+        Ok(())
+    }
+
     fn add_parts(&mut self, position: usize, stack: &str) -> Result<()> {
         let info = &self.reader.tensors()[position];
         let count = info.shape.dims().first().copied().unwrap_or_default();
         if info.byte_len()? == 0 {
             return Err(Error::format("it should hold experts, and is empty").for_tensor(&info.name));
         }
-        if self.model.dimension("experts").is_some_and(|experts| experts != count) {
-            let why = format!("its shape is {}, but the model's keys tell another number of experts", info.shape);
+        if self.model.parts_of(stack).is_some_and(|parts| parts != count) {
+            let why = format!("its shape is {}, but the model's keys tell another number of parts", info.shape);
             return Err(Error::format(why).for_tensor(&info.name));
         }
         for place in 0..count {
@@ -262,6 +295,7 @@ impl Plan<'_, '_> {
                 Origin::Changed(Change::rows(source, position, [outer, b, a, inner])?)
             }
             GgufLayout::Add(constant) => Origin::Changed(Change::sum(&mut info, position, -constant)?),
+            GgufLayout::Groups(order) => Origin::Changed(Change::grouped(source, position, order, true)?),
             GgufLayout::Transposed => Origin::Changed(Change::transposed(&mut info, position)?),
             GgufLayout::SkipRows(skipped) => {
                 let rows = source.shape.dims().first().and_then(|rows| rows.checked_add(skipped));

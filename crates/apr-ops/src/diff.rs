@@ -1,12 +1,14 @@
 //! What differs between two checkpoints.
 //!
-//! Tensors that both files have digests of are compared without being read. The others are read side by side, in
-//! chunks; where dtypes differ, values are compared after exact widening.
+//! Tensors whose files state equal digests of them are not read, unless that is asked for: a digest tells what the bytes were
+//! when the file was written. The others are read side by side, in chunks; where dtypes differ, values are compared after
+//! exact widening, and judged by what the narrower dtype can hold (`room.rs`).
 
 mod alike;
 mod compare;
 mod metadata;
 mod pairing;
+mod room;
 
 use std::collections::BTreeSet;
 
@@ -32,11 +34,15 @@ pub struct DiffOptions {
     pub filter: Option<GlobMatcher>,
     /// Left name, right name, for tensors that are called differently.
     pub mapping: Vec<(String, String)>,
+    /// Read tensors whose files state equal digests, too.
+    pub read: bool,
+    /// A gate: the largest Euclidean distance of the two models.
+    pub max_l2: Option<f64>,
 }
 
 impl Default for DiffOptions {
     fn default() -> Self {
-        Self { tolerance: 1e-6, filter: None, mapping: Vec::new() }
+        Self { tolerance: 1e-6, filter: None, mapping: Vec::new(), read: false, max_l2: None }
     }
 }
 
@@ -50,6 +56,8 @@ pub enum Verdict {
     Reshaped,
     /// No value differs by more than the tolerance.
     Match,
+    /// Values differ, by no more than the narrower dtype rounds.
+    Rounded,
     /// Some value differs by more.
     Drift,
     /// Shapes differ, or a dtype that can't be decoded; values were not compared.
@@ -68,6 +76,10 @@ pub struct TensorDiff {
     pub renamed: bool,
     /// How they compare.
     pub verdict: Verdict,
+    /// Whether equal digests that the files state are all that shows it; the bytes were not read.
+    pub by_digest: bool,
+    /// Whether the files state equal digests and the bytes differ: one of them is damaged.
+    pub damaged: bool,
     /// Dtypes, left and right.
     pub dtypes: [DType; 2],
     /// Shapes, left and right.
@@ -78,6 +90,21 @@ pub struct TensorDiff {
     pub l2: Option<f64>,
     /// Cosine of the angle between the two, as vectors; `None` where one is zero.
     pub cosine: Option<f64>,
+    /// Norm of the difference over that of the values, where dtypes differ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub relative_error: Option<f64>,
+    /// What of it the dtypes allow.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allowed: Option<f64>,
+}
+
+/// A limit for the distance of two models.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct L2Gate {
+    /// The largest Euclidean norm of the difference.
+    pub limit: f64,
+    /// Whether it was kept, and all tensors could be compared.
+    pub passed: bool,
 }
 
 /// A metadata key whose values differ; `None` where it is missing.
@@ -116,6 +143,9 @@ pub struct DiffReport {
     pub max_delta: f64,
     /// Euclidean norm of the whole difference.
     pub l2: f64,
+    /// The limit that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub l2_gate: Option<L2Gate>,
     /// Pairs, in the order of the left model.
     pub tensors: Vec<TensorDiff>,
     /// Names that only the left model has.
@@ -156,7 +186,7 @@ pub fn diff<P: Pipeline>(
     let pairing = pair(left, right, options, pipeline, progress)?;
     let Side { reader: left, name: left_name, .. } = left;
     let Side { reader: right, name: right_name, .. } = right;
-    let compared = compare(left, right, &pairing.pairs, pipeline, progress)?;
+    let compared = compare(left, right, &pairing.pairs, options.read, pipeline, progress)?;
 
     let mut norms = Norms::default();
     let mut tensors = Vec::with_capacity(pairing.pairs.len());
@@ -174,13 +204,18 @@ pub fn diff<P: Pipeline>(
     let same = !drift && !lonely && vocab.is_none_or(|vocab| vocab.added + vocab.removed == 0);
     // Values that are not a number have no distance: what is not the same is never wholly alike.
     let most = if same { 100.0 } else { 99.99 };
+    // A distance is one where every tensor has a counterpart, and every value is a number.
+    let is_whole = !lonely && tensors.iter().all(|tensor| tensor.max_delta.is_some_and(f64::is_finite));
+    let l2 = norms.sums.difference.sqrt();
+    let gate = |limit| L2Gate { limit, passed: is_whole && l2 <= limit };
     Ok(DiffReport {
         left: left_name.to_owned(),
         right: right_name.to_owned(),
         same,
         similarity: norms.similarity(pairing.lonely_elements).min(most),
         max_delta: norms.sums.max_delta,
-        l2: norms.sums.difference.sqrt(),
+        l2,
+        l2_gate: options.max_l2.map(gate),
         tensors,
         removed: pairing.removed,
         added: pairing.added,
@@ -198,11 +233,15 @@ fn describe(
     tolerance: f64,
 ) -> TensorDiff {
     let (a, b) = (&left.tensors()[pair.left], &right.tensors()[pair.right]);
+    // The norms of both add up.
+    let room = sums.room[0].sqrt() + sums.room[1].sqrt();
+    let is_rounded = sums.max_delta.is_finite() && sums.difference.sqrt() <= room;
     let verdict = match sums {
         Comparison { identical: true, .. } if a.shape != b.shape => Verdict::Reshaped,
         Comparison { identical: true, .. } => Verdict::Identical,
         Comparison { incomparable: true, .. } => Verdict::Incomparable,
         sums if sums.max_delta <= tolerance => Verdict::Match,
+        _ if is_rounded => Verdict::Rounded,
         _ => Verdict::Drift,
     };
     let compared = |value: f64, same: f64| match sums {
@@ -211,16 +250,22 @@ fn describe(
         _ => Some(value),
     };
     let norms = (sums.left * sums.right).sqrt();
+    let norm = sums.left.max(sums.right).sqrt();
+    let share = |of: f64| Some(of / norm).filter(|share| room > 0.0 && share.is_finite());
     TensorDiff {
         name: a.name.clone(),
         other_name: (a.name != b.name).then(|| b.name.clone()),
         renamed: pair.renamed,
         verdict,
+        by_digest: sums.unread,
+        damaged: sums.same_digest && !sums.identical,
         dtypes: [a.dtype, b.dtype],
         shapes: [a.shape.clone(), b.shape.clone()],
         max_delta: compared(sums.max_delta, 0.0),
         l2: compared(sums.difference.sqrt(), 0.0),
         cosine: compared(sums.dot / norms, 1.0).filter(|cosine| cosine.is_finite()),
+        relative_error: share(sums.difference.sqrt()),
+        allowed: share(room),
     }
 }
 

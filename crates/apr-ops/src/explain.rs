@@ -38,21 +38,22 @@ fn explanation(code: Code) -> Option<ErrorExplanation> {
         Code::Format => (
             "Invalid Format",
             "The bytes are not a valid file of the format, or of any format that apr knows.",
-            &["a wrong extension", "a web page saved in place of the model", "a writer that broke the format's rules"],
+            &["a wrong extension", "a writer that broke the format's rules", "a failed download, saved as the model"],
             &[
                 "Look at the first bytes: `apr debug --hex FILE`.",
-                "Fetch the file again if it is a web page or a Git LFS pointer.",
+                "Where they are text, fetch the file again: a web page, an answer of the hub or a Git LFS pointer is no model.",
                 "Ask the file's author which program wrote it.",
             ],
         ),
         Code::Corrupt => (
             "Corrupted Data",
-            "Parts of the file are missing, or contradict each other.",
-            &["an interrupted download", "a full disk while it was written", "bit rot, a disk error"],
+            "The payload does not match what the header says of it: bytes are missing, or sizes and offsets contradict each \
+             other. (Where all bytes are there and only a checksum differs, it is E004.)",
+            &["an interrupted download", "bit rot, a disk error", "a full disk while it was written"],
             &[
-                "Compare the file's size with its source's.",
-                "Run `apr validate --checksum` to see which tensors are whole.",
-                "Fetch the file again and compare its SHA-256.",
+                "Run `apr validate --checksum FILE` to verify, and to see which tensors are whole.",
+                "Check the integrity of the file against its source: its size, its SHA-256.",
+                "Fetch the file again.",
             ],
         ),
         Code::Version => (
@@ -63,10 +64,11 @@ fn explanation(code: Code) -> Option<ErrorExplanation> {
         ),
         Code::Checksum => (
             "Checksum Mismatch",
-            "The bytes do not match the checksum or digest that was stored with them.",
+            "The file is whole, but bytes of it do not match the checksum or digest that was stored with them. (Where bytes are \
+             missing, it is E002.)",
             &["bit rot, a disk or memory error", "an edit by a program that does not know the format"],
             &[
-                "Run `apr validate` to see which tensors are damaged.",
+                "Run `apr validate FILE` to see which tensors are damaged.",
                 "Replace the file; damaged weights can't be repaired from a checksum.",
             ],
         ),

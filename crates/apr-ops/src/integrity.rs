@@ -146,7 +146,7 @@ pub(crate) fn mismatches<P: Pipeline>(
         let Check { tensor, part } = checks.list[check];
         tally.append(part.sum, &slot.bytes[..chunk.len], slot.sums);
         if chunk.last {
-            found.extend(tally.finish(part.sum).map(|mismatch| (tensor, part.range, mismatch)));
+            found.extend(tally.finish(part.sum).map(|mismatch| (tensor, part.place, mismatch)));
         }
         Ok(())
     })?;

@@ -17,6 +17,7 @@ pub mod job;
 pub mod lint;
 pub mod physics;
 pub mod sarif;
+pub mod scan;
 mod sha256;
 pub mod shards;
 pub mod tensors;

@@ -95,11 +95,12 @@ impl LintReport {
 /// E002 and E007 when padding can't be read.
 pub fn lint(reader: &dyn CheckpointReader, file: &str, model: Option<&FamilyModel<'_>>) -> Result<LintReport> {
     let mut remarks = Remarks::default();
-    let is_gguf = reader.format().convention == Convention::LlamaCpp;
-    if is_gguf {
+    // What the files beside the weights say is part of the model, as an import takes it.
+    let learnt: Metadata = learn_from(reader)?.metadata.into_iter().collect::<serde_json::Map<_, _>>().into();
+    if reader.format().convention == Convention::LlamaCpp {
         gguf(reader, &mut remarks);
     } else {
-        metadata(reader, &mut remarks);
+        metadata(reader, &learnt, &mut remarks);
     }
     match model {
         Some(model) => naming_of_family(reader, model, &mut remarks),
@@ -109,7 +110,7 @@ pub fn lint(reader: &dyn CheckpointReader, file: &str, model: Option<&FamilyMode
     if !has_conventions(reader) {
         alignment(reader, &mut remarks);
     }
-    filterbank(reader, &mut remarks)?;
+    filterbank(reader, &learnt, &mut remarks);
     compression(reader, &mut remarks);
     structure(reader, &mut remarks)?;
     let mut remarks = remarks.0;
@@ -126,12 +127,18 @@ impl Remarks {
     }
 }
 
-fn metadata(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
-    // An import writes down under `source` where the model comes from.
+fn metadata(reader: &dyn CheckpointReader, learnt: &Metadata, remarks: &mut Remarks) {
+    // An import writes down under `source` where the model comes from. Of a model as its author left it, the card tells.
+    let provenance: &[&str] =
+        if is_of_a_framework(reader) { &["provenance", "model_card"] } else { &["provenance", keys::SOURCE] };
     let wanted: [(&str, &[&str]); 3] =
-        [("license", &["license"]), ("model_card", &["model_card"]), ("provenance", &["provenance", keys::SOURCE])];
+        [("license", &["license"]), ("model_card", &["model_card"]), ("provenance", provenance)];
+    let is_there = |key: &&str| {
+        let value = reader.metadata().get(key).or_else(|| learnt.get(key));
+        value.is_some_and(|value| !value.is_null())
+    };
     for (name, keys) in wanted {
-        if keys.iter().all(|key| reader.metadata().get(key).is_none_or(serde_json::Value::is_null)) {
+        if !keys.iter().any(is_there) {
             let field = if name == "license" { " field" } else { "" };
             remarks.add(Severity::Warn, Topic::Metadata, format!("Missing '{name}'{field}"));
         }
@@ -141,6 +148,11 @@ fn metadata(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
 /// Whether the format's readers look for names and an alignment of their own, which are right there.
 fn has_conventions(reader: &dyn CheckpointReader) -> bool {
     matches!(reader.format().convention, Convention::LlamaCpp | Convention::Ggml)
+}
+
+/// Whether the names are those of the framework that trained the model, which its programs expect.
+fn is_of_a_framework(reader: &dyn CheckpointReader) -> bool {
+    reader.format().convention == Convention::Framework
 }
 
 /// What makes a GGUF file describe itself fully.
@@ -184,7 +196,7 @@ fn naming_of_family(reader: &dyn CheckpointReader, model: &FamilyModel<'_>, rema
     let mut unknown = 0;
     for (position, info) in reader.tensors().iter().enumerate() {
         match model.canonical(position) {
-            Some(canonical) if canonical == info.name || has_conventions(reader) => {}
+            Some(canonical) if canonical == info.name || has_conventions(reader) || is_of_a_framework(reader) => {}
             Some(canonical) => {
                 let message = format!("'{}' should be '{canonical}'", info.name);
                 remarks.add(Severity::Info, Topic::Naming, message);
@@ -207,7 +219,7 @@ fn naming_of_family(reader: &dyn CheckpointReader, model: &FamilyModel<'_>, rema
 fn naming_of_no_family(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
     remarks.add(Severity::Info, Topic::Naming, "the family is not known, so names are held against general rules only");
     for info in reader.tensors() {
-        if let Some(better) = by_general_rules(&info.name) {
+        if let Some(better) = by_general_rules(&info.name, is_of_a_framework(reader)) {
             let message = format!("'{}' should be '{better}' for auto-mapping", info.name);
             remarks.add(Severity::Info, Topic::Naming, message);
         }
@@ -215,9 +227,9 @@ fn naming_of_no_family(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
 }
 
 /// The rules of canonical names that hold for every family: no `model.` in front, `weight` and
-/// `bias` in full.
-fn by_general_rules(name: &str) -> Option<String> {
-    let stem = name.strip_prefix("model.").unwrap_or(name);
+/// `bias` in full. Frameworks put `model.` in front, and expect it there.
+fn by_general_rules(name: &str, of_a_framework: bool) -> Option<String> {
+    let stem = if of_a_framework { name } else { name.strip_prefix("model.").unwrap_or(name) };
     let better = match stem.rsplit_once('.') {
         Some((module, "w" | "W" | "gamma" | "kernel")) => format!("{module}.weight"),
         Some((module, "b" | "B" | "beta")) => format!("{module}.bias"),
@@ -227,17 +239,15 @@ fn by_general_rules(name: &str) -> Option<String> {
 }
 
 /// A filterbank that the network can't take (QA 48).
-fn filterbank(reader: &dyn CheckpointReader, remarks: &mut Remarks) -> Result<()> {
+fn filterbank(reader: &dyn CheckpointReader, learnt: &Metadata, remarks: &mut Remarks) {
     let metadata = reader.metadata();
     if expected_mels(metadata).is_none() {
-        return Ok(());
+        return;
     }
-    let learnt: Metadata = learn_from(reader)?.metadata.into_iter().collect::<serde_json::Map<_, _>>().into();
     let get = |key: &str| metadata.get(key).or_else(|| learnt.get(key));
     if let Some(misfit) = filterbank_misfit(metadata, reader.tensors(), get) {
         remarks.add(Severity::Warn, Topic::Structure, misfit.message);
     }
-    Ok(())
 }
 
 fn alignment(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
@@ -318,10 +328,11 @@ mod tests {
 
     #[test]
     fn general_rules_spell_names_out() {
-        assert_eq!(by_general_rules("encoder.w").as_deref(), Some("encoder.weight"));
-        assert_eq!(by_general_rules("model.encoder.b").as_deref(), Some("encoder.bias"));
-        assert_eq!(by_general_rules("model.encoder.weight").as_deref(), Some("encoder.weight"));
-        assert_eq!(by_general_rules("encoder.weight"), None);
-        assert_eq!(by_general_rules("w"), None, "a name of one word may mean anything");
+        assert_eq!(by_general_rules("encoder.w", true).as_deref(), Some("encoder.weight"));
+        assert_eq!(by_general_rules("model.encoder.b", false).as_deref(), Some("encoder.bias"));
+        assert_eq!(by_general_rules("model.encoder.weight", false).as_deref(), Some("encoder.weight"));
+        assert_eq!(by_general_rules("model.encoder.weight", true), None);
+        assert_eq!(by_general_rules("encoder.weight", false), None);
+        assert_eq!(by_general_rules("w", false), None, "a name of one word may mean anything");
     }
 }

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use apr_registry::Error;
-use apr_registry::pytorch::{Action, ScanReport, Verdict};
+use apr_registry::pytorch::{Action, FileVerdict, ScanReport, Verdict};
 use serde_json::{Value, json};
 
+use crate::scan::ScanSummary;
 use crate::validate::{Level, ValidateReport};
 
 /// What a rule is about, by the identifier that its findings bear.
@@ -50,7 +51,37 @@ pub fn of_scan(scan: &ScanReport, error: &str) -> Value {
     let mut rules =
         Rules::from([("apr/refused".to_owned(), "the file was refused and nothing of it was run".to_owned())]);
     let mut results = vec![result("apr/refused", "error", error, &scan.file, None, None)];
-    for finding in scan.findings().filter(|finding| finding.verdict != Verdict::Allowed) {
+    add_findings(scan, &mut rules, &mut results);
+    log(&rules, &results)
+}
+
+/// What a scan of several files found: a result with the verdict for each that is not clean, and its findings.
+#[must_use]
+pub fn of_scans(summary: &ScanSummary) -> Value {
+    let (mut rules, mut results) = (Rules::new(), Vec::new());
+    for scan in summary.files.iter().filter(|scan| scan.verdict != FileVerdict::Clean) {
+        let (word, level) = match scan.verdict {
+            FileVerdict::Dangerous => ("dangerous", "error"),
+            verdict => (verdict.word(), "warning"),
+        };
+        let rule = format!("scan/{word}");
+        rules.insert(rule.clone(), format!("apr scan calls the file {word}"));
+        results.push(result(&rule, level, &format!("{word}: {}", scan.kind), &scan.file, None, None));
+        add_findings(scan, &mut rules, &mut results);
+        let remarks = [("warning", &scan.warnings), ("problem", &scan.problems)];
+        for (kind, text) in remarks.into_iter().flat_map(|(kind, list)| list.iter().map(move |text| (kind, text))) {
+            let rule = format!("scan/{kind}");
+            rules.insert(rule.clone(), format!("a {kind} that apr scan met in the file"));
+            results.push(result(&rule, "warning", text, &scan.file, None, None));
+        }
+    }
+    log(&rules, &results)
+}
+
+/// The names of a scan that are not harmless.
+fn add_findings(scan: &ScanReport, rules: &mut Rules, results: &mut Vec<Value>) {
+    let findings = scan.pickles.iter().flat_map(|pickle| pickle.findings.iter().map(move |finding| (pickle, finding)));
+    for (pickle, finding) in findings.filter(|(_, finding)| finding.verdict != Verdict::Allowed) {
         let (kind, level) = match finding.verdict {
             Verdict::Dangerous => ("dangerous", "error"),
             _ => ("unknown", "warning"),
@@ -58,10 +89,14 @@ pub fn of_scan(scan: &ScanReport, error: &str) -> Value {
         let action = if matches!(finding.action, Action::Call) { "call" } else { "import" };
         let rule = format!("pickle/{kind}-{action}");
         rules.insert(rule.clone(), format!("loading the pickle would {action} a name that is {kind}"));
-        let text = format!("{action} of {}.{} by {}", finding.module, finding.name, finding.opcode);
-        results.push(result(&rule, level, &text, &scan.file, Some(finding.offset), None));
+        let mut text = format!("{action} of {}.{} by {}", finding.module, finding.name, finding.opcode);
+        if !pickle.entry.is_empty() {
+            text.push_str(&format!(" in '{}'", pickle.entry));
+        }
+        // Bytes that were decoded have no place in the file.
+        let offset = (!pickle.decoded).then_some(finding.offset);
+        results.push(result(&rule, level, &text, &scan.file, offset, None));
     }
-    log(&rules, &results)
 }
 
 fn result(rule: &str, level: &str, text: &str, file: &str, offset: Option<u64>, tensor: Option<&str>) -> Value {

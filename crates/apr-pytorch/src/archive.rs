@@ -1,7 +1,9 @@
 //! ZIP files: `torch.save` since 1.6, and TorchScript.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
+use apr_archive::{Archive, Decoded, Entry};
 use apr_core::{ByteSource, Error, Escaped, Limits, Result};
 use serde_json::{Map, Value};
 
@@ -11,32 +13,61 @@ use crate::options::OpenOptions;
 use crate::pickle::{Persistent, Policy, run};
 use crate::scan;
 use crate::view::Range;
-use crate::zip::{Archive, Entry};
 
 const PICKLE: &str = "data.pkl";
 
-pub(crate) fn read(source: &dyn ByteSource, options: &OpenOptions, limits: &Limits) -> Result<Contents> {
-    let archive = Archive::read(source, limits)?;
-    let pickle = find_pickle(&archive)?;
+/// The file, and its compressed entries after its end.
+type Source = Decoded<Arc<dyn ByteSource>>;
+
+/// Opens an archive; gives the source that the places in its contents refer to.
+pub(crate) fn read(
+    source: Box<dyn ByteSource>,
+    options: &OpenOptions,
+    limits: &Limits,
+) -> Result<(Contents, Box<dyn ByteSource>)> {
+    let mut archive = Archive::read(&*source, limits)?;
+    let source = archive.decoded(Arc::from(source))?;
+    let contents = contents(&source, &archive, options, limits).map_err(|error| {
+        let entry = error.offset().and_then(|at| archive.entries.iter().find(|entry| is_decoded_at(entry, at)));
+        match entry {
+            Some(entry) => error.at(entry.place),
+            None => error,
+        }
+    })?;
+    Ok((contents, Box::new(source)))
+}
+
+/// Whether an offset is one of the decoded bytes of this entry.
+fn is_decoded_at(entry: &Entry, at: u64) -> bool {
+    !entry.is_stored() && (entry.offset..=entry.offset.saturating_add(entry.len)).contains(&at)
+}
+
+fn contents(source: &Source, archive: &Archive, options: &OpenOptions, limits: &Limits) -> Result<Contents> {
+    let pickle = find_pickle(archive)?;
     let folder = pickle.name.strip_suffix(PICKLE).unwrap_or_default();
-    check_byte_order(source, &archive, folder, limits)?;
+    check_byte_order(source, archive, folder, limits)?;
     // The checksum first: a pickle that was damaged should not be judged by what it says now.
     pickle.content(source, limits)?;
 
-    let policy = Policy { lenient: false, classes: &options.classes, persistent: Persistent::Storage };
+    let policy = Policy { lenient: false, joblib: false, classes: &options.classes, persistent: Persistent::Storage };
     let end = pickle.offset + pickle.len;
     let outcome = run(Input::new(source, pickle.offset, end, limits), &policy, limits);
     let root = outcome.root?;
     let warnings = scan::check_rest(source, outcome.end, end, limits)?;
-    for other in archive.entries.iter().filter(|entry| scan::is_surely_pickle(&entry.name) && entry.name != pickle.name)
+    for other in
+        archive.entries.iter().filter(|entry| scan::is_pickle_in_archive(&entry.name) && entry.name != pickle.name)
     {
-        other.check_stored()?;
+        other.check_packing()?;
         scan::check_rest(source, other.offset, other.offset + other.len, limits)?;
     }
-    let (storages, checksums) = storages(&archive, folder)?;
-    let header_fields = header_fields(source, &archive, folder, limits)?;
-    let left_out = left_out(&archive, folder);
-    Ok(Contents { heap: outcome.heap, root, storages, checksums, header_fields, warnings, left_out })
+    let (storages, checksums) = storages(archive, folder)?;
+    let header_fields = header_fields(source, archive, folder, limits)?;
+    let left_out = left_out(archive, folder);
+    let decoded = archive.entries.iter().filter(|entry| !entry.is_stored());
+    let decoded: BTreeMap<_, _> =
+        decoded.map(|entry| (entry.offset, Range { offset: entry.place, len: entry.compressed })).collect();
+    let file_len = Some(source.file_len());
+    Ok(Contents { heap: outcome.heap, root, storages, checksums, header_fields, warnings, left_out, decoded, file_len })
 }
 
 /// The one `data.pkl`, at the top or in a folder.
@@ -79,7 +110,7 @@ fn storages(archive: &Archive, folder: &str) -> Result<(HashMap<String, Range>, 
     let (mut storages, mut checksums) = (HashMap::new(), Checksums::new());
     for entry in &archive.entries {
         if let Some(key) = entry.name.strip_prefix(&prefix) {
-            entry.check_stored()?;
+            entry.check_packing()?;
             storages.insert(key.to_owned(), Range { offset: entry.offset, len: entry.len });
             checksums.insert((entry.offset, entry.len), entry.crc32);
         }
@@ -124,6 +155,10 @@ fn header_fields(
         ("container".to_owned(), container.into()),
         ("entries".to_owned(), archive.entries.len().into()),
     ]);
+    let compressed = archive.entries.iter().filter(|entry| !entry.is_stored()).count();
+    if compressed > 0 {
+        fields.insert("compressed_entries".into(), compressed.into());
+    }
     if let Some(entry) = archive.find(&format!("{folder}version")).filter(|entry| entry.len <= 16) {
         let text = String::from_utf8_lossy(&entry.content(source, limits)?).trim().to_owned();
         fields.insert("version".into(), text.into());

@@ -1,6 +1,6 @@
 //! What every container comes down to: a pickle's values, and where each storage lies.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use apr_core::{ByteSource, DType, Error, Escaped, Result};
 use serde_json::{Map, Value};
@@ -27,6 +27,10 @@ pub(crate) struct Contents {
     pub(crate) warnings: Vec<String>,
     /// What the file has beside tensors and values, and nothing reads.
     pub(crate) left_out: Vec<String>,
+    /// Where the compressed bytes of an entry lie in the file, by where its decoded ones start.
+    pub(crate) decoded: BTreeMap<u64, Range>,
+    /// Bytes of the file, where the source has decoded ones after them.
+    pub(crate) file_len: Option<u64>,
 }
 
 impl Contents {

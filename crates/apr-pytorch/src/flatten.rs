@@ -114,6 +114,7 @@ impl Walk<'_> {
             | Node::None
             | Node::Global(_)
             | Node::Object(None)
+            | Node::FileArray
             | Node::Storage(_)
             | Node::Opaque => Ok(()),
         }

@@ -94,6 +94,17 @@ impl<'a> Input<'a> {
         Ok(bytes)
     }
 
+    /// Goes past the next `len` bytes, which do not count as pickled.
+    pub(crate) fn skip(&mut self, len: u64) -> Result<()> {
+        if len > self.remaining() {
+            let message = format!("{len} bytes of an array are expected here, but the file ends before them");
+            return Err(Error::corrupt(message).at(self.position));
+        }
+        self.position += len;
+        self.budget_end = self.budget_end.saturating_add(len);
+        Ok(())
+    }
+
     /// The bytes up to a line feed, which is consumed and left out.
     pub(crate) fn line(&mut self) -> Result<Vec<u8>> {
         let mut line = Vec::new();

@@ -1,6 +1,6 @@
 //! Pre-ZIP files: `torch.save` before 1.6, and since then with `_use_new_zipfile_serialization=False`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use apr_core::{ByteSource, Error, Escaped, Limits, Result, read_vec};
 use serde_json::Map;
@@ -34,13 +34,16 @@ impl Pickles<'_> {
 }
 
 /// For the pickles around the weights: no names at all would be needed, and none that is not harmless is taken.
-pub(crate) const PLAIN: Policy<'static> = Policy { lenient: false, classes: &[], persistent: Persistent::None };
+pub(crate) const PLAIN: Policy<'static> =
+    Policy { lenient: false, joblib: false, classes: &[], persistent: Persistent::None };
 
 pub(crate) fn read(source: &dyn ByteSource, options: &OpenOptions, limits: &Limits) -> Result<Contents> {
     let mut pickles = Pickles { source, limits, position: 0, end: source.len() };
     let (heap, magic) = pickles.next(&PLAIN)?;
     if !matches!(heap.get(magic), Node::Int(MAGIC)) {
-        return Err(Error::format("this is a pickle, but not PyTorch's: it does not start with the magic number").at(0));
+        return Err(Error::format(
+            "this is a pickle, but not PyTorch's: it does not start with the magic number; `apr scan` lists what it runs",
+        ).at(0));
     }
     let at = pickles.position;
     let (heap, protocol) = pickles.next(&PLAIN)?;
@@ -51,7 +54,7 @@ pub(crate) fn read(source: &dyn ByteSource, options: &OpenOptions, limits: &Limi
     let (heap, system) = pickles.next(&PLAIN)?;
     check_byte_order(&heap, system).map_err(|error| error.at(at))?;
 
-    let policy = Policy { lenient: false, classes: &options.classes, persistent: Persistent::Storage };
+    let policy = Policy { lenient: false, joblib: false, classes: &options.classes, persistent: Persistent::Storage };
     let (heap, root) = pickles.next(&policy)?;
     let at = pickles.position;
     let (keys, list) = pickles.next(&PLAIN)?;
@@ -62,7 +65,17 @@ pub(crate) fn read(source: &dyn ByteSource, options: &OpenOptions, limits: &Limi
         warnings.push(format!("{} bytes after the last storage are not read", source.len() - end));
     }
     let header_fields = Map::from_iter([("container".to_owned(), "pre-ZIP".into())]);
-    Ok(Contents { checksums: HashMap::new(), heap, root, storages, header_fields, warnings, left_out: Vec::new() })
+    Ok(Contents {
+        checksums: HashMap::new(),
+        heap,
+        root,
+        storages,
+        header_fields,
+        warnings,
+        left_out: Vec::new(),
+        decoded: BTreeMap::new(),
+        file_len: None,
+    })
 }
 
 pub(crate) fn check_byte_order(heap: &Heap, system: Id) -> Result<()> {

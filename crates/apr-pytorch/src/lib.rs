@@ -29,15 +29,16 @@
 //! Python's pickle imports whatever the file names and calls it, which is how a checkpoint takes over the machine that
 //! loads it. This crate's machine has values and no functions: a "call" looks the name up in a closed list and builds a
 //! tensor descriptor, a container, or nothing. A name that is not on the list refuses the file with the name and the
-//! offset of the opcode, before any later byte is looked at. [`scan`] goes on instead, and lists every name.
+//! offset of the opcode, before any later byte is looked at. [`scan`] goes on instead, lists every name, and looks into
+//! whatever a pickle may be packed in.
 //!
 //! Allowed are the functions that rebuild tensors and parameters, storages, dtypes, plain containers, and classes of
 //! `torch.nn` and TorchScript, of which only the state is read: a module pickled whole gives its parameters and buffers
 //! under the names of its `state_dict()`. Other classes must be named in [`OpenOptions::classes`].
 //!
-//! A ZIP entry is described twice, in the directory and in front of its bytes; both must agree, entries must not overlap
-//! and must be stored, not compressed. The pickle's checksum is verified. The `zip` crate is not used because it reads
-//! streams and compares nothing, and here an entry must be a range of a [`ByteSource`](apr_core::ByteSource).
+//! A ZIP entry is described twice, in the directory and in front of its bytes; both must agree, and entries must not
+//! overlap. The pickle's checksum is verified. An entry that was compressed with DEFLATE, as tools that pack folders do, is
+//! decoded a page at a time where a range of it is asked for ([`apr_archive`]).
 //!
 //! NumPy's numbers become plain values; its arrays, which training checkpoints keep beside the weights, are left out with a
 //! warning. A dtype that might hold objects refuses the file.
@@ -48,10 +49,16 @@
 //! indices, and CSR) as the dense tensor they stand for. Either way any range is computed when it is asked for; of a
 //! sparse tensor the sorted indices are held in memory, of a quantized one the scales.
 //!
+//! # Trainers' checkpoints
+//!
+//! Lightning keeps the weights under `state_dict`, DeepSpeed under `module`. They are read under the names that the model
+//! has; the optimizer's tensors beside them are left out, which is said. DeepSpeed's optimizer states are flat partitions of
+//! all parameters: they are listed as they are.
+//!
 //! # What is refused, by name
 //!
 //! Quantized tensors of other schemes and of packed elements, sparse ones with several values for one element or of other layouts, nested and
-//! meta tensors, conjugated views, complex128, big-endian files, compressed entries (E003).
+//! meta tensors, conjugated views, complex128, big-endian files, entries compressed by other methods than DEFLATE (E003).
 //!
 //! # What is written
 //!
@@ -105,15 +112,15 @@ mod scan;
 mod shards;
 mod sparse;
 mod tar;
+mod trainer;
 mod view;
 mod writer;
-mod zip;
 
 pub use format::{FORMAT, PICKLE, TAR, ZIP};
 pub use options::OpenOptions;
 pub use pickle::uses::{Action, Finding, Verdict};
 pub use plan::{WriteOptions, plan};
 pub use reader::{PytorchReader, open, open_with};
-pub use scan::{PickleReport, ScanReport, scan};
+pub use scan::{FileVerdict, PickleReport, Reached, ScanReport, scan, scan_other};
 pub use shards::{open_index, open_index_with};
 pub use writer::PytorchWriter;

@@ -2,13 +2,15 @@
 
 use std::collections::{HashMap, HashSet};
 
-use apr_core::{Error, FileInfo, Layout, Loss, Metadata, PlannedTensor, Result, TensorInfo, check_file_name, keys};
+use apr_core::{
+    DType, Error, FileInfo, Layout, Loss, Metadata, PlannedTensor, Result, TensorInfo, check_file_name, keys,
+};
 use serde_json::{Map, Value};
 
 use crate::flatten::MAX_NAME;
 use crate::pickle::build::MAX_DIMS;
-use crate::pickle::encode::{self, Item};
-use crate::pickle::globals::storage_class;
+use crate::pickle::encode::{self, Item, Kind};
+use crate::pickle::globals::{storage_class, untyped_name};
 use crate::record::{END_RECORDS_LEN, Record};
 use crate::writer::{BYTE_ORDER, Plan, PytorchWriter, VERSION};
 
@@ -31,7 +33,8 @@ impl Default for WriteOptions {
 }
 
 /// Plans a state dict: the file that `torch.save` would write of an `OrderedDict` of these tensors, in this order, with
-/// the `byteorder` entry that it has since 2.1. `torch.load` with `weights_only=True` reads it from 1.13 on.
+/// the `byteorder` entry that it has since 2.1. `torch.load` with `weights_only=True` reads it from 1.13 on; with 8-bit
+/// floats from 2.1, with unsigned integers of 16 to 64 bits from 2.3, with `f8_e8m0` from 2.7 on.
 ///
 /// [`keys::TIED`] maps a tensor to the one whose bytes it has. Where both are here with the same dtype and shape they
 /// get one storage, and [`Layout::tensors`] has only the second, whose bytes are written.
@@ -105,14 +108,12 @@ fn check_tensor(tensor: &TensorInfo) -> Result<u64> {
         format!("the tensor's name is {} bytes long; {MAX_NAME} is the limit", name.len())
     } else if dims > MAX_DIMS {
         format!("{dims} dimensions; {MAX_DIMS} is the limit")
-    } else if storage_class(*dtype).is_some() {
+    } else if kind(*dtype).is_some() {
         return tensor.byte_len();
     } else if dtype.is_quantized() {
         format!("a state dict has no dtype {dtype}; dequantize the tensor first")
     } else {
-        format!(
-            "a state dict that every PyTorch reads has no dtype {dtype}; cast the tensor first, or write safetensors"
-        )
+        format!("PyTorch has no dtype {dtype}; cast the tensor first, or write safetensors")
     };
     Err(Error::format(problem).for_tensor(name))
 }
@@ -162,9 +163,18 @@ fn pickle(tensors: &[TensorInfo], owners: &[usize], storages: &[usize]) -> Resul
 fn item(tensor: &TensorInfo, storage: usize) -> Result<Item<'_>> {
     let TensorInfo { name, dtype, shape } = tensor;
     let too_large = || Error::format(format!("PyTorch can't count the elements of {shape}")).for_tensor(name);
-    let class = storage_class(*dtype).ok_or_else(too_large)?;
+    let kind = kind(*dtype).ok_or_else(too_large)?;
     let (elements, strides) = shape.elements().zip(strides(shape.dims())).ok_or_else(too_large)?;
-    Ok(Item { name, class, storage, elements, shape: shape.dims(), strides })
+    let elements = match kind {
+        Kind::Typed(_) => elements,
+        Kind::Untyped(_) => elements.checked_mul(dtype.block_bytes()).ok_or_else(too_large)?,
+    };
+    Ok(Item { name, kind, storage, elements, shape: shape.dims(), strides })
+}
+
+/// How PyTorch pickles tensors of a dtype, where it has it.
+fn kind(dtype: DType) -> Option<Kind> {
+    storage_class(dtype).map(Kind::Typed).or_else(|| untyped_name(dtype).map(Kind::Untyped))
 }
 
 /// Strides of a contiguous tensor, in which PyTorch counts a dimension of 0 as 1. It has 63 bits for each number.

@@ -13,7 +13,8 @@ use crate::content::Content;
 use crate::contents::Contents;
 use crate::flatten::{Flat, flatten};
 use crate::options::OpenOptions;
-use crate::{archive, legacy, overlaps, scan, tar};
+use crate::view::Range;
+use crate::{archive, legacy, overlaps, scan, tar, trainer};
 
 /// Key of the plain values in the metadata: path to value.
 const VALUES: &str = "pytorch";
@@ -30,7 +31,7 @@ const HEAD_LEN: u64 = 512;
 ///
 /// # Errors
 /// E001 for what is not a PyTorch file or wants to import anything unknown, E002 for a truncated or
-/// contradictory one, E003 for big-endian, compressed, quantized and sparse ones, E004 for a pickle
+/// contradictory one, E003 for big-endian, quantized and sparse ones, and compressions other than DEFLATE, E004 for a pickle
 /// whose checksum is wrong, E007 when reading fails, E008 over a limit.
 pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> Result<PytorchReader> {
     open_with(source, name, limits, &OpenOptions::default())
@@ -62,7 +63,8 @@ pub(crate) fn open_boxed(
 fn read(source: Box<dyn ByteSource>, name: &str, limits: &Limits, options: &OpenOptions) -> Result<PytorchReader> {
     let head = read_vec(&*source, 0, source.len().min(HEAD_LEN))?;
     let contents = if head.starts_with(b"PK\x03\x04") || head.starts_with(b"PK\x05\x06") {
-        archive::read(&*source, options, limits)?
+        let (contents, source) = archive::read(source, options, limits)?;
+        return PytorchReader::new(source, name, contents, options, limits);
     } else if tar::recognise(&head) {
         tar::read(&*source, options, limits)?
     } else if head.starts_with(&[0x80]) {
@@ -91,6 +93,8 @@ pub struct PytorchReader {
     places: Vec<Place>,
     /// CRC-32 of storages, by file, offset and length.
     checksums: BTreeMap<(usize, u64, u64), u32>,
+    /// Where the compressed bytes of entries lie, by file and by where the decoded ones start in its source.
+    decoded: BTreeMap<(usize, u64), Range>,
     metadata: Metadata,
     header_fields: Map<String, Value>,
     left_out: Vec<String>,
@@ -118,6 +122,8 @@ impl PytorchReader {
             joined.places.extend(shard.places.into_iter().map(|place| Place { file: file + place.file, ..place }));
             let moved = |((of, offset, len), crc32)| ((file + of, offset, len), crc32);
             joined.checksums.extend(shard.checksums.into_iter().map(moved));
+            let decoded = shard.decoded.into_iter().map(|((of, offset), place)| ((file + of, offset), place));
+            joined.decoded.extend(decoded);
             joined.sources.extend(shard.sources);
             joined.files.extend(shard.files);
             joined.tensors.extend(shard.tensors);
@@ -173,12 +179,23 @@ impl PytorchReader {
             let (&(of, offset, len), &crc32) = self.checksums.range(..=(*file, at, u64::MAX)).next_back()?;
             let range = StoredRange { file: *file, offset, len };
             let holds = of == *file && at - offset < len;
-            holds.then(|| Part::of_file(&*self.sources[*file], range, Sum::Crc32(crc32)))
+            let place = self.place(*file, offset, len);
+            holds.then(|| Part::of_file(&*self.sources[*file], range, Sum::Crc32(crc32)).lying_at(place))
         };
         let mut parts: Vec<_> = std::iter::once(&content.view().offset).chain(beside).filter_map(around).collect();
         parts.sort_by_key(|part| part.range.offset);
         parts.dedup_by_key(|part| part.range.offset);
         parts
+    }
+
+    /// Where in the file lies what the source has there: itself, or the compressed bytes that it was decoded from.
+    fn place(&self, file: usize, offset: u64, len: u64) -> StoredRange {
+        if offset < self.files[file].len {
+            return StoredRange { file, offset, len };
+        }
+        let entry = self.decoded.range(..=(file, offset)).next_back();
+        let Range { offset, len } = entry.map_or(Range { offset: 0, len: 0 }, |(_, place)| *place);
+        StoredRange { file, offset, len }
     }
 
     fn shard_warnings(&self) -> Vec<String> {
@@ -201,8 +218,16 @@ impl PytorchReader {
         let Flat { tensors: mut paths, values, dropped, outside, arrays, array } =
             flatten(&contents.heap, contents.root, prefix, limits)?;
         let mut warnings = std::mem::take(&mut contents.warnings);
+        let trainer = trainer::recognise(&contents.heap, contents.root);
+        if let Some(trainer) = trainer {
+            contents.header_fields.insert("kind".into(), trainer.name.into());
+        }
         if options.prefix.is_some() {
             paths = strip(paths, prefix, outside, &mut warnings)?;
+        } else if let Some(trainer) = trainer {
+            let (weights, left_out) = trainer.weights(paths);
+            paths = weights;
+            contents.left_out.extend(left_out);
         }
         if dropped > 0 {
             warnings.push(format!("{dropped} values of the pickle are too many or too long to be kept as metadata"));
@@ -214,7 +239,8 @@ impl PytorchReader {
         let mut metadata = Metadata::new();
         let mut names = HashSet::new();
         let mut places_budget = limits.max_index;
-        let mut budget = source.len().saturating_mul(MAX_GROWTH).saturating_add(FREE_BYTES);
+        let file_len = contents.file_len.unwrap_or(source.len());
+        let mut budget = file_len.saturating_mul(MAX_GROWTH).saturating_add(FREE_BYTES);
         for (name, found) in paths {
             let beside = contents.beside(&found).map_err(|error| error.for_tensor(&name))?;
             let (dtype, shape, content) =
@@ -233,13 +259,14 @@ impl PytorchReader {
         if !values.is_empty() {
             metadata.set(VALUES, values);
         }
-        let files = vec![FileInfo { name: name.to_owned(), len: source.len() }];
+        let files = vec![FileInfo { name: name.to_owned(), len: file_len }];
         let header_fields = contents.header_fields;
         let checksums =
             contents.checksums.into_iter().map(|((offset, len), crc32)| ((0, offset, len), crc32)).collect();
+        let decoded = contents.decoded.into_iter().map(|(offset, place)| ((0, offset), place)).collect();
         let (sources, left_out) = (vec![source], contents.left_out);
         let mut reader =
-            Self { sources, files, tensors, places, checksums, metadata, header_fields, left_out, warnings };
+            Self { sources, files, tensors, places, checksums, decoded, metadata, header_fields, left_out, warnings };
         reader.tie();
         reader
             .warnings
@@ -297,9 +324,9 @@ impl CheckpointReader for PytorchReader {
     fn stored(&self, tensor: usize) -> Stored<'_> {
         let place @ Place { file, content, .. } = &self.places[tensor];
         let view = content.view();
-        let range = StoredRange { file: *file, offset: view.offset, len: view.span };
+        let range = self.place(*file, view.offset, view.span);
         match content {
-            Content::Stored(view) if view.is_flat() => {
+            Content::Stored(view) if view.is_flat() && view.offset < self.files[*file].len => {
                 // The checksum is that of the storage, for a tensor that is all of it.
                 let own = self.checksums.get(&(*file, view.offset, view.len)).copied();
                 let parts = if own.is_none() { self.parts(place) } else { Vec::new() };

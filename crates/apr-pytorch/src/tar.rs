@@ -1,6 +1,6 @@
 //! TAR files of PyTorch 0.1: a member of storages, one of tensors, one with the pickle that refers to them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use apr_core::{ByteSource, Error, Escaped, Limits, Result, read_vec};
 use serde_json::Map;
@@ -37,8 +37,26 @@ pub(crate) fn recognise(head: &[u8]) -> bool {
     })
 }
 
+impl Member {
+    /// Its name without the folder that `tar` may put in front.
+    pub(crate) fn plain_name(&self) -> &str {
+        self.name.trim_start_matches("./")
+    }
+}
+
+/// The members, of which no two have one name.
+fn members(source: &dyn ByteSource) -> Result<Vec<Member>> {
+    let members = all_members(source)?;
+    let twice = |(at, member): &(usize, &Member)| members[..*at].iter().any(|other| other.name == member.name);
+    if let Some((_, member)) = members.iter().enumerate().find(twice) {
+        let message = format!("the archive has two members named '{}'", Escaped::short(&member.name));
+        return Err(Error::format(message).at(member.offset - BLOCK));
+    }
+    Ok(members)
+}
+
 /// The members, up to the empty block that ends the archive.
-pub(crate) fn members(source: &dyn ByteSource) -> Result<Vec<Member>> {
+pub(crate) fn all_members(source: &dyn ByteSource) -> Result<Vec<Member>> {
     let mut members = Vec::new();
     let mut position = 0;
     while position < source.len() {
@@ -57,10 +75,6 @@ pub(crate) fn members(source: &dyn ByteSource) -> Result<Vec<Member>> {
         if matches!(header[156], 0 | b'0') {
             let name = header[..100].split(|&byte| byte == 0).next().unwrap_or_default();
             let name = String::from_utf8_lossy(name).into_owned();
-            if members.iter().any(|member: &Member| member.name == name) {
-                let message = format!("the archive has two members named '{}'", Escaped::short(&name));
-                return Err(Error::format(message).at(position));
-            }
             members.push(Member { name, offset, len });
         }
         position = end.checked_next_multiple_of(BLOCK).unwrap_or(u64::MAX);
@@ -75,7 +89,7 @@ fn octal(field: &[u8]) -> Option<u64> {
 
 pub(crate) fn read(source: &dyn ByteSource, options: &OpenOptions, limits: &Limits) -> Result<Contents> {
     let members = members(source)?;
-    let find = |name: &str| members.iter().find(|member| member.name.trim_start_matches("./") == name);
+    let find = |name: &str| members.iter().find(|member| member.plain_name() == name);
     let (Some(pickle), Some(storages)) = (find("pickle"), find("storages")) else {
         return Err(Error::format("this TAR archive is not PyTorch's: it lacks 'pickle' or 'storages'").at(0));
     };
@@ -89,7 +103,8 @@ pub(crate) fn read(source: &dyn ByteSource, options: &OpenOptions, limits: &Limi
     if let Some(tensors) = find("tensors") {
         Part { source, limits, position: tensors.offset, end: tensors.offset + tensors.len }.tensors(&mut numbered)?;
     }
-    let policy = Policy { lenient: false, classes: &options.classes, persistent: Persistent::Numbered(numbered) };
+    let policy =
+        Policy { lenient: false, joblib: false, classes: &options.classes, persistent: Persistent::Numbered(numbered) };
     let input = Input::new(source, pickle.offset, pickle.offset + pickle.len, limits);
     let outcome = run(input, &policy, limits);
     let root = outcome.root?;
@@ -103,6 +118,8 @@ pub(crate) fn read(source: &dyn ByteSource, options: &OpenOptions, limits: &Limi
         header_fields,
         warnings,
         left_out: Vec::new(),
+        decoded: BTreeMap::new(),
+        file_len: None,
     })
 }
 

@@ -10,7 +10,7 @@ use globset::GlobMatcher;
 use super::idle::{changes_something, idle_choices, idle_patterns};
 use super::role::roles;
 use super::{
-    Candidate, Choices, ColumnStatistics, Decision, DecisionReason, Imatrix, ModelFacts, TensorTarget, assign,
+    Candidate, Choices, ColumnStatistics, Decision, DecisionReason, Imatrix, ModelFacts, Scheme, TensorTarget, assign,
 };
 
 /// What weighs the columns of a tensor.
@@ -34,6 +34,20 @@ pub struct Quantization {
     pub choices: Choices,
     /// Weights.
     pub weighting: Option<Weighting>,
+}
+
+impl Quantization {
+    /// To this type or mix, by llama.cpp's rules, every error weighing the same.
+    #[must_use]
+    pub const fn to(scheme: Scheme) -> Self {
+        Self { choices: Choices::new(scheme), weighting: None }
+    }
+}
+
+impl From<Scheme> for Quantization {
+    fn from(scheme: Scheme) -> Self {
+        Self::to(scheme)
+    }
 }
 
 /// What every tensor becomes, and what the user should know.

@@ -107,6 +107,9 @@ pub(crate) static FORMATS: &[Registration] = &[
         }),
         ..told_apart(&ggml::FORMAT)
     },
+    Registration { open: Some(open_numpy), ..told_apart(&apr_numpy::NPY) },
+    // Before ZIP archives of any kind.
+    Registration { open: Some(open_numpy), ..told_apart(&apr_numpy::NPZ) },
     Registration { open: Some(open_pytorch), ..told_apart(&apr_pytorch::ZIP) },
     Registration { open: Some(open_pytorch), ..told_apart(&apr_pytorch::TAR) },
     Registration { open: Some(open_pytorch), ..told_apart(&apr_pytorch::PICKLE) },
@@ -137,8 +140,22 @@ pub(crate) fn has_index(format: &Format) -> bool {
     FORMATS.iter().any(|entry| entry.format == format && entry.open_index.is_some())
 }
 
+/// Whether loaders run code out of files of the format, and no reader here knows where that is.
+///
+/// ```
+/// assert!(!apr_registry::may_hold_code(&apr_registry::gguf::FORMAT));
+/// ```
+#[must_use]
+pub fn may_hold_code(format: &Format) -> bool {
+    *format == crate::unread::HDF5
+}
+
 fn open_pytorch(source: Bytes, name: &str, options: &OpenOptions) -> Result<Reader> {
     Ok(Box::new(apr_pytorch::open_with(source, name, &options.limits, &options.pytorch())?))
+}
+
+fn open_numpy(source: Bytes, name: &str, options: &OpenOptions) -> Result<Reader> {
+    Ok(Box::new(apr_numpy::open(source, name, &options.limits)?))
 }
 
 fn open_apr2(source: Bytes, name: &str, options: &OpenOptions) -> Result<apr2::Apr2Reader> {

@@ -90,15 +90,13 @@ pub fn open<S: ByteSource + 'static>(
     options: impl Into<OpenOptions>,
 ) -> Result<Box<dyn CheckpointReader>> {
     let head = read_vec(&source, 0, source.len().min(HEAD_LEN)).map_err(|error| error.in_file(name))?;
-    if let Some(mistake) = mistaken_for_a_model(&head) {
-        return Err(Error::format(mistake).in_file(name).at(0));
-    }
+    check_mistaken(&head, name)?;
     if is_manifest(name, &head) {
         let message = "this is the manifest of a sharded model, which is opened where its shards are: in a folder";
         return Err(Error::format(message).in_file(name));
     }
     let Some(entry) = entry_of(&head).or_else(|| entry_by_extension(extension(name))) else {
-        return Err(Error::format("this is not a model format that apr knows").in_file(name).at(0));
+        return Err(Error::format(UNKNOWN_FORMAT).in_file(name).at(0));
     };
     let Some(open) = entry.open else {
         let message = format!("this is {}, which this version of apr does not read", entry.format.name);
@@ -110,7 +108,7 @@ pub fn open<S: ByteSource + 'static>(
 /// Whether a file is the manifest of a sharded APR2 model, by its name and its first bytes.
 #[must_use]
 pub fn is_manifest(name: &str, head: &[u8]) -> bool {
-    extension(name) == "apr" && apr2::is_manifest(head)
+    extension(name) == "apr" && apr2::is_manifest(head) && mistaken_for_a_model(head).is_none()
 }
 
 /// Opens the file `name` of a folder: a model file, a part of a split GGUF model with all others, an index of shards, or
@@ -134,6 +132,7 @@ pub fn open_in(set: &dyn SourceSet, name: &str, options: impl Into<OpenOptions>)
         return open(source, name, options);
     }
     let json = read_json(&source, limits).map_err(|error| error.in_file(name))?;
+    check_mistaken(&json, name)?;
     let open_index = shard_extension(&json).and_then(|extension| entry_by_extension(&extension)?.open_index);
     match open_index {
         Some(open_index) => open_index(&json, name, set, &options),
@@ -154,20 +153,66 @@ fn shard_extension(index_json: &[u8]) -> Option<String> {
     Some(extension(shard).to_owned())
 }
 
-/// What downloads leave behind in place of a model.
-fn mistaken_for_a_model(head: &[u8]) -> Option<&'static str> {
+/// What a file of no known format is said to be.
+pub const UNKNOWN_FORMAT: &str = "this is not a model format that apr knows";
+
+/// Refuses what downloads leave behind in place of a model.
+fn check_mistaken(head: &[u8], name: &str) -> Result<()> {
+    match mistaken_for_a_model(head) {
+        Some(mistake) => Err(Error::format(mistake).in_file(name).at(0)),
+        None => Ok(()),
+    }
+}
+
+/// What hubs and stores answer where a file is not there, or not for everybody: in plain text, JSON or XML.
+const ANSWERS: [&str; 12] = [
+    "Entry not found",
+    "Repository not found",
+    "Revision not found",
+    "Invalid username or password",
+    "Invalid credentials",
+    "Access to model",
+    "Access to dataset",
+    "Access denied",
+    "Unauthorized",
+    "Forbidden",
+    "Not Found",
+    "404: Not Found",
+];
+
+fn mistaken_for_a_model(head: &[u8]) -> Option<String> {
+    /// Characters of an answer that are shown.
+    const SHOWN: usize = 120;
     let text = head.trim_ascii_start();
     let starts_with =
         |start: &str| text.get(..start.len()).is_some_and(|text| text.eq_ignore_ascii_case(start.as_bytes()));
     if head.is_empty() {
-        Some("the file is empty")
-    } else if starts_with("version https://git-lfs") {
-        Some("this is a Git LFS pointer, not the model itself; `git lfs pull` fetches it")
-    } else if starts_with("<!doctype html") || starts_with("<html") {
-        Some("this is a web page, not a model; it was saved in place of the download")
-    } else {
-        None
+        return Some("the file is empty".to_owned());
     }
+    if starts_with("version https://git-lfs") {
+        return Some("this is a Git LFS pointer, not the model itself; `git lfs pull` fetches it".to_owned());
+    }
+    if starts_with("<!doctype html") || starts_with("<html") {
+        return Some("this is a web page, not a model; it was saved in place of the download".to_owned());
+    }
+    let is_xml = starts_with("<?xml") && text.windows(7).any(|piece| piece == b"<Error>");
+    let is_answer = is_xml || is_error_json(text) || ANSWERS.iter().any(|answer| starts_with(answer));
+    is_answer.then(|| {
+        let line = text.split(|&byte| byte == b'\n').next().unwrap_or_default();
+        let line: String = String::from_utf8_lossy(line).chars().take(SHOWN).collect();
+        let line = line.trim_end();
+        format!(
+            "this is a server's answer, not a model: '{line}'; check the name and the access, and download it again"
+        )
+    })
+}
+
+/// Whether the bytes begin an object whose first key is `error`.
+fn is_error_json(text: &[u8]) -> bool {
+    let inner = text.strip_prefix(b"{").map(<[u8]>::trim_ascii_start);
+    inner
+        .and_then(|inner| inner.strip_prefix(b"\"error\""))
+        .is_some_and(|rest| rest.trim_ascii_start().starts_with(b":"))
 }
 
 fn extension(name: &str) -> &str {
@@ -184,6 +229,12 @@ mod tests {
             ("", "empty"),
             ("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n", "Git LFS pointer"),
             ("\n<!DOCTYPE HTML><title>404</title>", "web page"),
+            ("Entry not found", "a server's answer, not a model: 'Entry not found'"),
+            ("Invalid username or password.\n", "'Invalid username or password.'"),
+            ("{\"error\": \"Access to model x is \u{1b}restricted\"}", "x is \u{1b}restricted"),
+            ("<?xml version=\"1.0\"?><Error><Code>AccessDenied</Code></Error>", "a server's answer"),
+            ("{ \"error\" : 1}", "a server's answer"),
+            ("{\"errors\": 1}", "not a model format"),
             ("some text", "not a model format"),
         ];
         for (content, expected) in cases {

@@ -27,14 +27,17 @@
 #![forbid(unsafe_code)]
 
 pub mod chunks;
+mod cut;
 mod filter;
 mod first_use;
 mod nearest;
+mod strided;
 mod transform;
 mod unpacked;
 pub mod values;
 mod view;
 
+pub use cut::{Cut, Turned};
 pub use filter::{named, parse_filter};
 pub use first_use::sort_by_first_use;
 pub use nearest::{closest, nearest};

@@ -5,28 +5,32 @@
 use apr_core::{CheckpointReader, DType, Error, Result, Shape, TensorInfo};
 use apr_tensor::cast::{can_cast, cast_float};
 
+use crate::strided::{Strided, Woven};
+
 /// Bytes of scratch that a read may use: a head's rows of the largest models are 2 MiB.
 const SCRATCH: usize = 4 << 20;
 
 /// A tensor that is made of the base's.
 #[derive(Debug, Clone)]
-pub struct Change(Kind);
+pub struct Change(pub(crate) Kind);
 
 #[derive(Debug, Clone)]
-enum Kind {
+pub(crate) enum Kind {
     /// Pieces, one after another.
     Pieces(Vec<Piece>),
     /// Rows in another order.
     Rows(Rows),
     /// A constant added to each element; the sum is single precision.
     Sum { tensor: usize, from: DType, constant: f32 },
-    /// Rows as columns.
-    Transposed(Transposed),
+    /// Elements at regular distances.
+    Strided(Strided),
+    /// Parts that take turns.
+    Woven(Woven),
 }
 
 /// A run of bytes.
 #[derive(Debug, Clone, Copy)]
-struct Piece {
+pub(crate) struct Piece {
     /// Position of a tensor of the base, and the offset in it; none for zeros.
     from: Option<(usize, u64)>,
     len: u64,
@@ -34,22 +38,11 @@ struct Piece {
 
 /// The rows of a tensor, seen as `[outer, a, b, inner]`, in the order `[outer, b, a, inner]`.
 #[derive(Debug, Clone, Copy)]
-struct Rows {
+pub(crate) struct Rows {
     tensor: usize,
     /// `[a, b, inner]` of the source.
     order: [u64; 3],
     row_bytes: u64,
-}
-
-/// A matrix read column by column.
-#[derive(Debug, Clone, Copy)]
-struct Transposed {
-    tensor: usize,
-    /// Rows and columns of the source.
-    rows: u64,
-    columns: u64,
-    /// Bytes of an element.
-    element: u64,
 }
 
 impl Change {
@@ -98,7 +91,41 @@ impl Change {
         }
         info.shape = Shape::from([columns, rows]);
         let element = info.dtype.block_bytes();
-        Ok(Self(Kind::Transposed(Transposed { tensor: position, rows, columns, element })))
+        let (dims, strides) = ([1, columns, rows], [0, 1, columns]);
+        Ok(Self(Kind::Strided(Strided { tensor: position, start: 0, dims, strides, element })))
+    }
+
+    /// The rows of the tensor at `position` of the base as groups of so many queries, a key and a value, of so many rows
+    /// each (`[groups, queries, rows]`): all queries, then all keys, then all values; or the way `back`.
+    ///
+    /// # Errors
+    /// E001 when its rows are not that many or don't lie apart.
+    pub fn grouped(info: &TensorInfo, position: usize, order: [u64; 3], back: bool) -> Result<Self> {
+        let [groups, queries, rows] = order;
+        let bytes = row_bytes(info)?;
+        let of_group = queries.checked_add(2).and_then(|heads| heads.checked_mul(rows));
+        let fits = of_group.and_then(|of_group| of_group.checked_mul(groups)) == Some(row_count(&info.shape));
+        if !fits || queries == 0 || rows == 0 {
+            let order = format!("{groups} groups of {queries} queries, a key and a value of {rows} rows");
+            return Err(Error::format(format!("its shape {} is not {order}", info.shape)).for_tensor(&info.name));
+        }
+        let (query, head) = (queries * rows * bytes, rows * bytes);
+        // Where a group's queries, key and value lie among groups, and among their like.
+        let grouped = |group: u64| {
+            let start = group * (query + 2 * head);
+            [(start, query), (start + query, head), (start + query + head, head)]
+        };
+        let alike = |group: u64| {
+            let (keys, values) = (groups * query, groups * (query + head));
+            [(group * query, query), (keys + group * head, head), (values + group * head, head)]
+        };
+        let piece = |(offset, len): (u64, u64)| Piece { from: Some((position, offset)), len };
+        let pieces = if back {
+            (0..groups).flat_map(alike).map(piece).collect()
+        } else {
+            (0..3).flat_map(|kind| (0..groups).map(move |group| grouped(group)[kind])).map(piece).collect()
+        };
+        Ok(Self(Kind::Pieces(pieces)))
     }
 
     /// The tensors at these positions of the base, all alike, as one with a leading dimension more.
@@ -173,9 +200,10 @@ impl Change {
     pub(crate) fn sources(&self) -> Vec<usize> {
         let pieces = match &self.0 {
             Kind::Pieces(pieces) => pieces,
-            Kind::Rows(Rows { tensor, .. })
-            | Kind::Transposed(Transposed { tensor, .. })
-            | Kind::Sum { tensor, .. } => return vec![*tensor],
+            Kind::Rows(Rows { tensor, .. }) | Kind::Strided(Strided { tensor, .. }) | Kind::Sum { tensor, .. } => {
+                return vec![*tensor];
+            }
+            Kind::Woven(woven) => return woven.parts.iter().map(|(part, _)| part.tensor).collect(),
         };
         let mut seen = std::collections::BTreeSet::new();
         pieces.iter().filter_map(|piece| Some(piece.from?.0)).filter(|&tensor| seen.insert(tensor)).collect()
@@ -197,14 +225,15 @@ impl Change {
             Kind::Sum { tensor, from, constant } => {
                 aligned(4, offset, buf, |offset, buf| read_sum(base, (*tensor, *from), *constant, offset, buf))
             }
-            Kind::Transposed(matrix) => {
-                aligned(matrix.element, offset, buf, |offset, buf| matrix.read(base, offset, buf))
+            Kind::Strided(strided) => {
+                aligned(strided.element, offset, buf, |offset, buf| strided.read(base, offset, buf))
             }
+            Kind::Woven(woven) => aligned(woven.element(), offset, buf, |offset, buf| woven.read(base, offset, buf)),
         }
     }
 }
 
-fn needs_floats(info: &TensorInfo, what: &str) -> Error {
+pub(crate) fn needs_floats(info: &TensorInfo, what: &str) -> Error {
     let what = format!("its elements are {}, and {what} only where they are stored one by one", info.dtype);
     Error::format(format!("{what}; with --dequantize f16 they are")).for_tensor(&info.name)
 }
@@ -361,70 +390,6 @@ impl Rows {
     }
 }
 
-impl Transposed {
-    /// Reads whole elements.
-    fn read(self, base: &dyn CheckpointReader, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let row = self.rows * self.element;
-        let mut filled = 0;
-        while filled < buf.len() {
-            let at = offset + filled as u64;
-            let (column, from) = (at / row, at % row / self.element);
-            let left = (buf.len() - filled) as u64;
-            let (columns, rows) = if from == 0 && left >= row {
-                (left / row, self.rows)
-            } else {
-                (1, (left / self.element).min(self.rows - from))
-            };
-            let len = usize_of(columns * rows * self.element)?;
-            self.read_band(base, (column, columns), (from, rows), &mut buf[filled..filled + len])?;
-            filled += len;
-        }
-        Ok(())
-    }
-
-    /// Reads `columns` of the source over `rows` of it, each given by its first and how many there are.
-    fn read_band(
-        self,
-        base: &dyn CheckpointReader,
-        (column, columns): (u64, u64),
-        (from, rows): (u64, u64),
-        out: &mut [u8],
-    ) -> Result<()> {
-        let stripe = usize_of(columns * self.element)?;
-        let whole = base.tensor_slice(self.tensor);
-        let mut scratch = if whole.is_some() { Vec::new() } else { vec![0; stripe] };
-        for row in 0..rows {
-            let at = ((from + row) * self.columns + column) * self.element;
-            let input = match whole {
-                Some(whole) => {
-                    let input = usize_of(at).ok().and_then(|at| whole.get(at..)?.get(..stripe));
-                    input.ok_or_else(|| Error::corrupt("the read ends past the tensor").at(at))?
-                }
-                None => {
-                    base.read_tensor(self.tensor, at, &mut scratch)?;
-                    &scratch
-                }
-            };
-            let (row, rows) = (usize_of(row)?, usize_of(rows)?);
-            match self.element {
-                1 => scatter::<1>(input, out, row, rows),
-                2 => scatter::<2>(input, out, row, rows),
-                4 => scatter::<4>(input, out, row, rows),
-                _ => scatter::<8>(input, out, row, rows),
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Puts elements at `first` and every `step` elements after it.
-fn scatter<const E: usize>(input: &[u8], out: &mut [u8], first: usize, step: usize) {
-    let out = out.as_chunks_mut::<E>().0;
-    for (element, place) in input.as_chunks::<E>().0.iter().zip(out.iter_mut().skip(first).step_by(step)) {
-        *place = *element;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use apr_registry::Limits;
@@ -476,6 +441,21 @@ mod tests {
         let base = model("U8", &[12], &counting(12));
         let change = Change::rows(&base.tensors()[0], 0, [1, 2, 3, 2]).expect("twelve rows");
         assert_eq!(bytes(&change, &*base, 12), [0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11]);
+    }
+
+    /// `g = np.arange(16).reshape(2, 4, 2)`, then `g[:, :2]`, `g[:, 2]` and `g[:, 3]` one after another.
+    #[test]
+    fn queries_keys_and_values_of_groups_are_told_apart() {
+        let base = model("U8", &[16], &counting(16));
+        let change = Change::grouped(&base.tensors()[0], 0, [2, 2, 2], false).expect("two groups");
+        let expected = [0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15];
+        assert_eq!(bytes(&change, &*base, 16), expected);
+        let base = model("U8", &[16], &expected);
+        let back = Change::grouped(&base.tensors()[0], 0, [2, 2, 2], true).expect("two groups");
+        assert_eq!(bytes(&back, &*base, 16), counting(16));
+        for order in [[2, 3, 2], [0, 2, 2], [4, 0, 2], [u64::MAX, 2, 2], [2, u64::MAX, 2]] {
+            assert!(Change::grouped(&base.tensors()[0], 0, order, false).is_err(), "{order:?}");
+        }
     }
 
     #[test]

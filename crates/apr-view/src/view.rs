@@ -82,6 +82,19 @@ impl<'a> View<'a> {
         }
     }
 
+    /// What the base calls the tensors that one of this name is made of; none where there is no such tensor, or it is not of
+    /// the base.
+    #[must_use]
+    pub fn names_below(&self, name: &str) -> Vec<&str> {
+        let found = self.tensors.iter().position(|info| info.name == name);
+        let below = match found.and_then(|position| self.origins.get(position)) {
+            Some(Origin::Base(position)) => vec![*position],
+            Some(Origin::Changed(change)) => change.sources(),
+            Some(Origin::Own(_)) | None => Vec::new(),
+        };
+        below.into_iter().filter_map(|position| Some(self.base.tensors().get(position)?.name.as_str())).collect()
+    }
+
     /// The metadata, to be changed.
     pub fn metadata_mut(&mut self) -> &mut Metadata {
         &mut self.metadata

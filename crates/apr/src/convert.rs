@@ -9,8 +9,8 @@ use apr_io::{Interrupt, Sources, Threads};
 use apr_llama::describe;
 use apr_ops::convert::ConvertReport;
 use apr_ops::inline::ValidationConfig;
-use apr_ops::job::{Job, JobError, JobReport, Planned, Quantize, wants_companions};
-use apr_quantize::QualityGate;
+use apr_ops::job::{Job, JobError, JobReport, Planned, wants_companions};
+use apr_quantize::{QualityGate, Quantization};
 #[cfg(feature = "encryption")]
 use apr_registry::apr2::Encrypt;
 #[cfg(feature = "compression")]
@@ -110,8 +110,8 @@ impl Convert {
         self
     }
 
-    /// Quantizes to a type or mix: a [`Scheme`](crate::Scheme), or a [`Quantize`] for exceptions and importance.
-    pub fn quantize(mut self, quantize: impl Into<Quantize>) -> Self {
+    /// Quantizes to a type or mix: a [`Scheme`](crate::Scheme), or a [`Quantization`] for exceptions and importance.
+    pub fn quantize(mut self, quantize: impl Into<Quantization>) -> Self {
         self.job.weights.quantize = Some(quantize.into());
         self
     }

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use apr_core::{Code, Error};
 use apr_ops::import::ImportError;
 use apr_ops::inline::ValidationConfig;
-use apr_ops::job::{JobError, JobReport, Quantize};
+use apr_ops::job::{JobError, JobReport};
+use apr_quantize::Quantization;
 #[cfg(feature = "compression")]
 use apr_registry::codec::Choice;
 use apr_registry::{DType, apr2};
@@ -21,7 +22,7 @@ pub struct ImportOptions {
     /// What is checked on the way.
     pub validation: ValidationConfig,
     /// Quantize; without it every tensor keeps its dtype.
-    pub quantize: Option<Quantize>,
+    pub quantize: Option<Quantization>,
     /// Compress without loss.
     #[cfg(feature = "compression")]
     pub compress: Option<Choice>,
@@ -128,7 +129,7 @@ impl AprConverter {
     }
 
     /// Quantizes to a type or mix.
-    pub fn quantize(mut self, quantize: impl Into<Quantize>) -> Self {
+    pub fn quantize(mut self, quantize: impl Into<Quantization>) -> Self {
         self.options.quantize = Some(quantize.into());
         self
     }

@@ -65,8 +65,8 @@ pub(crate) struct KeygenArgs {
     #[arg(long = "for", value_enum, default_value = "signing")]
     pub(crate) purpose: KeyPurpose,
     /// Replace what is there
-    #[arg(short, long)]
-    pub(crate) force: bool,
+    #[arg(short = 'f', long)]
+    pub(crate) overwrite: bool,
 }
 
 /// What a key pair is for.
@@ -87,8 +87,8 @@ pub(crate) struct SignArgs {
     #[arg(short, long, value_name = "PATH")]
     pub(crate) output: Option<PathBuf>,
     /// Replace what is there
-    #[arg(short, long)]
-    pub(crate) force: bool,
+    #[arg(short = 'f', long)]
+    pub(crate) overwrite: bool,
 }
 
 /// Arguments of `verify`.
@@ -112,8 +112,8 @@ pub(crate) struct EncryptArgs {
     /// Where to write; - is standard output
     #[arg(short, long, value_name = "PATH")]
     pub(crate) output: PathBuf,
-    /// Encrypt with the password of --password-file, APR_PASSWORD, or the one that is asked for [default: without
-    /// recipients]
+    /// Encrypt with the password of --password-file, APR_PASSWORD, or the one that is asked for [default: where
+    /// --password-file is given, or no recipient]
     #[arg(long)]
     pub(crate) password: bool,
     /// Encrypt for the owner of this public key; may be given several times
@@ -123,8 +123,8 @@ pub(crate) struct EncryptArgs {
     #[arg(long)]
     pub(crate) encrypt_metadata: bool,
     /// Replace what is there
-    #[arg(short, long)]
-    pub(crate) force: bool,
+    #[arg(short = 'f', long)]
+    pub(crate) overwrite: bool,
 }
 
 /// Arguments of `decrypt`.
@@ -136,36 +136,15 @@ pub(crate) struct DecryptArgs {
     #[arg(short, long, value_name = "PATH")]
     pub(crate) output: PathBuf,
     /// Replace what is there
-    #[arg(short, long)]
-    pub(crate) force: bool,
+    #[arg(short = 'f', long)]
+    pub(crate) overwrite: bool,
 }
 
 /// What to do with a licence.
 #[derive(Debug, Subcommand)]
 pub(crate) enum LicenseAction {
     /// Put a licence into a model, signed with --key, which signs the model too
-    Issue {
-        /// The .apr file
-        model: PathBuf,
-        /// Who may use the model; only a hash of it is stored
-        #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new())]
-        licensee: String,
-        /// Until when, as 2027-01-31T00:00:00Z or 2027-01-31
-        #[arg(long, value_name = "TIME")]
-        expires: Option<String>,
-        /// How many may use it at a time
-        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-        seats: Option<u64>,
-        /// What is allowed
-        #[arg(long, value_name = "TEXT")]
-        terms: Option<String>,
-        /// Write a licensed copy instead
-        #[arg(short, long, value_name = "PATH")]
-        output: Option<PathBuf>,
-        /// Replace what is there, and signatures by other keys
-        #[arg(short, long)]
-        force: bool,
-    },
+    Issue(IssueArgs),
     /// Show a model's licence, without saying whether it is genuine
     Show {
         /// The .apr file
@@ -187,6 +166,34 @@ pub(crate) enum LicenseAction {
     },
 }
 
+/// Arguments of `license issue`.
+#[derive(Debug, Args)]
+pub(crate) struct IssueArgs {
+    /// The .apr file
+    pub(crate) model: PathBuf,
+    /// Who may use the model; only a hash of it is stored
+    #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub(crate) licensee: String,
+    /// Until when, as 2027-01-31T00:00:00Z or 2027-01-31
+    #[arg(long, value_name = "TIME")]
+    pub(crate) expires: Option<String>,
+    /// How many may use it at a time
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) seats: Option<u64>,
+    /// What is allowed
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) terms: Option<String>,
+    /// Write a licensed copy instead
+    #[arg(short, long, value_name = "PATH")]
+    pub(crate) output: Option<PathBuf>,
+    /// Replace what is there
+    #[arg(short = 'f', long)]
+    pub(crate) overwrite: bool,
+    /// Drop signatures by other keys, which would no longer hold
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
 /// Arguments of `edit`.
 #[derive(Debug, Args)]
 pub(crate) struct EditArgs {
@@ -202,7 +209,7 @@ pub(crate) struct EditArgs {
     /// Rename a tensor
     #[arg(long, value_name = "OLD=NEW")]
     pub(crate) rename: Vec<String>,
-    /// Leave out the tensors that match
+    /// Leave out the tensors that match; it wants --output or --force
     #[arg(long, value_name = "GLOB")]
     pub(crate) drop: Vec<String>,
     /// Replace the chat template with this file's text
@@ -212,6 +219,9 @@ pub(crate) struct EditArgs {
     #[arg(short, long, value_name = "PATH")]
     pub(crate) output: Option<PathBuf>,
     /// Replace what is there
-    #[arg(short, long)]
+    #[arg(short = 'f', long)]
+    pub(crate) overwrite: bool,
+    /// Take the tensors of --drop out of the file itself, where no copy is written
+    #[arg(long)]
     pub(crate) force: bool,
 }

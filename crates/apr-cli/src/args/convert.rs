@@ -49,12 +49,15 @@ pub(crate) struct WriteArgs {
     /// Where to write; - is standard output
     #[arg(short, long, value_name = "PATH", required_unless_present = "look")]
     pub(crate) output: Option<PathBuf>,
-    /// Replace what is there, and write tensors that fail validation
-    #[arg(short, long)]
-    pub(crate) force: bool,
+    /// Replace what is there; it changes nothing else
+    #[arg(short = 'f', long)]
+    pub(crate) overwrite: bool,
     /// Write tensors that fail validation, and record what is wrong with them
     #[arg(long)]
     pub(crate) relaxed: bool,
+    /// Do what --relaxed does, and pass a quality gate that fails; it replaces no file
+    #[arg(long)]
+    pub(crate) force: bool,
     /// Cast floating-point tensors of 16 to 64 bits
     #[arg(long, value_enum, value_name = "DTYPE")]
     pub(crate) precision: Option<Precision>,

@@ -94,6 +94,17 @@ pub(crate) struct ValidateArgs {
     pub(crate) strict: bool,
 }
 
+/// Arguments of `scan`.
+#[derive(Debug, Args)]
+pub(crate) struct ScanArgs {
+    /// Files and folders, or - for standard input; of a folder, all that is in it and below
+    #[arg(required = true, value_name = "PATH")]
+    pub(crate) paths: Vec<PathBuf>,
+    /// Write what was found as SARIF, for code scanning services
+    #[arg(long, value_name = "FILE")]
+    pub(crate) sarif: Option<PathBuf>,
+}
+
 /// Arguments of `diff`.
 #[derive(Debug, Args)]
 pub(crate) struct DiffArgs {
@@ -107,9 +118,15 @@ pub(crate) struct DiffArgs {
     /// Largest difference between two values that still counts as a match
     #[arg(long, value_name = "X", default_value = "1e-6")]
     pub(crate) tolerance: f64,
+    /// Read tensors whose files state equal digests, too: a file may be damaged
+    #[arg(long)]
+    pub(crate) read: bool,
     /// Exit with 5 when the models differ
     #[arg(long)]
     pub(crate) exit_code: bool,
+    /// Exit with 5 when the L2 distance is larger, or a tensor can't be compared
+    #[arg(long, value_name = "X", value_parser = super::quantize::parse_limit)]
+    pub(crate) max_l2: Option<f64>,
     /// Only tensors whose name matches, each with its own line
     #[arg(long, value_name = "GLOB")]
     pub(crate) tensors: Option<String>,

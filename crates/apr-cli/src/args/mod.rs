@@ -2,6 +2,7 @@
 
 mod container;
 mod convert;
+mod hints;
 mod look;
 mod quantize;
 mod shard;
@@ -15,11 +16,13 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 pub(crate) use container::{
-    Compress, ContainerArgs, DecryptArgs, EditArgs, EncryptArgs, KeyPurpose, KeygenArgs, LicenseAction, SignArgs,
-    VerifyArgs,
+    Compress, ContainerArgs, DecryptArgs, EditArgs, EncryptArgs, IssueArgs, KeyPurpose, KeygenArgs, LicenseAction,
+    SignArgs, VerifyArgs,
 };
 pub(crate) use convert::{ConvertArgs, ExportArgs, ImportArgs, Precision, Sha256, WriteArgs};
-pub(crate) use look::{DebugArgs, DiffArgs, ExplainArgs, InspectArgs, LintArgs, Sort, TensorsArgs, ValidateArgs};
+pub(crate) use look::{
+    DebugArgs, DiffArgs, ExplainArgs, InspectArgs, LintArgs, ScanArgs, Sort, TensorsArgs, ValidateArgs,
+};
 pub(crate) use quantize::{Dequantized, QuantizeArgs, QuantizeOptions, RequantizeArgs};
 pub(crate) use shard::{JoinArgs, ShardArgs};
 pub(crate) use upgrade::UpgradeArgs;
@@ -36,6 +39,13 @@ pub(crate) struct Cli {
     pub(crate) global: GlobalArgs,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+impl Cli {
+    /// What was typed; the error says what was meant, where that is known.
+    pub(crate) fn read() -> Result<Self, clap::Error> {
+        Self::try_parse().map_err(hints::advised)
+    }
 }
 
 /// Options of every command.
@@ -66,7 +76,8 @@ pub(crate) struct GlobalArgs {
     /// Private key that opens an encrypted model, as PEM; commands that sign or mark take theirs by it
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) key: Option<PathBuf>,
-    /// File whose first line is the password of an encrypted model [default: APR_PASSWORD, or asked for]
+    /// File or pipe whose first line is the password of an encrypted model; - is standard input [default: APR_PASSWORD, or
+    /// asked for]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) password_file: Option<PathBuf>,
     /// Read pickled objects of this class, such as __main__.Net, for their parameters; nothing of it is run
@@ -114,6 +125,8 @@ pub(crate) enum Command {
     Tensors(TensorsArgs),
     /// Check structure, checksums, shapes and values in one read
     Validate(ValidateArgs),
+    /// List what loading files would run, and judge them: clean, suspicious, dangerous or unreadable; runs nothing
+    Scan(ScanArgs),
     /// Compare two models: tensors, vocabulary, metadata
     Diff(DiffArgs),
     /// Show raw bytes, strings, or the drama of a file, even if it does not open

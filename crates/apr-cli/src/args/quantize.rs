@@ -20,7 +20,8 @@ fn parse_rule(rule: &str) -> Result<(String, DType), String> {
     Ok((pattern.to_owned(), parse_dtype(dtype)?))
 }
 
-fn parse_drift(text: &str) -> Result<f64, String> {
+/// A limit for an error.
+pub(super) fn parse_limit(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(drift) if drift >= 0.0 => Ok(drift),
         _ => Err("expected a number that is not negative, such as 0.05".to_owned()),
@@ -56,7 +57,7 @@ pub(crate) struct QuantizeOptions {
     #[arg(long)]
     pub(crate) quality_check: bool,
     /// Write nothing if the error's norm exceeds this share of the weights' norm (in one tensor: five times that)
-    #[arg(long, value_name = "X", value_parser = parse_drift)]
+    #[arg(long, value_name = "X", value_parser = parse_limit)]
     pub(crate) max_drift: Option<f64>,
 }
 

@@ -17,8 +17,11 @@ pub(crate) struct ShardArgs {
     #[arg(short, long, value_name = "PATH")]
     pub(crate) output: PathBuf,
     /// Replace what is there
-    #[arg(short, long)]
-    pub(crate) force: bool,
+    #[arg(short = 'f', long)]
+    pub(crate) overwrite: bool,
+    /// Write tensors of a converted model that fail validation, too; --force is the same
+    #[arg(long, alias = "force")]
+    pub(crate) relaxed: bool,
     /// Show what would be written and write nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -33,6 +36,6 @@ pub(crate) struct JoinArgs {
     #[arg(short, long, value_name = "PATH")]
     pub(crate) output: PathBuf,
     /// Replace what is there; it may be the manifest
-    #[arg(short, long)]
-    pub(crate) force: bool,
+    #[arg(short = 'f', long)]
+    pub(crate) overwrite: bool,
 }

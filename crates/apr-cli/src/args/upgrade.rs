@@ -10,6 +10,6 @@ pub(crate) struct UpgradeArgs {
     /// Where to write the .apr file of today; - is standard output
     pub(crate) new: PathBuf,
     /// Replace what is there
-    #[arg(short, long)]
-    pub(crate) force: bool,
+    #[arg(short = 'f', long)]
+    pub(crate) overwrite: bool,
 }

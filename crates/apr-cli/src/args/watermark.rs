@@ -31,8 +31,8 @@ pub(crate) struct EmbedArgs {
     #[arg(long, value_name = "FORMAT", value_parser = super::convert::parse_target())]
     pub(crate) format: Option<&'static Format>,
     /// Replace what is there
-    #[arg(short, long)]
-    pub(crate) force: bool,
+    #[arg(short = 'f', long)]
+    pub(crate) overwrite: bool,
 }
 
 /// Arguments of `watermark detect`.

@@ -1,10 +1,10 @@
 //! `apr diff`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::path::Path;
 
-use apr::Escaped;
+use apr::{DType, Escaped};
 use apr_core::counted;
 use apr_io::io_error;
 use apr_ops::diff::{DiffOptions, DiffReport, MetadataChange, Side, TensorDiff, Verdict, alike, diff};
@@ -30,6 +30,8 @@ pub(super) fn run(args: &DiffArgs, context: &Context) -> Outcome {
         tolerance: args.tolerance,
         filter: filter.map_err(|error| Failure::Usage(error.message().to_owned()))?,
         mapping: args.tensor_mapping.as_deref().map(read_mapping).transpose()?.unwrap_or_default(),
+        read: args.read,
+        max_l2: args.max_l2,
     };
     let total = [&left, &right].iter().flat_map(|model| model.reader.files()).map(|file| file.len).sum();
     let bar = Bar::new(&context.printer, total);
@@ -43,8 +45,9 @@ pub(super) fn run(args: &DiffArgs, context: &Context) -> Outcome {
     context.sources.check_unchanged()?;
     let report = report?;
     drop(bar);
-    context.printer.report(&report, |out, report| render(out, report, args))?;
-    if args.exit_code && !report.same { Err(Failure::Validation) } else { Ok(()) }
+    context.printer.report(&report, |out, report| render(out, report, args, &options))?;
+    let is_kept = report.l2_gate.is_none_or(|gate| gate.passed);
+    if (args.exit_code && !report.same) || !is_kept { Err(Failure::Validation) } else { Ok(()) }
 }
 
 fn read_mapping(path: &Path) -> Outcome<Vec<(String, String)>> {
@@ -54,7 +57,7 @@ fn read_mapping(path: &Path) -> Outcome<Vec<(String, String)>> {
     Ok(names?.into_iter().collect())
 }
 
-fn render(out: &mut dyn Write, report: &DiffReport, args: &DiffArgs) -> io::Result<()> {
+fn render(out: &mut dyn Write, report: &DiffReport, args: &DiffArgs, options: &DiffOptions) -> io::Result<()> {
     // Rounded down, so that only models without a difference are 100 % alike.
     let similarity = (report.similarity * 100.0).floor() / 100.0;
     writeln!(out, "{BOLD}Similarity: {similarity}%{BOLD:#}")?;
@@ -67,9 +70,13 @@ fn render(out: &mut dyn Write, report: &DiffReport, args: &DiffArgs) -> io::Resu
         let count = |tokens: usize| counted(tokens as u64, "token");
         writeln!(out, "Vocab Changes: Added {}, Removed {}", count(vocab.added), count(vocab.removed))?;
     }
-    let mut listed: Vec<&TensorDiff> =
-        report.tensors.iter().filter(|tensor| args.tensors.is_some() || is_odd(tensor)).collect();
-    if args.tensors.is_none() {
+    // What was asked for by name is listed whatever comes of it.
+    let named: BTreeSet<&str> = options.mapping.iter().map(|(left, _)| left.as_str()).collect();
+    let is_listed =
+        |tensor: &&TensorDiff| args.tensors.is_some() || named.contains(tensor.name.as_str()) || is_odd(tensor);
+    let mut listed: Vec<&TensorDiff> = report.tensors.iter().filter(is_listed).collect();
+    let lists_all = args.tensors.is_some() || !named.is_empty();
+    if !lists_all {
         // The worst first: those that can't be compared, then by how far they are.
         let distance = |tensor: &TensorDiff| tensor.max_delta.unwrap_or(f64::INFINITY);
         listed.sort_by(|a, b| distance(b).total_cmp(&distance(a)));
@@ -77,7 +84,7 @@ fn render(out: &mut dyn Write, report: &DiffReport, args: &DiffArgs) -> io::Resu
     if !listed.is_empty() {
         writeln!(out)?;
     }
-    let at_most = if args.tensors.is_some() { usize::MAX } else { SHOWN };
+    let at_most = if lists_all { usize::MAX } else { SHOWN };
     listed.iter().take(at_most).try_for_each(|tensor| render_tensor(out, tensor, args.tolerance))?;
     render_more(out, listed.len(), at_most)?;
     for (names, label) in [(&report.removed, "only in the left model"), (&report.added, "only in the right model")] {
@@ -87,11 +94,75 @@ fn render(out: &mut dyn Write, report: &DiffReport, args: &DiffArgs) -> io::Resu
         render_more(out, names.len(), SHOWN)?;
     }
     report.metadata.iter().try_for_each(|change| render_change(out, change))?;
-    let alike = report.tensors.iter().filter(|tensor| matches(tensor)).count();
-    let verdict = format!("{alike} of {} match", counted(report.tensors.len() as u64, "tensor"));
+    render_rounded(out, report)?;
+    render_verdict(out, report)
+}
+
+/// Rounded tensors by their dtypes: how far they are off, and how far they may be.
+fn render_rounded(out: &mut dyn Write, report: &DiffReport) -> io::Result<()> {
+    let mut kinds: BTreeMap<[&str; 2], Vec<&TensorDiff>> = BTreeMap::new();
+    for tensor in report.tensors.iter().filter(|tensor| tensor.verdict == Verdict::Rounded) {
+        kinds.entry(tensor.dtypes.map(DType::name)).or_default().push(tensor);
+    }
+    if !kinds.is_empty() {
+        writeln!(out)?;
+    }
+    for ([from, to], tensors) in kinds {
+        let most =
+            |of: fn(&TensorDiff) -> Option<f64>| tensors.iter().filter_map(|tensor| of(tensor)).fold(0.0, f64::max);
+        let (off, room) = (most(|tensor| tensor.relative_error), most(|tensor| tensor.allowed));
+        let count = counted(tensors.len() as u64, "tensor");
+        writeln!(
+            out,
+            "{count} rounded, {from} and {to}: off by {} at most, of {} that the types allow",
+            percent(off),
+            percent(room)
+        )?;
+    }
+    Ok(())
+}
+
+/// A share in two digits or more.
+fn percent(share: f64) -> String {
+    let percent = 100.0 * share;
+    match percent {
+        1.0.. => format!("{percent:.1} %"),
+        0.01.. => format!("{percent:.2} %"),
+        _ => format!("{percent:.1e} %"),
+    }
+}
+
+fn render_verdict(out: &mut dyn Write, report: &DiffReport) -> io::Result<()> {
+    let count = |is: fn(&TensorDiff) -> bool| report.tensors.iter().filter(|tensor| is(tensor)).count();
+    let (alike, rounded) = (count(matches), count(|tensor| tensor.verdict == Verdict::Rounded));
+    let mut verdict = format!("{alike} of {} match", counted(report.tensors.len() as u64, "tensor"));
+    if rounded > 0 {
+        verdict.push_str(&format!(", {rounded} as close as their types allow"));
+    }
     let read = human::bytes(report.bytes_read);
-    let (style, word) = if report.same { (GOOD, "SAME") } else { (BAD, "DIFFERENT") };
-    writeln!(out, "\n{style}{word}{style:#}: {verdict} {DIM}({read} read){DIM:#}")
+    let (style, word) = match (report.same, alike + rounded == report.tensors.len()) {
+        (true, _) => (GOOD, "SAME"),
+        (false, true) if report.added.is_empty() && report.removed.is_empty() && rounded > 0 => (ODD, "ROUNDED"),
+        (false, _) => (BAD, "DIFFERENT"),
+    };
+    writeln!(out, "\n{style}{word}{style:#}: {verdict} {DIM}({read} read){DIM:#}")?;
+    let unread = count(|tensor| tensor.by_digest);
+    if unread > 0 {
+        let tensors = counted(unread as u64, "tensor");
+        writeln!(out, "{tensors} equal by digest, not read; --read compares the bytes")?;
+    }
+    let damaged = count(|tensor| tensor.damaged);
+    if damaged > 0 {
+        let tensors = counted(damaged as u64, "tensor");
+        let differ = if damaged == 1 { "differs" } else { "differ" };
+        writeln!(
+            out,
+            "{BAD}{tensors} {differ} though the files state equal digests{BAD:#}; `apr validate` finds the damaged file"
+        )?;
+    }
+    let Some(gate) = report.l2_gate else { return Ok(()) };
+    let (style, word) = if gate.passed { (GOOD, "PASS") } else { (BAD, "FAIL") };
+    writeln!(out, "L2 distance: {} (limit: {}) {style}{word}{style:#}", number(report.l2), number(gate.limit))
 }
 
 fn matches(tensor: &TensorDiff) -> bool {
@@ -100,7 +171,7 @@ fn matches(tensor: &TensorDiff) -> bool {
 
 /// Whether there is something to report about the pair.
 fn is_odd(tensor: &TensorDiff) -> bool {
-    tensor.renamed || !matches(tensor)
+    tensor.renamed || !(matches(tensor) || tensor.verdict == Verdict::Rounded)
 }
 
 fn render_tensor(out: &mut dyn Write, tensor: &TensorDiff, tolerance: f64) -> io::Result<()> {
@@ -111,15 +182,22 @@ fn render_tensor(out: &mut dyn Write, tensor: &TensorDiff, tolerance: f64) -> io
     write!(out, ": ")?;
     let delta = number(tensor.max_delta.unwrap_or_default());
     match tensor.verdict {
+        Verdict::Identical if tensor.by_digest => writeln!(out, "{GOOD}MATCH{GOOD:#} (equal by digest, not read)"),
         Verdict::Identical => writeln!(out, "{GOOD}MATCH{GOOD:#} (same bytes)"),
         Verdict::Match => writeln!(out, "{GOOD}MATCH{GOOD:#} (delta = {delta}, within {tolerance:e})"),
+        Verdict::Rounded => {
+            let ([from, to], off) = (tensor.dtypes, percent(tensor.relative_error.unwrap_or_default()));
+            let room = percent(tensor.allowed.unwrap_or_default());
+            writeln!(out, "{ODD}ROUNDED{ODD:#} ({from} and {to}, off by {off} of {room} that the types allow)")
+        }
         Verdict::Drift => {
             let cosine = tensor.cosine.map_or_else(String::new, |cosine| format!(", cosine {cosine:.6}"));
             writeln!(out, "{BAD}DRIFT{BAD:#} (delta = {delta}{cosine}) !!!")
         }
         Verdict::Reshaped => {
             let [left, right] = &tensor.shapes;
-            writeln!(out, "{ODD}RESHAPED{ODD:#} ({left} to {right}, same bytes)")
+            let how = if tensor.by_digest { "equal by digest" } else { "same bytes" };
+            writeln!(out, "{ODD}RESHAPED{ODD:#} ({left} to {right}, {how})")
         }
         Verdict::Incomparable => {
             let ([left, right], [from, to]) = (&tensor.shapes, tensor.dtypes);

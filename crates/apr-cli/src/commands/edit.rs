@@ -33,6 +33,10 @@ const TEMPLATE_KEY: &str = "tokenizer.chat_template";
 #[derive(Serialize)]
 struct EditReport {
     file: String,
+    /// Whether the model differs from what it was.
+    changed: bool,
+    /// Whether a file was written.
+    written: bool,
     /// Whether only the two ends of the file were written.
     in_place: bool,
     dropped_tensors: usize,
@@ -42,41 +46,43 @@ struct EditReport {
 
 /// Edits an `.apr` or a GGUF file.
 pub(super) fn run(args: &EditArgs, context: &Context) -> Outcome {
+    check_asked(args)?;
     if gguf::is_one(&args.model, context)? {
         return gguf::run(args, context);
     }
     let file = revise::open_to_change(&args.model, args.output.as_deref(), context)?;
-    let reader = &file.reader;
-    let changes = changes(reader, args)?;
+    let changes = changes(&file.reader, args)?;
     let drops = args.drop.iter().map(|glob| Ok(parse_filter(glob)?)).collect::<Outcome<Vec<_>>>()?;
     let is_dropped = |name: &str| drops.iter().any(|drop| drop.is_match(name));
-    let dropped = reader.tensors().iter().filter(|info| is_dropped(&info.name)).count();
+    let tensors = file.reader.tensors();
+    let dropped = tensors.iter().filter(|info| is_dropped(&info.name)).count();
     if !drops.is_empty() && dropped == 0 {
         return Err(Failure::Usage("no tensor matches --drop".to_owned()));
     }
-    let revision = if dropped == 0 { reader.revise(&changes)? } else { None };
+    check_loss(args, dropped, tensors.len())?;
     let mut report = EditReport {
         file: args.output.as_ref().unwrap_or(&args.model).display().to_string(),
-        in_place: args.output.is_none() && revision.is_some(),
+        changed: dropped > 0 || changes.metadata.is_some() || !changes.renames.is_empty(),
+        written: true,
+        in_place: false,
         dropped_tensors: dropped,
         dropped_signatures: 0,
         dropped_licence: false,
     };
-    match revision {
+    if !report.changed && args.output.is_none() {
+        // Signatures and licence hold for the file as it is.
+        report.written = false;
+        return context.printer.report(&report, render);
+    }
+    match if dropped == 0 { file.reader.revise(&changes)? } else { None } {
         Some(revision) => {
-            file.write(args.output.as_deref(), args.force, &revision, context)?;
+            report.in_place = args.output.is_none();
+            file.write(args.output.as_deref(), args.overwrite, &revision, context)?;
             (report.dropped_signatures, report.dropped_licence) =
                 (revision.dropped_signatures, revision.dropped_licence);
         }
         None => {
-            if reader.header().flags.contains(apr::apr2::Flags::ENCRYPTED) {
-                let message = "tensors of an encrypted model keep their places and names, and encrypted metadata stay as they \
-                               are; `apr decrypt` the model first";
-                return Err(Failure::General(format!("{}: {message}", args.model.display())));
-            }
-            let seals = reader.container().signed()?;
-            report.dropped_signatures = seals.as_ref().map_or(0, |seals| signature_count(seals.signatures.as_deref()));
-            report.dropped_licence = seals.is_some_and(|seals| seals.licence.is_some());
+            (report.dropped_signatures, report.dropped_licence) = seals_to_drop(&file.reader, args)?;
             rewrite(file, args, &changes, &is_dropped, context)?;
         }
     }
@@ -88,6 +94,39 @@ pub(super) fn run(args: &EditArgs, context: &Context) -> Outcome {
         context.printer.warn("the licence was for the model as it was, and was dropped: issue it again");
     }
     context.printer.report(&report, render)
+}
+
+/// How many signatures a new file of a changed model does not have, and whether a licence.
+fn seals_to_drop(reader: &Apr2Reader, args: &EditArgs) -> Outcome<(usize, bool)> {
+    if reader.header().flags.contains(apr::apr2::Flags::ENCRYPTED) {
+        let message = "tensors of an encrypted model keep their places and names, and encrypted metadata stay as they \
+                       are; `apr decrypt` the model first";
+        return Err(Failure::General(format!("{}: {message}", args.model.display())));
+    }
+    let seals = reader.container().signed()?;
+    let signatures = seals.as_ref().map_or(0, |seals| signature_count(seals.signatures.as_deref()));
+    Ok((signatures, seals.is_some_and(|seals| seals.licence.is_some())))
+}
+
+/// Refuses an edit that asks for nothing.
+fn check_asked(args: &EditArgs) -> Outcome {
+    let lists = [&args.set, &args.unset, &args.rename, &args.drop];
+    if lists.iter().all(|list| list.is_empty()) && args.chat_template.is_none() {
+        let message = "no change is asked for: name one with --set, --unset, --rename, --drop or --chat-template";
+        return Err(Failure::Usage(message.to_owned()));
+    }
+    Ok(())
+}
+
+/// Refuses to take tensors out of what may be the only copy of them.
+fn check_loss(args: &EditArgs, dropped: usize, all: usize) -> Outcome {
+    if dropped == 0 || args.output.is_some() || args.force {
+        return Ok(());
+    }
+    let tensors = apr_core::counted(all as u64, "tensor");
+    let message =
+        format!("--drop would take {dropped} of {tensors} out of the file itself, where they can't be put back");
+    Err(Failure::Usage(format!("{message}; -o PATH writes a copy without them, --force changes the file")))
 }
 
 fn signature_count(block: Option<&[u8]>) -> usize {
@@ -234,7 +273,7 @@ fn rewrite(
     is_dropped: &dyn Fn(&str) -> bool,
     context: &Context,
 ) -> Outcome {
-    let sink = file.output(args.output.as_deref(), args.force, context)?;
+    let sink = file.output(args.output.as_deref(), args.overwrite, context)?;
     let reader = &file.reader;
     let mut view = View::new(reader);
     if let Some(metadata) = &changes.metadata {
@@ -261,7 +300,11 @@ fn rewrite(
 }
 
 fn render(out: &mut dyn Write, report: &EditReport) -> io::Result<()> {
-    let how = if report.in_place { "changed in place" } else { "written" };
+    let how = match report {
+        EditReport { written: false, .. } => "unchanged: it is so already",
+        EditReport { in_place: true, .. } => "changed in place",
+        _ => "written",
+    };
     write!(out, "{}: {how}", Escaped(&report.file))?;
     if report.dropped_tensors > 0 {
         write!(out, ", without {}", apr_core::counted(report.dropped_tensors as u64, "tensor"))?;

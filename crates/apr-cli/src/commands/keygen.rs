@@ -35,7 +35,7 @@ pub(super) fn run(args: &KeygenArgs, context: &Context) -> Outcome {
     signals::stop_cleanly(&context.interrupt)?;
     let names = [private_name.as_str(), public_name.as_str()];
     // Both files are complete and on disk before one of an older pair is replaced.
-    let mut files = AtomicOutput::create(Target::File(args.output.clone()), args.force, names)?;
+    let mut files = AtomicOutput::create(Target::File(args.output.clone()), args.overwrite, names)?;
     let (kind, algorithm) = match args.purpose {
         KeyPurpose::Signing => (KeyKind::Signing, "Ed25519"),
         KeyPurpose::Encryption => (KeyKind::Encryption, "X25519"),

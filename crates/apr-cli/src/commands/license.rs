@@ -9,7 +9,7 @@ use apr::crypto::{Licence, LicenceBlock, Timestamp, hash_licensee, parse_time};
 use apr::{CheckpointReader, Code, Error, Escaped};
 use serde::Serialize;
 
-use crate::args::LicenseAction;
+use crate::args::{IssueArgs, LicenseAction};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::printer::{BAD, BOLD, GOOD};
@@ -48,17 +48,7 @@ impl LicenceReport {
 /// Issues, shows or checks a licence.
 pub(super) fn run(action: &LicenseAction, context: &Context) -> Outcome {
     match action {
-        LicenseAction::Issue { model, licensee, expires, seats, terms, output, force } => {
-            let uuid = random_uuid()?;
-            let licence = Licence {
-                licensee_hash: Some(hash_licensee(&uuid, licensee)),
-                uuid,
-                expires: expires.as_deref().map(moment).transpose()?,
-                seats: *seats,
-                terms: terms.clone().unwrap_or_default(),
-            };
-            issue(model, output.as_deref(), licence, *force, context)
-        }
+        LicenseAction::Issue(args) => issue(args, context),
         LicenseAction::Show { model } => {
             let block = block(&revise::open(model, context)?)?;
             context.printer.report(&LicenceReport::new(model, block.licence()), render)
@@ -69,18 +59,27 @@ pub(super) fn run(action: &LicenseAction, context: &Context) -> Outcome {
     }
 }
 
-fn issue(model: &Path, output: Option<&Path>, licence: Licence, force: bool, context: &Context) -> Outcome {
+fn issue(args: &IssueArgs, context: &Context) -> Outcome {
+    let uuid = random_uuid()?;
+    let licence = Licence {
+        licensee_hash: Some(hash_licensee(&uuid, &args.licensee)),
+        uuid,
+        expires: args.expires.as_deref().map(moment).transpose()?,
+        seats: args.seats,
+        terms: args.terms.clone().unwrap_or_default(),
+    };
     let Some(key) = &context.key else {
         return Err(Failure::Usage("name the issuer's private key: --key FILE; `apr keygen` makes one".to_owned()));
     };
     let key = secrets::read_signing(key)?;
-    let file = revise::open_to_change(model, output, context)?;
-    let report = LicenceReport::new(output.unwrap_or(model), &licence);
+    let output = args.output.as_deref();
+    let file = revise::open_to_change(&args.model, output, context)?;
+    let report = LicenceReport::new(output.unwrap_or(&args.model), &licence);
     let changes = Changes { licence: Some((licence, key)), ..Changes::default() };
     let revision = revise::revise(&file.reader, &changes)?;
     if revision.dropped_signatures > 0 {
         let signatures = apr_core::counted(revision.dropped_signatures as u64, "signature");
-        if !force {
+        if !args.force {
             let message = format!("a licence changes what is signed: {signatures} by other keys would no longer hold");
             return Err(Failure::General(format!("{message}; --force drops them, and others can sign again")));
         }
@@ -88,7 +87,7 @@ fn issue(model: &Path, output: Option<&Path>, licence: Licence, force: bool, con
             .printer
             .warn(&format!("{signatures} by other keys dropped, which held for the model without this licence"));
     }
-    file.write(output, force, &revision, context)?;
+    file.write(output, args.overwrite, &revision, context)?;
     context.printer.report(&report, render)
 }
 

@@ -14,6 +14,7 @@ mod license;
 mod lint;
 mod manual;
 mod quantize;
+mod scan;
 mod shard;
 mod sign;
 mod tensors;
@@ -31,6 +32,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Outcome {
         Command::Inspect(args) => inspect::run(&args, context),
         Command::Tensors(args) => tensors::run(&args, context),
         Command::Validate(args) => validate::run(&args, context),
+        Command::Scan(args) => scan::run(&args, context),
         Command::Diff(args) => diff::run(&args, context),
         Command::Debug(args) => debug::run(&args, context),
         Command::Lint(args) => lint::run(&args, context),

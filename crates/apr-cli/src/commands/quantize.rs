@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use apr::{ByteSource, Error, Job, Quantize, Scheme, Weights, read_vec};
+use apr::{ByteSource, Error, Job, Quantization, Scheme, Weights, read_vec};
 use apr_io::io_error;
-use apr_quantize::{Imatrix, QualityGate, SchemeKind, Weighting, importance_from_csv};
+use apr_quantize::{Choices, Imatrix, QualityGate, SchemeKind, Weighting, importance_from_csv};
 use apr_view::parse_filter;
 
 use super::convert::{self, Destination, contain, layout, target, validation};
@@ -80,7 +80,7 @@ fn check_idle(options: &QuantizeOptions) -> Outcome {
     }
 }
 
-fn quantize(scheme: Scheme, options: &QuantizeOptions, context: &Context) -> Outcome<Quantize> {
+fn quantize(scheme: Scheme, options: &QuantizeOptions, context: &Context) -> Outcome<Quantization> {
     let usage = |error: Error| Failure::Usage(error.message().to_owned());
     let overrides = options.tensor_type.iter();
     let overrides = overrides.map(|(pattern, dtype)| Ok((parse_filter(pattern).map_err(usage)?, *dtype)));
@@ -96,15 +96,15 @@ fn quantize(scheme: Scheme, options: &QuantizeOptions, context: &Context) -> Out
         }
         (None, None) => None,
     };
-    Ok(Quantize {
+    let choices = Choices {
         embedding_type: options.embedding_type,
         output_type: options.output_type,
         overrides: overrides.collect::<Outcome<_>>()?,
         pure: options.pure,
         requantize: options.requantize,
-        weighting,
-        ..Quantize::to(scheme)
-    })
+        ..Choices::new(scheme)
+    };
+    Ok(Quantization { choices, weighting })
 }
 
 /// An importance matrix in either of its forms.

@@ -3,9 +3,11 @@
 
 use std::path::Path;
 
-use apr::{CheckpointReader, Format, Job, Output, PlanOptions};
+use apr::{CheckpointReader, Format, Job, Output, PlanOptions, title};
 
-use super::convert::{self, Destination, layout, write};
+use apr_ops::inline::ValidationConfig;
+
+use super::convert::{Destination, layout, open_for, write};
 use crate::args::{JoinArgs, ShardArgs};
 use crate::context::Context;
 use crate::failure::Failure;
@@ -14,22 +16,21 @@ use crate::{Outcome, model};
 
 /// Cuts a model into shards. One of another format is converted on the way, as `convert` does.
 pub(super) fn shard(args: &ShardArgs, context: &Context) -> Outcome {
-    let to = Destination { dry_run: args.dry_run, ..Destination::at(&args.output, args.force) };
+    let to = Destination { dry_run: args.dry_run, ..Destination::at(&args.output, args.overwrite) };
     let format = format_of(&args.output);
-    let model = model::open(&args.model, context)?;
+    let model = open_for(format, &args.model, context)?;
     if model.reader.format() == &apr::apr2::FORMAT && format == &apr::apr2::FORMAT {
         let target = PlanOptions { shard_size: Some(args.size), ..as_it_is(&*model.reader, &args.output) };
         return copy(&model, target, to, context);
     }
-    // Standard input can't be opened again.
-    let is_gguf =
-        model.reader.format() == &apr::gguf::FORMAT && model.spool().is_none() && args.model != Path::new("-");
-    drop(model);
     let target = layout(Output::layout(format, Some(&args.output)), None, Some(args.size))?;
-    if format == &apr::gguf::FORMAT && is_gguf {
+    // Standard input can't be opened again.
+    if model.reader.format() == format && args.model != Path::new("-") {
         return write(&Job::copy(target), &model::open_plain(&args.model, context)?, to, Vec::new(), context);
     }
-    convert::run(Job::new(target), &args.model, to, context)
+    let validation = if args.relaxed { ValidationConfig::relaxed() } else { ValidationConfig::strict() };
+    let job = Job { title: title(&args.model), validation, ..Job::new(target) };
+    write(&job, &model, to, Vec::new(), context)
 }
 
 /// Puts shards together.
@@ -46,7 +47,7 @@ pub(super) fn join(args: &JoinArgs, context: &Context) -> Outcome {
     }
     check_output(&model, &args.manifest, &args.output)?;
     let target = as_it_is(&*model.reader, &args.output);
-    copy(&model, target, Destination::at(&args.output, args.force), context)
+    copy(&model, target, Destination::at(&args.output, args.overwrite), context)
 }
 
 /// Puts the parts of a split GGUF model together.
@@ -63,7 +64,7 @@ fn join_gguf(model: &Model, args: &JoinArgs, context: &Context) -> Outcome {
     check_parts(model, &args.manifest, &args.output)?;
     let target = Output::layout(&apr::gguf::FORMAT, Some(&args.output));
     let plain = model::open_plain(&args.manifest, context)?;
-    write(&Job::copy(target), &plain, Destination::at(&args.output, args.force), Vec::new(), context)
+    write(&Job::copy(target), &plain, Destination::at(&args.output, args.overwrite), Vec::new(), context)
 }
 
 /// The output may not take a part's place: the others would then belong to nothing.

@@ -53,7 +53,7 @@ fn sign_file(args: &SignArgs, key: SigningKey, context: &Context) -> Outcome<Sig
     let file = revise::open_to_change(&args.model, args.output.as_deref(), context)?;
     let changes = Changes { signers: vec![key], ..Changes::default() };
     let revision = revise::revise(&file.reader, &changes)?;
-    file.write(args.output.as_deref(), args.force, &revision, context)?;
+    file.write(args.output.as_deref(), args.overwrite, &revision, context)?;
     Ok(SignReport {
         file: args.output.as_ref().unwrap_or(&args.model).display().to_string(),
         signer,

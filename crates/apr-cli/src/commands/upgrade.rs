@@ -17,7 +17,7 @@ pub(super) fn run(args: &UpgradeArgs, context: &Context) -> Outcome {
     let changes = changes(&*model.reader).map_err(|error| error.in_file(&model.name))?;
     let target = Output::layout(&apr::apr2::FORMAT, Some(&args.new));
     let job = Job { validation: ValidationConfig::relaxed(), ..Job::new(target) };
-    write(&job, &model, Destination::at(&args.new, args.force), changes, context)
+    write(&job, &model, Destination::at(&args.new, args.overwrite), changes, context)
 }
 
 /// What an upgrade does to a file.

@@ -4,15 +4,17 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::Path;
 
-use apr::pytorch::{Action, PICKLE, ScanReport, TAR, Verdict, ZIP, scan};
-use apr::{ByteSource, Code, Error, Escaped, HEAD_LEN, Sink, recognise};
+use apr::pytorch::{ScanReport, Verdict, scan};
+use apr::{ByteSource, Code, Error, Escaped, HEAD_LEN, Sink};
 use apr_io::{AtomicOutput, StreamSink, Target, io_error};
 use apr_ops::sarif;
+use apr_ops::scan::may_hold_pickles;
 use apr_ops::shards::validate_all;
 use apr_ops::validate::{Check, Level, Status, ValidateOptions, ValidateReport, bytes_to_read};
 
 use serde::Serialize;
 
+use super::scan::render_findings;
 use crate::args::ValidateArgs;
 use crate::context::Context;
 use crate::failure::Failure;
@@ -91,11 +93,12 @@ fn scan_pickles(args: &ValidateArgs, error: Error, context: &Context) -> Outcome
     let mut head = vec![0; usize::try_from(source.len().min(HEAD_LEN)).unwrap_or_default()];
     source.read_at(0, &mut head)?;
     // Bytes of another format would be read as opcodes that nobody meant.
-    if recognise(&head).is_some_and(|format| ![&ZIP, &PICKLE, &TAR].contains(&format)) {
+    if !may_hold_pickles(&head) {
         return Err(error.into());
     }
     let scan = scan(source, &path.display().to_string(), &context.options.limits)?;
-    if scan.verdict() == Verdict::Allowed {
+    // A pickle that names nothing runs nothing: what is wrong with the file is all there is to say.
+    if scan.findings().next().is_none() {
         return Err(error.into());
     }
     if let Some(path) = &args.sarif {
@@ -106,7 +109,7 @@ fn scan_pickles(args: &ValidateArgs, error: Error, context: &Context) -> Outcome
     Err(Failure::Validation)
 }
 
-fn write_sarif(path: &Path, log: &serde_json::Value) -> Outcome {
+pub(super) fn write_sarif(path: &Path, log: &serde_json::Value) -> Outcome {
     let mut text = serde_json::to_vec_pretty(log).map_err(std::io::Error::from)?;
     text.push(b'\n');
     if StreamSink::is_for(path) {
@@ -121,24 +124,7 @@ fn render_refusal(out: &mut dyn Write, refusal: &Refusal) -> io::Result<()> {
     writeln!(out, "{BOLD}=== {} ==={BOLD:#}", Escaped(&refusal.file))?;
     writeln!(out, "{BAD}refused{BAD:#}: {}", refusal.error)?;
     writeln!(out, "\nNothing of it was run. Loading it in Python would:")?;
-    let odd = refusal.scan.findings().filter(|finding| finding.verdict != Verdict::Allowed);
-    for finding in odd.take(SHOWN) {
-        let (style, verdict) = match finding.verdict {
-            Verdict::Dangerous => (BAD, "DANGEROUS"),
-            _ => (ODD, "unknown"),
-        };
-        let action = match finding.action {
-            Action::Call => "call",
-            Action::Import => "import",
-        };
-        let name = format!("{}.{}", finding.module, finding.name);
-        let (name, opcode, offset) = (Escaped::short(&name), finding.opcode, finding.offset);
-        writeln!(out, "  {style}{verdict:<9}{style:#}  {action:<6}  {name}  {DIM}{opcode} at byte {offset}{DIM:#}")?;
-    }
-    let total = refusal.scan.findings().filter(|finding| finding.verdict != Verdict::Allowed).count();
-    if total > SHOWN {
-        writeln!(out, "{DIM}and {} more; --json lists them all{DIM:#}", total - SHOWN)?;
-    }
+    render_findings(out, &refusal.scan)?;
     render_own_classes(out, refusal)?;
     writeln!(out, "\n{BAD}INVALID{BAD:#}")
 }
@@ -146,7 +132,7 @@ fn render_refusal(out: &mut dyn Write, refusal: &Refusal) -> io::Result<()> {
 /// Tells how to read a module whose class is the author's own, where nothing in the file is known to be dangerous.
 fn render_own_classes(out: &mut dyn Write, refusal: &Refusal) -> io::Result<()> {
     let odd = || refusal.scan.findings().filter(|finding| finding.verdict != Verdict::Allowed);
-    if odd().any(|finding| finding.verdict == Verdict::Dangerous) {
+    if odd().next().is_none() || odd().any(|finding| finding.verdict == Verdict::Dangerous) {
         return Ok(());
     }
     let names: BTreeSet<String> = odd().map(|finding| format!("{}.{}", finding.module, finding.name)).collect();

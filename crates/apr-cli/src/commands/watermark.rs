@@ -65,7 +65,7 @@ fn embed(args: &EmbedArgs, context: &Context) -> Outcome {
     let (written, aside) = job.plan(&source, |planned| {
         show_warnings(&planned, context);
         let (layout, files) = (planned.layout(), planned.report().files.clone());
-        let output = Output::create(&args.output, layout, &files, args.force, &context.interrupt)?;
+        let output = Output::create(&args.output, layout, &files, args.overwrite, &context.interrupt)?;
         let aside = output.is_stream();
         let bar = Bar::new(&context.printer, planned.report().bytes_in);
         let written = output.write(planned, &context.sources, &pipeline, &bar)?;

@@ -162,7 +162,7 @@ fn names_with_escape_sequences_are_shown_escaped() {
         ("validate m.safetensors", 5),
         ("debug m.safetensors --drama", 5),
         ("convert m.safetensors --dry-run --format apr", 0),
-        ("convert m.safetensors -f -o m.apr --precision fp16", 0),
+        ("convert m.safetensors -f --relaxed -o m.apr --precision fp16", 0),
     ];
     for (line, code) in lines {
         let run = sandbox.apr(&format!("{line} --color never")).fails(code, &[SHOWN]);

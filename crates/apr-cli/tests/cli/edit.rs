@@ -39,7 +39,7 @@ fn an_edit_of_what_is_encrypted_says_what_to_do_instead() {
     let sandbox = workshop();
     sandbox.apr("encrypt plain.apr -o e.apr --recipient owner.pub --encrypt-metadata").clean();
     let before = sandbox.read("e.apr");
-    for change in ["--set a=1", "--rename steps=s", "--drop steps"] {
+    for change in ["--set a=1", "--rename steps=s", "--drop steps --force"] {
         sandbox.apr(&format!("edit e.apr {change} --key owner")).fails(1, &["apr decrypt"]);
         assert_eq!(sandbox.read("e.apr"), before, "{change}");
     }
@@ -60,6 +60,44 @@ fn an_edit_renames_and_drops_tensors() {
     sandbox.apr("edit plain.apr --rename table=steps").fails(4, &["steps"]);
     sandbox.apr("edit plain.apr --rename tabel=x").fails(4, &["tabel", "table"]);
     sandbox.apr("edit m.safetensors --set a=1").fails(4, &["E001", "m.safetensors"]);
+}
+
+#[test]
+fn tensors_leave_the_only_copy_of_a_model_only_by_force() {
+    let sandbox = workshop();
+    let before = sandbox.read("plain.apr");
+    for options in ["", "-f", "--overwrite"] {
+        let run = sandbox.apr(&format!("edit plain.apr --drop * {options}"));
+        run.fails(2, &["4 of 4 tensors", "-o PATH", "--force"]);
+        assert!(sandbox.read("plain.apr") == before, "{options}");
+    }
+    sandbox.apr("edit plain.apr --drop steps --force").ok().says(&["plain.apr: written, without 1 tensor"]);
+    sandbox.apr("tensors plain.apr").ok().says(&["3 tensors"]);
+    // A copy replaces what is there as any output does.
+    sandbox.write("copy.apr", "precious");
+    sandbox.apr("edit plain.apr --drop table -o copy.apr --force").fails(1, &["E007", "copy.apr", "exists already"]);
+    assert_eq!(sandbox.read("copy.apr"), b"precious");
+    sandbox.apr("edit plain.apr --drop table -o copy.apr -f").ok();
+}
+
+#[test]
+fn an_edit_that_changes_nothing_writes_nothing_and_says_so() {
+    let sandbox = workshop();
+    sandbox.apr("edit plain.apr").fails(2, &["no change is asked for", "--set", "--chat-template"]);
+    sandbox.apr("edit plain.apr -o copy.apr").fails(2, &["no change is asked for"]);
+    sandbox.apr("edit plain.apr --set note=1").clean().says(&["changed in place"]);
+    sandbox.apr("sign plain.apr --key signer").ok();
+    let before = sandbox.read("plain.apr");
+    sandbox.apr("edit plain.apr --set note=1").clean().says(&["plain.apr: unchanged: it is so already"]);
+    let report = sandbox.apr("edit plain.apr --set note=1 --json").clean().json();
+    assert_eq!(
+        (&report["changed"], &report["written"], &report["in_place"]),
+        (&false.into(), &false.into(), &false.into())
+    );
+    assert!(sandbox.read("plain.apr") == before);
+    sandbox.apr("verify plain.apr --trusted signer.pub").clean();
+    // A copy is a copy.
+    sandbox.apr("edit plain.apr --set note=1 -o copy.apr").ok().says(&["copy.apr: written"]);
 }
 
 #[test]

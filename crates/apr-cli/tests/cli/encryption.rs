@@ -197,7 +197,7 @@ fn secrets_are_in_no_report_and_private_keys_are_their_owners_alone() {
 }
 
 #[test]
-fn keys_are_replaced_only_when_forced() {
+fn keys_are_replaced_only_when_asked() {
     let sandbox = workshop();
     sandbox.apr("keygen -o -").fails(2, &["files"]);
     let (private, public) = (sandbox.read("signer"), sandbox.read("signer.pub"));
@@ -215,6 +215,48 @@ fn keys_are_replaced_only_when_forced() {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("permissions");
     sandbox.apr("keygen -o open -f").clean();
     assert_eq!(path.metadata().expect("a file").permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn a_password_may_come_through_a_pipe() {
+    let sandbox = workshop();
+    let ways = [
+        r#"printf 'sesame\nmore' | "$APR" encrypt plain.apr -o sealed.apr -f --password-file /dev/stdin"#,
+        r#"printf 'sesame\r\n' | "$APR" encrypt plain.apr -o sealed.apr -f --password-file -"#,
+        r#"mkfifo pipe; echo sesame > pipe & "$APR" encrypt plain.apr -o sealed.apr -f --password-file pipe"#,
+        // A model may follow.
+        r#"(echo sesame; cat plain.apr) | "$APR" encrypt - -o sealed.apr -f --password-file -"#,
+    ];
+    for way in ways {
+        sandbox.shell(way).clean();
+        let run = sandbox.with_env(&[("APR_PASSWORD", "sesame")], "diff sealed.apr plain.apr --exit-code");
+        run.ok();
+        sandbox.shell(r#"echo sesame | "$APR" decrypt sealed.apr -o open.apr -f --password-file -"#).clean();
+        assert!(sandbox.read("open.apr") == sandbox.read("plain.apr"), "{way}");
+    }
+    sandbox.shell(r#""$APR" decrypt sealed.apr -o x.apr --password-file - < /dev/null"#).fails(2, &["no password"]);
+    let endless = r#"tr '\0' a < /dev/zero | "$APR" decrypt sealed.apr -o x.apr --password-file -"#;
+    sandbox.shell(endless).fails(4, &["too long"]);
+    assert!(!sandbox.path("x.apr").exists());
+}
+
+#[test]
+fn a_password_file_locks_what_is_encrypted_for_recipients_too() {
+    let sandbox = workshop();
+    sandbox.apr("encrypt plain.apr -o sealed.apr --password-file password --recipient owner.pub").clean();
+    let header = sandbox.apr("inspect sealed.apr --json").ok().json()["header"].take();
+    assert_eq!(header["encryption"]["locks"], 2, "{header}");
+    for key in ["--password-file password", "--key owner"] {
+        sandbox.apr(&format!("decrypt sealed.apr -o open.apr -f {key}")).clean();
+        assert!(sandbox.read("open.apr") == sandbox.read("plain.apr"), "{key}");
+    }
+    // Where it may be the source's, a password that opened nothing and locks nothing is told.
+    let run = sandbox.apr("convert plain.apr -o a.apr --recipient owner.pub --password-file password").ok();
+    run.says(&["warning: --password-file changed nothing", "only recipients can open the output", "--encrypt"]);
+    let run = sandbox.apr("convert plain.apr -o b.apr --password-file password").ok();
+    run.says(&["warning: --password-file changed nothing", "the output is not encrypted"]);
+    sandbox.apr("convert plain.apr -o c.apr --encrypt --recipient owner.pub --password-file password").clean();
+    sandbox.apr("convert c.apr -o d.apr --password-file password").ok();
 }
 
 #[test]

@@ -292,8 +292,8 @@ fn pairs_stay_with_the_metadata_wherever_these_go() {
         &["convert m.gguf -o a.apr --relaxed", "shard a.apr --size 300B -o p.apr", "join p.apr -o b.apr"],
     ];
     for way in ways {
-        way.iter().for_each(|line| drop(sandbox.apr(&format!("{line} --force")).ok()));
-        sandbox.apr("convert b.apr -o again.gguf --key k.pem --relaxed --force").ok();
+        way.iter().for_each(|line| drop(sandbox.apr(&format!("{line} -f")).ok()));
+        sandbox.apr("convert b.apr -o again.gguf --key k.pem --relaxed -f").ok();
         assert_eq!(sandbox.read("again.gguf"), file, "{way:?}");
     }
 }
@@ -512,7 +512,7 @@ fn a_folder_is_no_output_for_one_file() {
     let before = sandbox.files();
     for output in ["there", "there/", "absent/"] {
         for (model, format) in [("m.gguf", "gguf"), ("m.safetensors", "apr"), ("m.safetensors", "pytorch")] {
-            let run = sandbox.apr(&format!("convert {model} -o {output} --format {format} --force"));
+            let run = sandbox.apr(&format!("convert {model} -o {output} --format {format} -f"));
             run.fails(2, &[output, "is a folder, but the output is one file", "/model."]);
         }
     }

@@ -49,6 +49,7 @@ fn an_edit_that_fits_changes_the_header_alone() {
     let different = before.iter().zip(&after).filter(|(old, new)| old != new).count();
     assert!((1..=7).contains(&different), "{different} bytes");
     assert_eq!(pair(&sandbox, "m.gguf", "llama.context_length")["value"], 128);
+    sandbox.apr("edit m.gguf --set general.name=other").ok().says(&["unchanged"]);
     // Undone, the file is what it was.
     sandbox.apr("edit m.gguf --set llama.context_length=64 --set general.name=first").ok();
     assert_eq!(sandbox.read("m.gguf"), before);
@@ -85,7 +86,7 @@ fn tensors_are_renamed_and_left_out() {
     sandbox.apr("tensors m.gguf").ok().says(&["output_mean.weight"]);
     sandbox.apr("edit m.gguf --rename output_mean.weight=output_norm.weight").ok();
     assert_eq!(sandbox.read("m.gguf"), before);
-    sandbox.apr("edit m.gguf --drop blk.*").fails(2, &["only copy", "-o", "--force"]);
+    sandbox.apr("edit m.gguf --drop blk.*").fails(2, &["2 of 4 tensors", "-o", "--force"]);
     assert_eq!(sandbox.read("m.gguf"), before);
     sandbox.apr("edit m.gguf --drop blk.* -o d.gguf").ok().says(&["without 2 tensors"]);
     assert_eq!(sandbox.apr("tensors d.gguf --json").ok().json()["tensors"].as_array().map(Vec::len), Some(2));
@@ -98,7 +99,7 @@ fn a_request_that_makes_no_sense_changes_nothing() {
     let sandbox = sandbox();
     let before = sandbox.read("m.gguf");
     let requests = [
-        ("", "nothing to change"),
+        ("", "no change is asked for"),
         ("--set llama.block_count=many", "of type u32"),
         ("--set general.alignment=64", "describes the file itself"),
         ("--unset split.count", "describes the file itself"),
@@ -134,9 +135,9 @@ fn parts_join_to_the_very_file_they_were_cut_from() {
     assert_eq!(sandbox.files(), ["cut-00001-of-00002.gguf", "cut-00002-of-00002.gguf", "m.gguf"]);
     // Any part names the model.
     for part in ["cut-00001-of-00002.gguf", "cut-00002-of-00002.gguf"] {
-        sandbox.apr(&format!("join {part} -o joined.gguf --force")).ok().says(&["4 tensors"]);
+        sandbox.apr(&format!("join {part} -o joined.gguf -f")).ok().says(&["4 tensors"]);
         assert_eq!(sandbox.read("joined.gguf"), sandbox.read("m.gguf"));
-        sandbox.apr(&format!("join {part} -o {part} --force")).fails(2, &["one of the parts"]);
+        sandbox.apr(&format!("join {part} -o {part} -f")).fails(2, &["one of the parts"]);
         sandbox.apr(&format!("edit {part} --set general.name=x")).fails(1, &["of 2 parts", "apr join"]);
     }
     let counts = ["split.no", "split.count", "split.tensors.count"].map(|key| {
@@ -146,7 +147,7 @@ fn parts_join_to_the_very_file_they_were_cut_from() {
     assert_eq!(counts, [true; 3]);
     // Parts are cut anew, smaller.
     sandbox.apr("shard cut-00001-of-00002.gguf --size 256 -o small.gguf").ok().says(&["in 4 files"]);
-    sandbox.apr("join small-00003-of-00004.gguf -o joined.gguf --force").ok();
+    sandbox.apr("join small-00003-of-00004.gguf -o joined.gguf -f").ok();
     assert_eq!(sandbox.read("joined.gguf"), sandbox.read("m.gguf"));
     sandbox.apr("join m.gguf -o k.gguf").fails(2, &["not a part"]);
     sandbox.apr("join small-00003-of-00004.gguf -o k.apr").fails(2, &["apr convert"]);

@@ -189,7 +189,7 @@ fn golden_convert() {
     let lines = [
         "convert m.apr -o m.safetensors",
         "convert m.apr -o m.safetensors",
-        "convert m.apr -o m.safetensors --force --json",
+        "convert m.apr -o m.safetensors -f --json",
         "convert m.apr -o h.safetensors --precision fp16 --dry-run",
         "convert large.apr -o h.apr --precision fp16",
         "inspect h.apr",

@@ -30,7 +30,7 @@ fn qa_98_a_full_disk_is_e007_and_leaves_nothing() {
 fn qa_98_a_full_disk_leaves_the_old_file_whole() {
     let sandbox = Sandbox::new().with("old.apr", "the old file");
     sandbox.write_sparse("m.safetensors", 64 << 20);
-    let run = sandbox.shell(r#"ulimit -f 2000; exec "$APR" convert m.safetensors -o old.apr --force"#);
+    let run = sandbox.shell(r#"ulimit -f 2000; exec "$APR" convert m.safetensors -o old.apr -f"#);
     run.fails(1, &["E007", "old.apr", "File too large"]);
     assert_eq!(sandbox.read("old.apr"), b"the old file");
     assert_eq!(sandbox.files(), ["m.safetensors", "old.apr"]);
@@ -48,7 +48,7 @@ fn qa_98_a_pipe_that_does_not_fit_the_cache_is_e007_and_leaves_nothing() {
 fn halfway(sandbox: &Sandbox) -> Child {
     sandbox.write("old.apr", "the old file");
     sandbox.write_sparse("m.safetensors", LARGE);
-    let mut command = sandbox.command(&["convert", "m.safetensors", "-o", "old.apr", "--force"]);
+    let mut command = sandbox.command(&["convert", "m.safetensors", "-o", "old.apr", "-f"]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command starts");
     wait_until("the first bytes", || is_writing(&child));
     assert_eq!(sandbox.read("old.apr"), b"the old file");

@@ -28,6 +28,7 @@ mod quantize;
 mod reference;
 mod round_trip;
 mod sarif;
+mod scan;
 mod seals;
 mod shards;
 mod support;

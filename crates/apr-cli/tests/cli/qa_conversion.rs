@@ -123,19 +123,40 @@ fn qa_96_an_output_that_cannot_be_is_an_error() {
 }
 
 #[test]
-fn qa_97_a_file_that_exists_is_replaced_only_with_force() {
+fn qa_97_a_file_that_exists_is_replaced_only_with_overwrite() {
     let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
     for (command, output) in [("convert", "t.apr"), ("import", "t.apr"), ("export", "t.safetensors")] {
         sandbox.write(output, "precious");
         let line = format!("{command} m.safetensors -o {output}");
-        sandbox.apr(&line).fails(1, &["E007", output, "exists already", "--force"]);
+        sandbox.apr(&line).fails(1, &["E007", output, "exists already", "-f (--overwrite)"]);
+        for keeps in ["--force", "--relaxed"] {
+            sandbox.apr(&format!("{line} {keeps}")).fails(1, &["E007", "exists already", "--force does not"]);
+        }
         assert_eq!(sandbox.read(output), b"precious");
-        for force in ["-f", "--force"] {
-            sandbox.apr(&format!("{line} {force}")).clean();
+        for replaces in ["-f", "--overwrite"] {
+            sandbox.apr(&format!("{line} {replaces}")).clean();
             sandbox.apr(&format!("validate {output}")).clean();
         }
     }
     assert_eq!(sandbox.files(), ["m.safetensors", "t.apr", "t.safetensors"]);
+}
+
+#[test]
+fn qa_97_overwrite_does_not_let_a_sick_model_replace_a_good_one() {
+    let sick = safetensors(&[("a.weight", "F32", &[2], f32s(&[1.0, f32::NAN]))]);
+    let sandbox = Sandbox::new().with("good.safetensors", small_safetensors()).with("sick.safetensors", sick);
+    for (command, output) in [("convert", "m.apr"), ("import", "m.apr"), ("quantize --type fp16", "m.gguf")] {
+        let family = if output == "m.gguf" { "--arch llama" } else { "" };
+        sandbox.write(output, "precious");
+        for option in ["-f", "--overwrite"] {
+            let run = sandbox.apr(&format!("{command} sick.safetensors -o {output} {option} {family}"));
+            assert_ne!(run.code, Some(0), "{run}");
+            assert_eq!(sandbox.read(output), b"precious", "{command} {option}");
+        }
+    }
+    sandbox.apr("convert sick.safetensors -o m.apr -f").fails(5, &["1 of 2 values are NaN", "--relaxed takes it"]);
+    sandbox.apr("convert sick.safetensors -o m.apr -f --force").ok().says(&["1 bad"]);
+    assert_ne!(sandbox.read("m.apr"), b"precious");
 }
 
 #[test]

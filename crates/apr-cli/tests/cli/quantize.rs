@@ -435,11 +435,11 @@ fn a_failure_leaves_what_was_there() {
     sandbox.write("nan.safetensors", safetensors(&[("w.weight", "F32", &[2, 128], f32s(&odd))]));
     let lines = [
         ("quantize m.safetensors --type q8_0 -o q.apr", 1),
-        ("quantize nan.safetensors --type q8_0 -o q.apr --force", 5),
-        ("quantize m.safetensors --type nonsense -o q.apr --force", 2),
-        ("quantize m.safetensors --type q4_0 --tensor-type a.*=iq1_s -o q.apr --force", 2),
-        ("quantize m.safetensors --type q8_0 -o q.gguf --force", 4),
-        ("quantize none.safetensors --type q8_0 -o q.gguf --force", 3),
+        ("quantize nan.safetensors --type q8_0 -o q.apr -f", 5),
+        ("quantize m.safetensors --type nonsense -o q.apr -f", 2),
+        ("quantize m.safetensors --type q4_0 --tensor-type a.*=iq1_s -o q.apr -f", 2),
+        ("quantize m.safetensors --type q8_0 -o q.gguf -f", 4),
+        ("quantize none.safetensors --type q8_0 -o q.gguf -f", 3),
     ];
     for (line, code) in lines {
         sandbox.apr(line).fails(code, &[]);
@@ -448,8 +448,8 @@ fn a_failure_leaves_what_was_there() {
     }
     assert_eq!(sandbox.files(), ["m.safetensors", "nan.safetensors", "q.apr", "q.gguf"]);
     // And says what to do.
-    sandbox.apr("quantize m.safetensors --type q8_0 -o q.gguf --force").says(&["--arch NAME"]);
-    let run = sandbox.apr("quantize m.safetensors --type q4_0 --tensor-type a.*=iq1_s -o q.apr --force");
+    sandbox.apr("quantize m.safetensors --type q8_0 -o q.gguf -f").says(&["--arch NAME"]);
+    let run = sandbox.apr("quantize m.safetensors --type q4_0 --tensor-type a.*=iq1_s -o q.apr -f");
     run.says(&["no quantization type is called 'iq1_s'"]);
 }
 

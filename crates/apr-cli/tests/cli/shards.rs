@@ -35,6 +35,16 @@ fn shards_join_to_the_very_file_they_were_cut_from() {
 }
 
 #[test]
+fn a_model_from_a_pipe_is_cut_too() {
+    let sandbox = sharded();
+    for model in ["m.safetensors", "whole.apr"] {
+        sandbox.shell(&format!(r#"cat {model} | "$APR" shard - --size 130 -o piped.apr -f"#)).clean();
+        sandbox.apr("join piped.apr -o joined.apr -f").clean();
+        sandbox.apr("diff joined.apr whole.apr --exit-code").clean();
+    }
+}
+
+#[test]
 fn alignment_and_streaming_survive() {
     let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
     sandbox.apr("convert m.safetensors -o whole.apr --align 32 --streaming").clean();

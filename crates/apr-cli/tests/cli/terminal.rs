@@ -5,6 +5,7 @@ use std::process::Stdio;
 
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
 
+use crate::families::TinyModel;
 use crate::support::{Sandbox, small_safetensors, sound};
 
 #[test]
@@ -23,6 +24,104 @@ fn unknown_commands_and_options_are_exit_2_with_the_nearest_one() {
     }
     for line in ["", "inspect", "tensors m.apr --sort colour", "inspect m.apr --threads 0", "debug m.apr --limit -1"] {
         sandbox.apr(line).fails(2, &[]);
+    }
+}
+
+#[test]
+fn words_of_other_tools_get_the_word_of_this_one() {
+    let sandbox = Sandbox::new().with("m.apr", sound().build()).with("n.apr", sound().build());
+    let cases = [
+        ("convert m.apr --outfile x.gguf", "-o PATH (--output)"),
+        ("convert m.apr --outtype f16 -o x.apr", "--precision f16"),
+        ("convert m.apr --dtype=f16 -o x.apr", "--precision f16"),
+        ("convert m.apr --to gguf -o x.gguf", "--format"),
+        ("quantize m.apr --outtype q8_0 -o x.apr", "-t TYPE (--type)"),
+        ("keygen -o key --force", "-f (--overwrite)"),
+        ("list m.apr", "`apr tensors MODEL`"),
+        ("version", "`apr --version`"),
+        ("compare m.apr n.apr", "`apr diff A B`"),
+        ("m.apr", "`apr inspect m.apr`"),
+        ("convert m.apr x.gguf", "`apr convert MODEL -o x.gguf`"),
+        ("quantize m.apr x.gguf q4_0", "`apr quantize MODEL -o x.gguf`"),
+        ("convert m.apr n.apr -o x.gguf", "takes one model"),
+        ("validate m.apr n.apr", "one model at a time"),
+    ];
+    for (line, said) in cases {
+        let run = sandbox.apr(line).fails(2, &["tip: ", said]);
+        assert!(!run.stderr.contains("similar"), "{run}");
+    }
+    // What a shell makes of `*.apr`.
+    sandbox.shell(r#""$APR" convert *.apr -o x.gguf"#).fails(2, &["takes one model", "for m in"]);
+    assert_eq!(sandbox.files(), ["m.apr", "n.apr"]);
+}
+
+#[test]
+fn errors_in_arguments_are_json_too() {
+    let sandbox = Sandbox::new().with("m.apr", sound().build());
+    sandbox.write("home/.config/apr/config.toml", "[defaults]\noutput_format = \"json\"\n");
+    let lines = [
+        "inspect --json",
+        "--json nonsense",
+        "inspect m.apr --threads none --json",
+        "convert m.apr --outfile x --json",
+    ];
+    for line in lines.into_iter().chain(["inspect"]) {
+        let run = sandbox.apr(line);
+        let error = run.json()["error"].take();
+        assert_eq!((run.code, &error["code"]), (Some(2), &serde_json::Value::Null), "{line}: {run}");
+        let message = error["message"].as_str().expect("a text");
+        assert!(!message.is_empty() && !message.starts_with("error") && !message.contains("Usage"), "{message}");
+    }
+    let sandbox = Sandbox::new();
+    assert_eq!(sandbox.apr("inspect -- --json").code, Some(3));
+    sandbox.apr("inspect").fails(2, &["Usage: apr inspect"]);
+    assert!(sandbox.apr("inspect").stdout.is_empty());
+}
+
+#[test]
+fn the_command_that_an_error_suggests_works() {
+    let sandbox = TinyModel::new("llama").first("model.layers.0.self_attn.q_proj.weight", f32::NAN);
+    let sandbox = sandbox.sandbox();
+    sandbox.shell(r"cp -r m 'a model'\''s'").clean();
+    let lines = [
+        r#""$APR" import m -o x.apr"#,
+        r#""$APR" convert m -o x.gguf"#,
+        r#""$APR" convert 'a model'\''s' -o x.gguf"#,
+        r#""$APR" quantize m --type q8_0 -o x.gguf"#,
+        r#""$APR" shard m --size 1MB -o x.apr"#,
+        r#""$APR" convert m/model.safetensors --prefix model. -o x.apr --arch llama"#,
+    ];
+    for line in lines {
+        let run = sandbox.shell(line);
+        if run.stderr.contains("do not fit") {
+            continue;
+        }
+        let suggested = run.stderr.split('`').nth(1).unwrap_or_else(|| panic!("{run}")).to_owned();
+        assert!(suggested.contains("q_proj"), "{run}");
+        let again = suggested.replacen("apr ", r#""$APR" "#, 1);
+        sandbox.shell(&again).ok().says(&["Distribution: model.layers.0.self_attn.q_proj.weight", "NaN: 1"]);
+    }
+    // What a copy of the weights would take along is taken by the option that the error names.
+    sandbox.apr("shard m --size 1MB -o x.apr --relaxed").ok();
+}
+
+#[test]
+fn a_pipe_in_place_of_a_file_is_told_how_it_is_read() {
+    let sandbox = Sandbox::new().with("m.apr", sound().build());
+    sandbox.shell("mkfifo pipe").clean();
+    sandbox.apr("inspect pipe").fails(1, &["E007", "pipe", "standard input as `-`"]);
+    sandbox.shell(r#"cat m.apr > pipe & "$APR" inspect - < pipe"#).clean();
+}
+
+#[test]
+fn what_a_hub_answered_is_not_taken_for_a_model() {
+    let answers = ["Entry not found", r#"{"error":"Repository not found"}"#, "Invalid username or password."];
+    for answer in answers {
+        for name in ["m.safetensors", "m.bin", "m.gguf", "m.json", "m.apr"] {
+            let sandbox = Sandbox::new().with(name, answer);
+            let run = sandbox.apr(&format!("inspect {name}"));
+            run.fails(4, &["E001", "a server's answer, not a model", answer]);
+        }
     }
 }
 

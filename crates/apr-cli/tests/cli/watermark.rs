@@ -71,7 +71,7 @@ fn the_mark_survives_conversion_and_quantization() {
     for line in [
         "convert out.apr -o c.safetensors --precision fp16",
         "convert out.apr -o c.pt --precision bf16",
-        "quantize out.apr -o c.apr --type q4_0 --force",
+        "quantize out.apr -o c.apr --type q4_0 -f",
     ] {
         sandbox.apr(line).ok();
         let output = line.split(' ').nth(3).expect("an output");
@@ -130,7 +130,7 @@ fn keys_that_are_none_and_models_that_cannot_carry_are_refused() {
     sandbox.apr(line).fails(4, &["before it is quantized", "down.weight"]);
     assert!(!sandbox.files().contains(&"out.apr".to_owned()));
     // What is there stays.
-    embed(&sandbox, "m.safetensors").fails(1, &["--force"]);
+    embed(&sandbox, "m.safetensors").fails(1, &["--overwrite"]);
     assert_eq!(sandbox.read("m.safetensors"), model());
 }
 

@@ -10,6 +10,7 @@
 //!
 //! All numbers are little-endian: the encoding of GGUF version 3.
 
+mod floats;
 mod json;
 mod parse;
 mod value;
@@ -20,6 +21,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
+use core::ops::Range;
 
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
@@ -28,6 +30,7 @@ pub(crate) use self::json::{pack, pairs_of};
 pub(crate) use self::parse::Header;
 pub use self::value::{Array, KeyValue, Value};
 use self::wire::{Wire, WireValue};
+use crate::json_pieces::JsonPieces;
 use crate::{Error, Escaped, Result};
 
 /// Arrays within each other; no known writer nests any.
@@ -92,6 +95,10 @@ impl KeyValues {
         let start = self.starts.get(position).map_or(self.bytes.len(), |&start| start as usize);
         let end = self.starts.get(position + 1).map_or(self.bytes.len(), |&end| end as usize);
         Pair::new(self.bytes.get(start..end).unwrap_or_default())
+    }
+
+    fn list(&self, longest: u64) -> List<'_> {
+        List { pairs: self, positions: 0..self.len(), longest }
     }
 
     fn search(&self, key: &str) -> core::result::Result<usize, usize> {
@@ -375,15 +382,50 @@ impl Serialize for Entry<'_> {
         for name in names {
             match self.fields.get(name) {
                 Some(value) => map.serialize_entry(name, value)?,
-                None => map.serialize_entry(name, &List { pairs: self.pairs, longest: self.longest })?,
+                None => map.serialize_entry(name, &self.pairs.list(self.longest))?,
             }
         }
         map.end()
     }
 }
 
+impl Entry<'_> {
+    /// The JSON of the entry, a piece at a time.
+    pub(crate) fn write(&self, pieces: &mut JsonPieces<'_>) -> Result<()> {
+        let names: BTreeSet<&str> = self.fields.keys().map(String::as_str).chain([FIELD]).collect();
+        let mut between = "{";
+        for name in names {
+            pieces.text(between)?;
+            pieces.value(name)?;
+            pieces.text(":")?;
+            match self.fields.get(name) {
+                Some(value) => pieces.value(value)?,
+                None => self.write_pairs(pieces)?,
+            }
+            between = ",";
+        }
+        pieces.text("}")
+    }
+
+    fn write_pairs(&self, pieces: &mut JsonPieces<'_>) -> Result<()> {
+        /// Pairs that are in memory as JSON at the same time.
+        const BATCH: usize = 1024;
+        pieces.text("[")?;
+        for start in (0..self.pairs.len()).step_by(BATCH) {
+            if start > 0 {
+                pieces.text(",")?;
+            }
+            let positions = start..self.pairs.len().min(start + BATCH);
+            pieces.items(&List { pairs: self.pairs, positions, longest: self.longest })?;
+        }
+        pieces.text("]")
+    }
+}
+
+/// Some of the pairs, arrays of more than `longest` items as their number.
 struct List<'a> {
     pairs: &'a KeyValues,
+    positions: Range<usize>,
     longest: u64,
 }
 
@@ -395,13 +437,14 @@ impl Serialize for List<'_> {
                 self.0.serialize_brief(self.1, serializer)
             }
         }
-        serializer.collect_seq(self.pairs.iter().map(|pair| Brief(pair, self.longest)))
+        let pairs = self.positions.clone().map(|position| self.pairs.pair(position));
+        serializer.collect_seq(pairs.map(|pair| Brief(pair, self.longest)))
     }
 }
 
 /// `{"items", "key", "type", "value"}` for each pair.
 impl Serialize for KeyValues {
     fn serialize<S: Serializer>(&self, serializer: S) -> core::result::Result<S::Ok, S::Error> {
-        List { pairs: self, longest: u64::MAX }.serialize(serializer)
+        self.list(u64::MAX).serialize(serializer)
     }
 }

@@ -157,8 +157,8 @@ impl<'de> DeserializeSeed<'de> for Scalar<'_> {
                 let json = Json::deserialize(deserializer)?;
                 let wrong = || D::Error::custom("no float of its type");
                 match number {
-                    6 => self.out.extend(super::json::f32_from_json(&json).ok_or_else(wrong)?.to_le_bytes()),
-                    _ => self.out.extend(super::json::f64_from_json(&json).ok_or_else(wrong)?.to_le_bytes()),
+                    6 => self.out.extend(super::floats::f32_from_json(&json).ok_or_else(wrong)?.to_le_bytes()),
+                    _ => self.out.extend(super::floats::f64_from_json(&json).ok_or_else(wrong)?.to_le_bytes()),
                 }
             }
         }

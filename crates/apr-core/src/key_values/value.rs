@@ -198,3 +198,54 @@ impl fmt::Display for Value {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+    use alloc::vec;
+
+    use super::*;
+
+    #[test]
+    fn integers_of_every_type_are_asked_for_alike() {
+        let unsigned = [Value::from(7_u8), 7_u16.into(), 7_u32.into(), 7_u64.into()];
+        let signed = [Value::from(7_i8), 7_i16.into(), 7_i32.into(), 7_i64.into()];
+        for value in unsigned.iter().chain(&signed) {
+            assert_eq!(value.as_u64(), Some(7), "{value:?}");
+        }
+        for value in &signed {
+            assert_eq!(value.as_i64(), Some(7), "{value:?}");
+        }
+        for value in [Value::from(-1_i8), (-1_i16).into(), (-1_i32).into(), (-1_i64).into()] {
+            assert_eq!((value.as_u64(), value.as_i64()), (None, Some(-1)), "{value:?}");
+        }
+        for value in [Value::from(7.0_f32), 7.0_f64.into(), true.into(), "7".into(), vec![7_u8].into()] {
+            assert_eq!((value.as_u64(), value.as_i64()), (None, None), "{value:?}");
+        }
+        assert_eq!(Value::from(7_u64).as_i64(), None);
+    }
+
+    #[test]
+    fn scalars_are_shown_as_they_are_and_arrays_by_type_and_length() {
+        let scalars = [
+            (Value::from(200_u8), "200"),
+            ((-3_i8).into(), "-3"),
+            (60_000_u16.into(), "60000"),
+            ((-300_i16).into(), "-300"),
+            (4_000_000_000_u32.into(), "4000000000"),
+            ((-70_000_i32).into(), "-70000"),
+            (0.5_f32.into(), "0.5"),
+            (false.into(), "false"),
+            ("llama".into(), "llama"),
+            (u64::MAX.into(), "18446744073709551615"),
+            (i64::MIN.into(), "-9223372036854775808"),
+            (0.25_f64.into(), "0.25"),
+        ];
+        for (value, shown) in scalars {
+            assert_eq!(value.to_string(), shown);
+        }
+        assert_eq!(Value::from(vec![1.0_f32, 2.0]).to_string(), "2 x f32");
+        assert_eq!(Value::from("text").as_str(), Some("text"));
+        assert_eq!(Value::from(1_u8).as_str(), None);
+    }
+}

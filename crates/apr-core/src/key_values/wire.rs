@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-use super::json::{F32, F64};
+use super::floats::{F32, F64};
 use super::value::name_of;
 use super::{ARRAY, Array, TEXT, Value};
 

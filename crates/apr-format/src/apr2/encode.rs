@@ -11,16 +11,17 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use apr_core::{ChunkEncoder, Metadata, Result, TensorInfo};
 
 use super::belt::{Belt, Parcel, Work};
-use super::encrypt;
+use super::encrypt::Sealing;
 use super::index::IndexEntry;
-use super::plan::WriteOptions;
+use super::options::WriteOptions;
+use crate::sealed::SEALED_CHUNK;
 
 /// Length of the pieces that threads encode, in bytes: whole blocks of every codec, and whole encrypted chunks.
-pub(super) const PIECE: usize = 1 << 20;
+pub(super) const ENCODED_PIECE: usize = 1 << 20;
 
 /// Bytes of each sample that a tensor's codec is chosen by.
 #[cfg(feature = "compression")]
-const SAMPLE: usize = 64 << 10;
+const SAMPLE_LEN: usize = 64 << 10;
 
 /// What happens to a tensor's bytes.
 enum Course {
@@ -52,7 +53,7 @@ pub(super) struct Encoder {
     choice: Option<crate::codec::Choice>,
     #[cfg(feature = "compression")]
     free: Spare,
-    seal: encrypt::Sealing,
+    seal: Sealing,
     /// Pieces to compress, and what is to be encrypted.
     belts: [Belt; 2],
 }
@@ -68,7 +69,7 @@ impl Encoder {
             choice: options.compression,
             #[cfg(feature = "compression")]
             free: Spare::default(),
-            seal: encrypt::Sealing::new(options),
+            seal: Sealing::new(options),
             belts: Default::default(),
         }
     }
@@ -147,10 +148,10 @@ impl Encoder {
     pub(super) fn coding(&self, entry: usize) -> (u32, u64) {
         match &self.courses[entry] {
             #[cfg(feature = "compression")]
-            Course::Compressed { coding, .. } => {
-                coding.get().map_or((0, PIECE as u64), |(coding, _)| (coding.to_flags(), coding.block_len() as u64))
-            }
-            Course::Plain => (0, PIECE as u64),
+            Course::Compressed { coding, .. } => coding
+                .get()
+                .map_or((0, ENCODED_PIECE as u64), |(coding, _)| (coding.to_flags(), coding.block_len() as u64)),
+            Course::Plain => (0, ENCODED_PIECE as u64),
         }
     }
 
@@ -271,7 +272,7 @@ impl Encoder {
 impl ChunkEncoder for Encoder {
     fn piece_len(&self, planned: usize) -> Option<usize> {
         let entry = self.planned[planned];
-        (self.is_compressed(entry) || self.encrypts()).then_some(PIECE)
+        (self.is_compressed(entry) || self.encrypts()).then_some(ENCODED_PIECE)
     }
 
     fn wants_samples(&self, planned: usize) -> bool {
@@ -288,7 +289,7 @@ impl ChunkEncoder for Encoder {
             return Ok(self.compress(entry, piece, out));
         }
         let to_end = offset + piece.len() as u64 == tensor_len;
-        self.seal(entry, offset / encrypt::CHUNK as u64, to_end, piece, out);
+        self.seal(entry, offset / SEALED_CHUNK as u64, to_end, piece, out);
         Ok(0)
     }
 
@@ -302,11 +303,11 @@ impl ChunkEncoder for Encoder {
 /// Pieces of the beginning, the middle and the end.
 #[cfg(feature = "compression")]
 fn samples(bytes: &[u8]) -> Vec<&[u8]> {
-    if bytes.len() <= 3 * SAMPLE {
+    if bytes.len() <= 3 * SAMPLE_LEN {
         return alloc::vec![bytes];
     }
-    let middle = (bytes.len() / 2 - SAMPLE / 2) & !(SAMPLE - 1);
-    alloc::vec![&bytes[..SAMPLE], &bytes[middle..middle + SAMPLE], &bytes[(bytes.len() - SAMPLE) & !63..]]
+    let middle = (bytes.len() / 2 - SAMPLE_LEN / 2) & !(SAMPLE_LEN - 1);
+    alloc::vec![&bytes[..SAMPLE_LEN], &bytes[middle..middle + SAMPLE_LEN], &bytes[(bytes.len() - SAMPLE_LEN) & !63..]]
 }
 
 /// What an encoder was made for.

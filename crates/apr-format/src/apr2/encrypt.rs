@@ -6,32 +6,15 @@ use alloc::vec::Vec;
 use apr_core::{DType, keys};
 use apr_core::{Metadata, TensorInfo};
 
-use super::plan::WriteOptions;
-
-pub(super) use crate::sealed::SEALED_CHUNK as CHUNK;
+#[cfg(feature = "encryption")]
+use super::options::Encrypt;
+use super::options::WriteOptions;
+#[cfg(feature = "encryption")]
+use crate::sealed::SEALED_CHUNK;
 
 /// Metadata that stay readable: what readers need to place tensors, and to say what the model is.
 #[cfg(feature = "encryption")]
 const OPEN: [&str; 4] = [keys::APR_VERSION, keys::MODEL_TYPE, keys::ARCHITECTURE, keys::TIED];
-
-/// How to encrypt a file: a random key, and the locks that hold it.
-#[cfg(feature = "encryption")]
-#[derive(Clone)]
-pub struct Encrypt {
-    /// The key's locks.
-    pub block: crate::crypto::EncrBlock,
-    /// The key that encrypts the tensors.
-    pub key: crate::crypto::FileKey,
-    /// Encrypt all metadata but the required keys, too.
-    pub hide_metadata: bool,
-}
-
-#[cfg(feature = "encryption")]
-impl core::fmt::Debug for Encrypt {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Encrypt").field("hide_metadata", &self.hide_metadata).finish_non_exhaustive()
-    }
-}
 
 /// Encryption of one file, or none.
 pub(super) struct Sealing {
@@ -64,9 +47,9 @@ impl Sealing {
     pub(super) fn seal(&self, name: &str, first: u64, to_end: bool, bytes: &[u8], out: &mut Vec<u8>) {
         let Some(Encrypt { block, key, .. }) = &self.with else { return };
         let cipher = key.tensor(&block.salt(), name);
-        let chunks = bytes.len().div_ceil(CHUNK);
+        let chunks = bytes.len().div_ceil(SEALED_CHUNK);
         out.reserve(bytes.len() + chunks * crate::crypto::TAG_LEN);
-        for (number, chunk) in (first..).zip(bytes.chunks(CHUNK)) {
+        for (number, chunk) in (first..).zip(bytes.chunks(SEALED_CHUNK)) {
             cipher.seal(number, to_end && number + 1 == first + chunks as u64, chunk, out);
         }
     }

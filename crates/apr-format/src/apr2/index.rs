@@ -65,12 +65,11 @@ impl IndexEntry {
         let TensorInfo { name, dtype, shape } = &self.info;
         out.extend_from_slice(&check_name_len(name)?.to_le_bytes());
         out.extend_from_slice(name.as_bytes());
-        out.push(check_dtype(&self.info)?);
+        out.push(dtype.apr2_code());
         out.push(check_dims(shape)?);
         for dim in shape.dims() {
             out.extend_from_slice(&dim.to_le_bytes());
         }
-        debug_assert!(dtype.apr2_code().is_some());
         for word in [self.offset, self.size, self.raw_size] {
             out.extend_from_slice(&word.to_le_bytes());
         }
@@ -82,13 +81,12 @@ impl IndexEntry {
 /// Whether a tensor fits an index entry.
 ///
 /// # Errors
-/// E001 for an empty or over-long name, more than eight dimensions, a dtype without a number, or a shape that does not
+/// E001 for an empty or over-long name, more than eight dimensions, or a shape that does not
 /// go with the dtype.
 pub(super) fn check_info(info: &TensorInfo) -> Result<u64> {
     let check = || {
         check_name_len(&info.name)?;
-        check_dims(&info.shape)?;
-        check_dtype(info)
+        check_dims(&info.shape).map(drop)
     };
     check().map_err(|error| error.for_tensor(&info.name))?;
     info.byte_len()
@@ -107,10 +105,6 @@ fn check_dims(shape: &Shape) -> Result<u8> {
         .ok()
         .filter(|&dims| usize::from(dims) <= Shape::MAX_DIMS)
         .ok_or_else(|| Error::format(format!("{} dimensions; APR2 allows {}", shape.dims().len(), Shape::MAX_DIMS)))
-}
-
-fn check_dtype(info: &TensorInfo) -> Result<u8> {
-    info.dtype.apr2_code().ok_or_else(|| Error::format(format!("APR2 has no dtype {}", info.dtype)))
 }
 
 /// Entries and oddities of an index.

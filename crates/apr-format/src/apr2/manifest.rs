@@ -374,9 +374,11 @@ fn parse_tensors(tensors: Vec<Object<TensorFile>>, map: &[(String, usize)]) -> R
             return Err(Error::corrupt(problem).for_tensor(&name));
         }
         let known = DType::ALL.iter().copied().find(|known| known.name() == dtype);
-        let info = known
-            .filter(|known| known.apr2_code().is_some() && shape.len() <= Shape::MAX_DIMS)
-            .map(|dtype| TensorInfo { name: name.clone(), dtype, shape: shape.into() });
+        let info = known.filter(|_| shape.len() <= Shape::MAX_DIMS).map(|dtype| TensorInfo {
+            name: name.clone(),
+            dtype,
+            shape: shape.into(),
+        });
         let info = info.ok_or_else(|| {
             let dtype = Escaped::short(&dtype);
             Error::format(format!("dtype '{dtype}' or the number of dimensions is not allowed")).for_tensor(&name)

@@ -47,6 +47,7 @@ mod header;
 mod index;
 mod layout;
 mod manifest;
+mod options;
 mod plan;
 mod reader;
 mod revise;
@@ -59,13 +60,13 @@ mod trailer;
 mod writer;
 
 pub use companion::CompanionFile;
-#[cfg(feature = "encryption")]
-pub use encrypt::Encrypt;
 pub use format::FORMAT;
 pub use header::{Flags, Header, MAGIC};
 pub use layout::FOOTER_LEN;
 pub use manifest::{Contents, Manifest, ShardEntry, is_manifest};
-pub use plan::{STREAMING_FRONT, WriteOptions};
+#[cfg(feature = "encryption")]
+pub use options::Encrypt;
+pub use options::{STREAMING_FRONT, WriteOptions};
 pub use reader::{Apr2Reader, open, open_with_keys};
 pub use revise::{Changes, Revision};
 pub use seal::Keys;

@@ -2,14 +2,13 @@
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
-use alloc::string::{String, ToString};
+use alloc::string::ToString;
 use alloc::vec;
 use alloc::vec::Vec;
 
 use apr_core::{Error, FileInfo, Layout, Loss, Metadata, PlannedTensor, Result, StoredForm, TensorInfo, keys};
 use serde_json::Value;
 
-use super::encode::Encoder;
 use super::header::Header;
 use super::index::{ENCRYPTED, INDEX_HEADER_LEN, IndexEntry, TIED, check_info};
 use super::layout::{BLOCK_ALIGNMENT, FOOTER_LEN, align};
@@ -17,104 +16,6 @@ use crate::sealed::sealed_len;
 
 /// Room left in the front, so that a loss note or a small edit patches it instead of moving the data.
 pub(super) const FRONT_SLACK: u64 = 1024;
-
-/// The front of a file with the STREAMING flag ends within so many bytes (`docs/format/apr2.md`,
-/// "Header").
-pub const STREAMING_FRONT: u32 = 8 << 20;
-
-/// How to lay the file out.
-#[derive(Debug, Clone)]
-pub struct WriteOptions {
-    /// Start tensors at multiples of 32 bytes as GGUF does, instead of 64.
-    pub align_32: bool,
-    /// The file is one of several that a manifest names.
-    pub sharded: bool,
-    /// The tensors come in the order of their first use; flagged as such where the front is within [`STREAMING_FRONT`].
-    pub streaming: bool,
-    /// Name of the file in the layout.
-    pub file_name: String,
-    /// The stored form of each tensor whose bytes come in that form, to be stored as they are; empty for none.
-    pub forms: Vec<Option<StoredForm>>,
-    /// Compress the other tensors.
-    #[cfg(feature = "compression")]
-    pub compression: Option<crate::codec::Choice>,
-    /// Encrypt all tensors.
-    #[cfg(feature = "encryption")]
-    pub encryption: Option<super::encrypt::Encrypt>,
-    /// Sign with each of these.
-    #[cfg(feature = "signing")]
-    pub signers: Vec<crate::crypto::SigningKey>,
-}
-
-impl Default for WriteOptions {
-    fn default() -> Self {
-        Self {
-            align_32: false,
-            file_name: "model.apr".into(),
-            sharded: false,
-            streaming: false,
-            forms: Vec::new(),
-            #[cfg(feature = "compression")]
-            compression: None,
-            #[cfg(feature = "encryption")]
-            encryption: None,
-            #[cfg(feature = "signing")]
-            signers: Vec::new(),
-        }
-    }
-}
-
-impl WriteOptions {
-    /// Whether tensors are to be compressed.
-    #[must_use]
-    pub fn compresses(&self) -> bool {
-        #[cfg(feature = "compression")]
-        return self.compression.is_some();
-        #[cfg(not(feature = "compression"))]
-        false
-    }
-
-    /// Whether tensors are to be encrypted.
-    #[must_use]
-    pub fn encrypts(&self) -> bool {
-        #[cfg(feature = "encryption")]
-        return self.encryption.is_some();
-        #[cfg(not(feature = "encryption"))]
-        false
-    }
-
-    /// Whether the file is to be signed.
-    #[must_use]
-    pub fn signs(&self) -> bool {
-        #[cfg(feature = "signing")]
-        return !self.signers.is_empty();
-        #[cfg(not(feature = "signing"))]
-        false
-    }
-
-    /// Whether tensors are to be compressed, encrypted or signed.
-    #[must_use]
-    pub fn seals(&self) -> bool {
-        self.compresses() || self.encrypts() || self.signs()
-    }
-
-    /// Whether metadata are to be encrypted.
-    pub(super) fn hides_metadata(&self) -> bool {
-        #[cfg(feature = "encryption")]
-        return self.encryption.as_ref().is_some_and(|with| with.hide_metadata);
-        #[cfg(not(feature = "encryption"))]
-        false
-    }
-
-    /// Bytes of the SIGN block; 0 without signers.
-    pub(super) fn signatures_len(&self) -> u64 {
-        #[cfg(feature = "signing")]
-        if !self.signers.is_empty() {
-            return crate::crypto::SignBlock::encoded_len(self.signers.len());
-        }
-        0
-    }
-}
 
 /// Why the flag is not set although it was asked for.
 pub(super) fn no_streaming(data_offset: u32) -> Loss {
@@ -137,15 +38,17 @@ pub(super) fn ties<'a>(tensors: &'a [TensorInfo], metadata: &Metadata) -> BTreeS
     tensors.iter().filter(|info| is_tied(info)).map(|info| info.name.as_str()).collect()
 }
 
-/// Gives every tensor its place, and the size it has before it is compressed.
+/// Gives every tensor its place after the ENCR block, which only encrypted files have, and the size it has before it is
+/// compressed.
 pub(super) fn place_tensors<'a>(
     infos: impl Iterator<Item = &'a TensorInfo>,
     ties: &BTreeSet<&str>,
     forms: &[Option<StoredForm>],
     alignment: u64,
-    encoder: &Encoder,
+    encr_block_len: u64,
 ) -> Result<Vec<IndexEntry>> {
-    let mut next = align(encoder.block_len(), alignment).unwrap_or(0);
+    let encrypts = encr_block_len > 0;
+    let mut next = align(encr_block_len, alignment).unwrap_or(0);
     infos
         .enumerate()
         .map(|(position, info)| {
@@ -154,9 +57,9 @@ pub(super) fn place_tensors<'a>(
             let tied = ties.contains(info.name.as_str());
             let form = forms.get(position).copied().flatten().filter(|_| !tied);
             let plain = form.map_or(if tied { 0 } else { len }, |form| form.len);
-            let size = if encoder.encrypts() { sealed_len(plain).ok_or_else(too_long)? } else { plain };
+            let size = if encrypts { sealed_len(plain).ok_or_else(too_long)? } else { plain };
             let flags = if tied { TIED } else { form.map_or(0, |form| form.flags) };
-            let flags = if encoder.encrypts() { flags | ENCRYPTED } else { flags };
+            let flags = if encrypts { flags | ENCRYPTED } else { flags };
             let raw_size = form.map_or(0, |form| form.raw_len);
             let offset = next;
             // A tensor without bytes takes a place too: offsets that differ keep the order readable from the index.
@@ -175,9 +78,20 @@ pub(super) fn check_unique(entries: &[IndexEntry], by_name: &[usize]) -> Result<
     }
 }
 
+/// Length of the metadata as JSON, in bytes.
+pub(super) fn json_len(metadata: &Metadata) -> u64 {
+    let mut len = 0;
+    let counted = metadata.write_json(&mut |json| {
+        len += json.len() as u64;
+        Ok(())
+    });
+    counted.unwrap_or_else(|_| unreachable!("counting does not fail"));
+    len
+}
+
 pub(super) fn front_len<'a>(metadata: &Metadata, infos: impl Iterator<Item = &'a TensorInfo>) -> u64 {
     let index_len = INDEX_HEADER_LEN + infos.map(IndexEntry::encoded_len).sum::<usize>();
-    u64::from(Header::LEN) + (metadata.to_json().len() + index_len) as u64
+    u64::from(Header::LEN) + json_len(metadata) + index_len as u64
 }
 
 pub(super) fn plan_layout(

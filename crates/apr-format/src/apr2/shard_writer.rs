@@ -17,7 +17,8 @@ use serde_json::{Map, Value};
 use super::companion::CompanionFile;
 use super::layout::FOOTER_LEN;
 use super::manifest::{Contents, Manifest, ShardEntry};
-use super::plan::{WriteOptions, ties};
+use super::options::WriteOptions;
+use super::plan::ties;
 use super::writer::{Apr2Writer, plan};
 
 /// Plans shards of at most `shard_size` bytes of tensors and companions, and their manifest, which comes last and has

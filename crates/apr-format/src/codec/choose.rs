@@ -37,34 +37,64 @@ const CLEARLY: u64 = 32;
 #[must_use]
 pub fn choose(choice: Choice, dtype: DType, samples: &[&[u8]]) -> (Coding, i32) {
     let element = Element::of(dtype);
-    let mut best = (Coding::PLAIN, 0);
-    let mut least = samples.iter().map(|sample| sample.len() as u64).sum();
-    for (coding, level) in candidates(choice, element) {
-        let stored = stored_len(coding, level, element, samples);
-        let margin = match (choice, coding.codec) {
-            (Choice::Auto, Codec::Zstd) => least / CLEARLY,
-            _ => 0,
-        };
-        if stored + margin < least {
-            (best, least) = ((coding, level), stored);
+    let stored = samples.iter().map(|sample| sample.len() as u64).sum();
+    let mut search = Search { element, samples, best: (Coding::PLAIN, 0), stored };
+    let filters: &[Filter] = if element.width() > 1 { &[Filter::None, Filter::BytePlanes] } else { &[Filter::None] };
+    match choice {
+        Choice::Auto => search.try_auto(filters),
+        Choice::Lz4 => search.try_all(Codec::Lz4, 0, filters),
+        #[cfg(feature = "zstd-encoder")]
+        Choice::Zstd(level) => search.try_all(Codec::Zstd, level, filters),
+        Choice::Best => {
+            // The faster to decode first.
+            for (codec, level) in [(Codec::Entropy, 0), (Codec::Lz4, 0), (Codec::Zstd, BEST_ZSTD_LEVEL)] {
+                search.try_all(codec, level, filters);
+            }
         }
     }
-    best
+    search.best
 }
 
-/// Codings to try, the faster to decode first.
-fn candidates(choice: Choice, element: Element) -> Vec<(Coding, i32)> {
-    let codecs: &[(Codec, i32)] = match choice {
-        Choice::Auto => &[(Codec::Entropy, 0), (Codec::Zstd, DEFAULT_ZSTD_LEVEL)],
-        Choice::Lz4 => &[(Codec::Lz4, 0)],
-        #[cfg(feature = "zstd-encoder")]
-        Choice::Zstd(level) => &[(Codec::Zstd, level)],
-        Choice::Best => &[(Codec::Entropy, 0), (Codec::Lz4, 0), (Codec::Zstd, BEST_ZSTD_LEVEL)],
-    };
-    let filters: &[Filter] = if element.width() > 1 { &[Filter::None, Filter::BytePlanes] } else { &[Filter::None] };
-    let of_codec =
-        |&(codec, level): &(Codec, i32)| filters.iter().map(move |&filter| (Coding { codec, filter }, level));
-    codecs.iter().flat_map(of_codec).collect()
+/// The smallest coding of the samples so far.
+struct Search<'a> {
+    element: Element,
+    samples: &'a [&'a [u8]],
+    best: (Coding, i32),
+    /// Bytes that the samples take by it.
+    stored: u64,
+}
+
+impl Search<'_> {
+    /// Takes a coding that saves more than `margin` bytes over the best; returns whether it saves any.
+    fn attempt(&mut self, coding: Coding, level: i32, margin: u64) -> bool {
+        let stored = stored_len(coding, level, self.element, self.samples);
+        let saves = stored < self.stored;
+        if stored + margin < self.stored {
+            (self.best, self.stored) = ((coding, level), stored);
+        }
+        saves
+    }
+
+    fn try_all(&mut self, codec: Codec, level: i32, filters: &[Filter]) {
+        for &filter in filters {
+            self.attempt(Coding { codec, filter }, level, 0);
+        }
+    }
+
+    /// Tries the entropy coder, and Zstd, which is slower and has to save clearly more.
+    ///
+    /// Zstd gains by repeats, and what repeats does so with either filter: where it gains nothing with the filter that
+    /// suits the entropy coder, it is not tried with the other one, since trying it takes longer than all else.
+    fn try_auto(&mut self, filters: &[Filter]) {
+        self.try_all(Codec::Entropy, 0, filters);
+        let zstd = |filter| Coding { codec: Codec::Zstd, filter };
+        let likely = self.best.0.filter;
+        if self.attempt(zstd(likely), DEFAULT_ZSTD_LEVEL, self.stored / CLEARLY) {
+            for &other in filters.iter().filter(|&&filter| filter != likely) {
+                self.attempt(zstd(other), DEFAULT_ZSTD_LEVEL, self.stored / CLEARLY);
+            }
+        }
+    }
 }
 
 fn stored_len(coding: Coding, level: i32, element: Element, samples: &[&[u8]]) -> u64 {

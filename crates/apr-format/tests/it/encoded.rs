@@ -208,6 +208,7 @@ fn threads_that_help_the_writer_leave_no_trace() {
     }
 }
 
+#[cfg(feature = "std")]
 #[test]
 fn a_thread_that_helps_does_what_the_writer_has_put_off() {
     let model = Model { tensors: vec![weights("a.weight", 3000, 1000)], ..Model::default() };

@@ -22,6 +22,12 @@ fn survives(pair: &KeyValue) -> bool {
     metadata.set(keys::GGUF, json!({ "version": 3 }));
     metadata.set_key_values([pair.clone()].into_iter().collect());
     let written = metadata.to_json();
+    let mut pieces = Vec::new();
+    let taken = metadata.write_json(&mut |piece| {
+        pieces.extend_from_slice(piece);
+        Ok(())
+    });
+    assert!(taken.is_ok() && pieces == written);
     let general: Json = serde_json::from_slice(&written).expect("JSON");
     assert_eq!(general, json!({ "gguf": { "kv": [json], "version": 3 } }));
     let read = Metadata::parse(&written).expect("metadata");

@@ -144,7 +144,18 @@ fn is_head(name: &str) -> bool {
 
 #[test]
 fn any_range_reads_as_part_of_the_whole() {
-    for name in ["llama_bias", "mixtral", "gpt2", "gpt2_f16", "gemma_bf16", "gpt_neox", "roberta"] {
+    for name in [
+        "llama_bias",
+        "mixtral",
+        "gpt2",
+        "gpt2_f16",
+        "gemma_bf16",
+        "gpt_neox",
+        "roberta",
+        "falcon_grouped",
+        "deepseek_v3",
+        "gpt_oss",
+    ] {
         let case = named(name);
         let view = exported(&case.reader, name).view;
         for (position, info) in view.tensors().iter().enumerate() {
@@ -239,7 +250,7 @@ fn a_window_that_gguf_does_not_hold_is_reported() {
 
 /// Entries that shapes and computation depend on.
 fn check_config(name: &str, config: &Value, original: &Value) {
-    const KEYS: [&str; 45] = [
+    const KEYS: [&str; 82] = [
         "model_type",
         "vocab_size",
         "hidden_size",
@@ -285,6 +296,43 @@ fn check_config(name: &str, config: &Value, original: &Value) {
         "is_encoder_decoder",
         "feed_forward_proj",
         "torch_dtype",
+        "embedding_multiplier",
+        "residual_multiplier",
+        "attention_multiplier",
+        "logits_scaling",
+        "logit_scale",
+        "use_qk_norm",
+        "layer_types",
+        "use_qkv_bias",
+        "qk_layernorm",
+        "norm_epsilon",
+        "norm_eps",
+        "use_bias",
+        "scale_emb",
+        "scale_depth",
+        "dim_model_base",
+        "num_kv_heads",
+        "new_decoder_architecture",
+        "num_ln_in_parallel_attn",
+        "ffn_hidden_size",
+        "n_routed_experts",
+        "n_shared_experts",
+        "first_k_dense_replace",
+        "kv_lora_rank",
+        "q_lora_rank",
+        "qk_rope_head_dim",
+        "qk_nope_head_dim",
+        "v_head_dim",
+        "n_group",
+        "topk_group",
+        "routed_scaling_factor",
+        "scoring_func",
+        "local_attention",
+        "hidden_activation",
+        "classifier_pooling",
+        "norm_bias",
+        "classifier_bias",
+        "no_rope_layer_interval",
     ];
     for key in KEYS {
         let (Some(found), Some(expected)) = (config.get(key), original.get(key).filter(|value| !value.is_null()))

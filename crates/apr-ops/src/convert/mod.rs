@@ -19,29 +19,27 @@
 //! ```
 
 mod judge;
+mod receive;
 mod report;
 mod work;
 
-use apr_core::{Progress, StoredForm, counted};
-use apr_quantize::recode::{self, Found, Recode};
-use apr_quantize::{QualityGate, QualityLog, QuantizationReport, TensorTarget};
+use apr_core::{Progress, StoredForm};
+use apr_quantize::recode::{self, Recode};
+use apr_quantize::{QualityGate, QuantizationReport, TensorTarget};
 use apr_registry::apr2::CompanionFile;
-use apr_registry::digest::TensorDigest;
 use apr_registry::{
-    CheckpointReader, CheckpointWriter, DType, DTypeKind, Error, Loss, Metadata, Notes, Pipeline, PlanOptions, Result,
-    Sink, TensorInfo, keys,
+    CheckpointReader, CheckpointWriter, DType, Error, Loss, Metadata, Notes, Pipeline, PlanOptions, Result, Sink,
+    TensorInfo, keys,
 };
-use apr_tensor::cast::{CastCounts, can_cast};
-use apr_view::chunks::Chunk;
+use apr_tensor::cast::can_cast;
 use serde_json::json;
 
 pub use report::{ConvertReport, ConvertedTensor, Rounding};
 
 use self::judge::Judge;
-use self::work::{ChunkBuffers, ChunkTask, Measures, TaskKind, Worker};
+use self::receive::{Received, Receiver, Target};
+use self::work::{ChunkBuffers, Measures, Worker};
 use crate::inline::{InlineValidator, ValidationConfig, ValidationError};
-use crate::integrity::{Mismatch, Tally};
-use crate::physics::Violation;
 
 /// Why a conversion ended early.
 #[derive(Debug)]
@@ -331,101 +329,16 @@ impl Conversion {
         let (tasks, checks) = worker.tasks(&*writer)?;
         let produce = |at: usize, slot: &mut ChunkBuffers| worker.produce(tasks[at], &checks, slot);
 
-        let mut tally = Tally::default();
-        let mut digest = TensorDigest::new();
-        let mut judge = Judge::new(validator);
-        let mut tensor_so_far = Found::default();
-        let mut quality = QualityLog::default();
-        let mut losses = Vec::new();
-        let mut mismatches = 0;
-        let mut violation = None;
-        // The pipeline's errors are the model's; what is meant by this one is handled below.
-        let stopped = |name: &str| Error::corrupt("a violation ended the conversion").for_tensor(name);
         writer.begin(sink)?;
-        let outcome = pipeline.run(tasks.len(), produce, |at, slot| {
-            let ChunkTask { tensor, chunk, kind, .. } = tasks[at];
-            let info = &reader.tensors()[tensor];
-            let recipe = &recipes[tensor];
-            let input = &slot.input[..chunk.len];
-            if let TaskKind::Part(part) = kind {
-                let part = checks.list[part].part;
-                tally.append(part.sum, input, slot.input_sums);
-                let mismatch = if chunk.last { tally.finish(part.sum) } else { None };
-                if let Some(mismatch @ Mismatch::Digest) = mismatch {
-                    return Err(mismatch.into_error(reader, tensor, part.range));
-                }
-                if let Some(Mismatch::Crc32 { stated, found }) = mismatch
-                    && let Err(error) = judge.validator.validate_checksum(tensor, &info.name, (stated, found))
-                {
-                    violation = Some((error, recipe));
-                    return Err(stopped(&info.name));
-                }
-                return Ok(());
-            }
-            if worker.is_checked_along(tensor) {
-                check_digest(reader, tensor, chunk, &mut digest, |digest| digest.append_part(&slot.part))?;
-            } else if kind == TaskKind::Check || !worker.is_checked_apart(tensor) {
-                check_digest(reader, tensor, chunk, &mut digest, |digest| match slot.input_sums {
-                    Some(sums) => digest.append(sums),
-                    None => digest.update(input),
-                })?;
-            }
-            if kind == TaskKind::Check {
-                return Ok(());
-            }
-            if let Err(error) = judge.see(reader, tasks[at], slot) {
-                violation = Some((error, recipe));
-                return Err(stopped(&info.name));
-            }
-            tensor_so_far.merge(&slot.found);
-            if slot.found.is_finite() {
-                let bytes = if recipe.keeps_bytes() { input } else { &slot.output };
-                match kind {
-                    TaskKind::Encode => writer.write_piece(sink, bytes, &slot.encoded)?,
-                    _ => writer.write_chunk(sink, bytes, slot.output_sums)?,
-                }
-                mismatches += slot.mismatches;
-            }
-            progress.advance(chunk.len as u64);
-            if !chunk.last {
-                return Ok(());
-            }
-            let found = std::mem::take(&mut tensor_so_far);
-            if let Some(violated) = Violation::not_finite(found.nan, found.infinite, info) {
-                violation = Some((ValidationError::of_values(&info.name, violated), recipe));
-                return Err(stopped(&info.name));
-            }
-            report.rounding.add(found.counts);
-            match recipe {
-                Recipe::Recode(recode) if recode.measured => {
-                    let info = TensorInfo { dtype: recode.to, ..info.clone() };
-                    quality.add(&info.name, recode.to, info.byte_len()?, &found.drift);
-                    losses.extend(overflow_loss(&info.name, recode.to, found.counts));
-                }
-                Recipe::Cast(to) | Recipe::Recode(Recode { to, .. }) => {
-                    losses.extend(overflow_loss(&info.name, *to, found.counts));
-                }
-                Recipe::Keep | Recipe::Stored(_) => {}
-            }
-            Ok(())
-        });
-        if let Some((error, recipe)) = violation {
-            return Err(match recipe {
-                Recipe::Recode(Recode { to, .. }) if to.is_quantized() && error.is_of_no_finite_value() => {
-                    ConvertError::Unfit { error, dtype: *to }
-                }
-                _ => error.into(),
-            });
-        }
-        outcome?;
+        let target = Target { writer: &mut *writer, sink: &mut *sink, progress };
+        let mut receiver = Receiver::new(worker, &checks, target, Judge::new(validator));
+        let outcome = pipeline.run(tasks.len(), produce, |at, slot| receiver.receive(tasks[at], slot));
+        let Received { validator, rounding, quality, losses, mismatches } = receiver.finish(outcome)?;
+
+        report.rounding = rounding;
         report.quantization = quality.finish();
-        if let (Some(gate), Some(measured)) = (gate, &report.quantization) {
-            let failures = gate.failures(measured);
-            if !failures.is_empty() {
-                return Err(ConvertError::Gate { failures, report: Box::new(measured.clone()) });
-            }
-        }
-        let validation = judge.validator.finish();
+        pass_gate(gate, report.quantization.as_ref())?;
+        let validation = validator.finish();
         let violations = validation.errors.iter().filter_map(|error| serde_json::to_value(error).ok()).collect();
         let degradation = report.quantization.as_ref().and_then(|report| report.degradation.as_ref());
         let degradation = degradation.and_then(|degradation| serde_json::to_value(degradation).ok());
@@ -439,37 +352,11 @@ impl Conversion {
     }
 }
 
-/// Adds a chunk to the tensor's digest, where the file gives one, and compares the two at the tensor's end.
-fn check_digest(
-    reader: &dyn CheckpointReader,
-    tensor: usize,
-    chunk: Chunk,
-    digest: &mut TensorDigest,
-    add: impl FnOnce(&mut TensorDigest),
-) -> Result<()> {
-    let Some(expected) = reader.stored(tensor).digest() else { return Ok(()) };
-    add(digest);
-    if chunk.last && std::mem::take(digest).value() != expected {
-        return Err(digest_mismatch(reader, tensor));
+fn pass_gate(gate: Option<QualityGate>, measured: Option<&QuantizationReport>) -> Result<(), ConvertError> {
+    let (Some(gate), Some(measured)) = (gate, measured) else { return Ok(()) };
+    let failures = gate.failures(measured);
+    if failures.is_empty() {
+        return Ok(());
     }
-    Ok(())
-}
-
-fn digest_mismatch(reader: &dyn CheckpointReader, tensor: usize) -> Error {
-    let file = reader.files().first().map_or("", |file| file.name.as_str());
-    Error::checksum("its bytes do not match its digest")
-        .for_tensor(&reader.tensors()[tensor].name)
-        .at(reader.stored(tensor).range.offset)
-        .in_file(file)
-}
-
-fn overflow_loss(name: &str, to: DType, counts: CastCounts) -> Option<Loss> {
-    (counts.overflowed > 0).then(|| Loss {
-        name: name.to_owned(),
-        what: match to.kind() {
-            DTypeKind::MiniFloat => format!("{} became the largest that there is", counted(counts.overflowed, "value")),
-            _ => format!("{} became infinite", counted(counts.overflowed, "value")),
-        },
-        why: format!("they exceed the range of {to}"),
-    })
+    Err(ConvertError::Gate { failures, report: Box::new(measured.clone()) })
 }

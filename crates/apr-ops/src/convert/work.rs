@@ -11,6 +11,7 @@ use apr_view::chunks::{Chunk, chunks, pieces, take};
 use apr_view::values;
 
 use super::Recipe;
+use super::receive::digest_mismatch;
 use crate::integrity::Checks;
 
 /// One chunk on its way through a slot of the pipeline; the buffers are reused.
@@ -122,7 +123,7 @@ impl Worker<'_> {
             digest.update(bytes);
         }
         let differs = stored.digest().is_some_and(|expected| digest.value() != expected);
-        Ok(differs.then(|| super::digest_mismatch(self.reader, tensor)))
+        Ok(differs.then(|| digest_mismatch(self.reader, tensor)))
     }
 
     /// Shows the encoder samples of the tensors whose codec it chooses by them.
@@ -214,68 +215,121 @@ impl Worker<'_> {
         Ok((tasks, checks))
     }
 
+    /// Reads a chunk, looks at its values, and makes of it what is written.
     pub(super) fn produce(&self, task: ChunkTask, checks: &Checks<'_>, slot: &mut ChunkBuffers) -> Result<()> {
-        let Self { reader, measures, .. } = *self;
         if let Some(encoder) = self.encoder {
             encoder.help();
         }
-        let ChunkTask { tensor, chunk, len, kind, .. } = task;
-        let recipe = &self.recipes[tensor];
         (slot.input_sums, slot.output_sums, slot.moments, slot.mismatches) = (None, None, None, 0);
         slot.found = Found::default();
+        self.read(task, checks, slot)?;
+        if self.wants_input_sums(task) {
+            slot.input_sums = Some(ChunkSums::of(&slot.input[..task.chunk.len], task.chunk.offset, task.len));
+        }
+        if matches!(task.kind, TaskKind::Check | TaskKind::Part(_)) {
+            return Ok(());
+        }
+        self.look_at(task, slot)?;
+        let (offset, len) = self.transform(task, slot);
+        match self.encoder.filter(|_| task.kind == TaskKind::Encode) {
+            Some(encoder) => self.encode(encoder, task, (offset, len), slot),
+            None => Ok(()),
+        }
+    }
+
+    /// Reads the bytes that a task is about.
+    fn read(&self, task: ChunkTask, checks: &Checks<'_>, slot: &mut ChunkBuffers) -> Result<()> {
+        let ChunkTask { tensor, chunk, kind, .. } = task;
         let input = take(&mut slot.input, chunk.len);
-        if let TaskKind::Part(part) = kind {
-            checks.list[part].part.read(chunk.offset, input)?;
-            slot.input_sums = chunk.summable.then(|| ChunkSums::of(input, chunk.offset, len));
-            return Ok(());
-        }
-        let in_file = reader.stored(tensor);
-        if let (TaskKind::Check, Some(encoded)) = (kind, in_file.encoded()) {
-            encoded.read_verbatim(chunk.offset, input)?;
-            slot.input_sums = chunk.summable.then(|| ChunkSums::of(input, chunk.offset, len));
-            return Ok(());
-        }
-        let stored = matches!(recipe, Recipe::Stored(_));
-        match in_file.encoded() {
-            Some(encoded) if stored => encoded.read_form(chunk.offset, input)?,
-            Some(encoded) if self.is_checked_along(tensor) => {
-                self.read_both(tensor, encoded, chunk.offset, input, (&mut slot.verbatim, &mut slot.part))?;
+        let stored = self.reader.stored(tensor);
+        match (kind, stored.encoded()) {
+            (TaskKind::Part(part), _) => checks.list[part].part.read(chunk.offset, input),
+            (TaskKind::Check, Some(encoded)) => encoded.read_verbatim(chunk.offset, input),
+            (_, Some(encoded)) if self.keeps_form(tensor) => encoded.read_form(chunk.offset, input),
+            (_, Some(encoded)) if self.is_checked_along(tensor) => {
+                self.read_both(tensor, encoded, chunk.offset, input, (&mut slot.verbatim, &mut slot.part))
             }
-            _ => reader.read_tensor(tensor, chunk.offset, input)?,
+            _ => self.reader.read_tensor(tensor, chunk.offset, input),
         }
-        let input = &*input;
-        let check = in_file.digest().is_some() && !self.is_checked_apart(tensor);
-        let sums = measures.sums && kind == TaskKind::Write;
-        slot.input_sums = (chunk.summable && (check || (sums && recipe.keeps_bytes())))
-            .then(|| ChunkSums::of(input, chunk.offset, len));
-        let info = &reader.tensors()[tensor];
-        // Bytes that stay compressed were judged when they were compressed.
-        let moments = measures.moments && !stored;
-        let looked_at = moments || (info.dtype == DType::BOOL && !stored);
-        slot.beyond = if looked_at { values::beyond_range(info, chunk.offset, input) } else { 0 };
-        if moments && !matches!(recipe, Recipe::Recode(_)) {
-            slot.moments = Some(values::moments(reader, tensor, chunk, input, &mut slot.summary)?);
+    }
+
+    /// Whether a tensor stays compressed as it is.
+    fn keeps_form(&self, tensor: usize) -> bool {
+        matches!(self.recipes[tensor], Recipe::Stored(_))
+    }
+
+    /// Whether the writer wants the sums of what it gets.
+    fn wants_output_sums(&self, task: ChunkTask) -> bool {
+        self.measures.sums && task.kind == TaskKind::Write
+    }
+
+    /// Whether somebody wants the sums of the bytes that were read: to check them, or since they are what is written.
+    fn wants_input_sums(&self, task: ChunkTask) -> bool {
+        let ChunkTask { tensor, chunk, kind, .. } = task;
+        let stored = self.reader.stored(tensor);
+        let is_checked = match kind {
+            TaskKind::Part(_) => true,
+            TaskKind::Check if stored.is_encoded() => true,
+            _ => stored.digest().is_some() && !self.is_checked_apart(tensor),
+        };
+        chunk.summable && (is_checked || (self.wants_output_sums(task) && self.recipes[tensor].keeps_bytes()))
+    }
+
+    /// Looks at the values of a chunk. Bytes that stay compressed were judged when they were compressed, and what gets
+    /// quantized is looked at on its way.
+    fn look_at(&self, task: ChunkTask, slot: &mut ChunkBuffers) -> Result<()> {
+        let ChunkTask { tensor, chunk, .. } = task;
+        slot.beyond = 0;
+        if self.keeps_form(tensor) {
+            return Ok(());
         }
-        let (mut offset, mut encoded_len) = (chunk.offset, len);
-        match recipe {
+        let input = &slot.input[..chunk.len];
+        let info = &self.reader.tensors()[tensor];
+        if self.measures.moments || info.dtype == DType::BOOL {
+            slot.beyond = values::beyond_range(info, chunk.offset, input);
+        }
+        if self.measures.moments && !matches!(self.recipes[tensor], Recipe::Recode(_)) {
+            slot.moments = Some(values::moments(self.reader, tensor, chunk, input, &mut slot.summary)?);
+        }
+        Ok(())
+    }
+
+    /// Makes the bytes that are written; returns where they start, and how many its tensor has of them.
+    fn transform(&self, task: ChunkTask, slot: &mut ChunkBuffers) -> (u64, u64) {
+        let ChunkTask { tensor, chunk, len, .. } = task;
+        let sums = self.wants_output_sums(task);
+        let input = &slot.input[..chunk.len];
+        match &self.recipes[tensor] {
             Recipe::Keep | Recipe::Stored(_) => slot.output_sums = slot.input_sums.filter(|_| sums),
             Recipe::Cast(to) => {
-                let from = reader.tensors()[tensor].dtype;
+                let from = self.reader.tensors()[tensor].dtype;
                 slot.found.counts = cast_float(from, *to, input, &mut slot.output);
                 let scaled = |bytes: u64| bytes / from.block_bytes() * to.block_bytes();
-                (offset, encoded_len) = (scaled(chunk.offset), scaled(len));
-                slot.output_sums = sums.then(|| ChunkSums::of(&slot.output, offset, encoded_len));
+                let (offset, len) = (scaled(chunk.offset), scaled(len));
+                slot.output_sums = sums.then(|| ChunkSums::of(&slot.output, offset, len));
+                return (offset, len);
             }
             Recipe::Recode(recode) => {
-                slot.found = recode.run(chunk.offset, input, measures.moments, &mut slot.buffers, &mut slot.output);
+                let measures = self.measures.moments;
+                slot.found = recode.run(chunk.offset, input, measures, &mut slot.buffers, &mut slot.output);
                 slot.moments = slot.found.moments.take();
             }
         }
-        if let Some(encoder) = self.encoder.filter(|_| kind == TaskKind::Encode) {
-            let bytes = if recipe.keeps_bytes() { input } else { &slot.output };
-            slot.encoded.clear();
-            slot.mismatches = encoder.encode(task.planned, offset, encoded_len, bytes, &mut slot.encoded)?;
-        }
+        (chunk.offset, len)
+    }
+
+    /// Compresses or encrypts what is written.
+    fn encode(
+        &self,
+        encoder: &dyn ChunkEncoder,
+        task: ChunkTask,
+        (offset, len): (u64, u64),
+        slot: &mut ChunkBuffers,
+    ) -> Result<()> {
+        let keeps_bytes = self.recipes[task.tensor].keeps_bytes();
+        let bytes = if keeps_bytes { &slot.input[..task.chunk.len] } else { &slot.output };
+        slot.encoded.clear();
+        slot.mismatches = encoder.encode(task.planned, offset, len, bytes, &mut slot.encoded)?;
         Ok(())
     }
 }

@@ -1,17 +1,22 @@
 //! The values of pairs, side by side in chunks.
 
 use apr_core::Progress;
-use apr_registry::{CheckpointReader, Error, Pipeline, Result, TensorInfo};
+use apr_registry::{CheckpointReader, DType, Error, Pipeline, Result, TensorInfo};
 use apr_tensor::element::widen_f64;
 use apr_view::chunks::take;
 use apr_view::values::read_quantized;
 
 use super::pairing::Pair;
+use super::room::Room;
 
 /// Sums over the values of one pair; squares of norms, so that parts can be added up.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Comparison {
     pub(super) identical: bool,
+    /// The files' digests are equal.
+    pub(super) same_digest: bool,
+    /// They were all that was looked at.
+    pub(super) unread: bool,
     pub(super) incomparable: bool,
     pub(super) elements: u64,
     pub(super) left: f64,
@@ -19,6 +24,8 @@ pub(super) struct Comparison {
     pub(super) dot: f64,
     pub(super) difference: f64,
     pub(super) max_delta: f64,
+    /// What the dtypes of both sides may be off.
+    pub(super) room: [f64; 2],
     pub(super) bytes_read: u64,
 }
 
@@ -46,6 +53,7 @@ impl Comparison {
         self.dot += other.dot;
         self.difference += other.difference;
         self.max_delta = self.max_delta.max(other.max_delta);
+        self.room = [self.room[0] + other.room[0], self.room[1] + other.room[1]];
         self.bytes_read += other.bytes_read;
     }
 }
@@ -112,10 +120,11 @@ pub(super) fn compare<P: Pipeline>(
     left: &dyn CheckpointReader,
     right: &dyn CheckpointReader,
     pairs: &[Pair],
+    read: bool,
     pipeline: &P,
     progress: &dyn Progress,
 ) -> Result<Vec<Comparison>> {
-    let mut result: Vec<Comparison> = pairs.iter().map(|pair| known_beforehand(left, right, pair)).collect();
+    let mut result: Vec<Comparison> = pairs.iter().map(|pair| known_beforehand(left, right, pair, read)).collect();
     let mut parts = Vec::new();
     for (number, comparison) in result.iter().enumerate() {
         if !comparison.identical && !comparison.incomparable {
@@ -138,14 +147,19 @@ pub(super) fn compare<P: Pipeline>(
     Ok(result)
 }
 
-/// What dtypes, shapes and digests alone show.
-fn known_beforehand(left: &dyn CheckpointReader, right: &dyn CheckpointReader, pair: &Pair) -> Comparison {
+/// What dtypes, shapes and digests alone show. A digest that the file states is not what its bytes are: with `read`, bytes
+/// alone count.
+fn known_beforehand(left: &dyn CheckpointReader, right: &dyn CheckpointReader, pair: &Pair, read: bool) -> Comparison {
     let (a, b) = (&left.tensors()[pair.left], &right.tensors()[pair.right]);
     let digests = left.stored(pair.left).digest().zip(right.stored(pair.right).digest());
-    let identical = pair.renamed || (a.dtype == b.dtype && digests.is_some_and(|(a, b)| a == b));
+    let same_digest = a.dtype == b.dtype && digests.is_some_and(|(a, b)| a == b);
+    let by_digest = same_digest && !read;
+    let identical = pair.renamed || by_digest;
     let comparable = a.shape == b.shape;
     let elements = a.shape.elements().unwrap_or_default();
-    Comparison { identical, incomparable: !identical && !comparable, elements, ..Comparison::default() }
+    let unread = by_digest || (pair.renamed && pair.by_digest);
+    let incomparable = !identical && !comparable;
+    Comparison { identical, same_digest, unread, incomparable, elements, ..Comparison::default() }
 }
 
 /// Ranges of elements: whole packed groups and whole blocks of any dtype fit their length.
@@ -192,7 +206,19 @@ fn compare_range(
         }
     }
     let identical = left.dtype == right.dtype && a_values == b_values;
-    Ok(Comparison { identical, bytes_read, ..Comparison::of_values(a_values, b_values) })
+    let room = rooms([left.dtype, right.dtype], [a_values, b_values]);
+    Ok(Comparison { identical, room, bytes_read, ..Comparison::of_values(a_values, b_values) })
+}
+
+/// What each side may be off from what both were made of. Values of one dtype were not made of each other. The side that
+/// holds values better stands for the original.
+fn rooms(dtypes: [DType; 2], values: [&[f64]; 2]) -> [f64; 2] {
+    if dtypes[0] == dtypes[1] {
+        return [0.0; 2];
+    }
+    let rooms = dtypes.map(Room::of);
+    let original = values[usize::from(rooms[1].share < rooms[0].share)];
+    rooms.map(|room| room.squared(original))
 }
 
 /// Reads a range of a tensor whose elements stand for themselves, and returns how many bytes that are.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use apr_core::{counted, grouped};
 use apr_gguf::{KeyValues, Pair};
 use apr_registry::{CheckpointReader, Metadata, Result, keys};
-use apr_source::companions::learn_from;
+use apr_source::companions::{Learnt, learn_from};
 use apr_source::naming;
 use serde_json::{Map, Value};
 
@@ -32,25 +32,34 @@ pub(super) fn metadata_changes(
     let (left, right) = (left.metadata(), right.metadata());
     let keys: BTreeSet<&str> = left.iter().chain(right.iter()).map(|(key, _)| key).collect();
     // And a format without metadata lacks all of it.
-    let untold = |key: &str| match (left.get(key), right.get(key)) {
+    // What the companions of one side say is held against what the metadata of the other say of the same.
+    let values = |key: &str| (said(left, &learnt[0], key), said(right, &learnt[1], key));
+    let untold = |key: &str| match values(key) {
         (Some(_), None) => holds_none[1] || derived[0].contains(key),
         (None, Some(_)) => holds_none[0] || derived[1].contains(key),
         _ => false,
     };
     let is_same = |key: &str| {
-        left.get(key) == right.get(key) && (key != keys::GGUF || left.key_values().ok() == right.key_values().ok())
+        let (left_value, right_value) = values(key);
+        left_value == right_value && (key != keys::GGUF || left.key_values().ok() == right.key_values().ok())
     };
     let differs = |key: &&str| !OF_THE_FILE.contains(key) && !is_same(key) && !untold(key);
     let mut changes = Vec::new();
     for key in keys.into_iter().filter(differs) {
         let pairs = if key == keys::GGUF { gguf_changes(left, right) } else { None };
-        let (left, right) = (left.get(key), right.get(key));
+        let (left, right) = values(key);
         match pairs {
             Some(pairs) => changes.extend(pairs),
             None => changes.push(MetadataChange { key: key.to_owned(), left: left.cloned(), right: right.cloned() }),
         }
     }
     Ok(changes)
+}
+
+/// The value of a key: of the metadata, or else what an import would learn from the companions.
+fn said<'a>(metadata: &'a Metadata, learnt: &'a Learnt, key: &str) -> Option<&'a Value> {
+    let learnt = || learnt.metadata.iter().find(|(known, _)| known == key).map(|(_, value)| value);
+    metadata.get(key).or_else(learnt)
 }
 
 /// What differs between the key-value pairs of two GGUF files, key by key; `None` where these are

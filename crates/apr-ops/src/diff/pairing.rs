@@ -18,6 +18,8 @@ pub(super) struct Pair {
     pub(super) right: usize,
     /// Found by its bytes, so there is nothing left to compare.
     pub(super) renamed: bool,
+    /// Found by digests that a file states, which nobody compared with the bytes.
+    pub(super) by_digest: bool,
 }
 
 /// All pairs, and what has no counterpart.
@@ -66,7 +68,7 @@ pub(super) fn pair<P: Pipeline>(
             continue;
         }
         match found.filter(|&&right| !std::mem::replace(&mut taken[right], true)) {
-            Some(&right) => pairing.pairs.push(Pair { left: position, right, renamed: false }),
+            Some(&right) => pairing.pairs.push(Pair { left: position, right, renamed: false, by_digest: false }),
             None if is_auxiliary(left, position) => {}
             None => left_over.push(position),
         }
@@ -74,7 +76,7 @@ pub(super) fn pair<P: Pipeline>(
     let right_over: Vec<usize> = (0..taken.len())
         .filter(|&position| !taken[position] && wanted(right_side, position) && !is_auxiliary(right, position))
         .collect();
-    pairing.match_by_bytes((left, &left_over), (right, &right_over), pipeline, progress)?;
+    pairing.match_by_bytes((left, &left_over), (right, &right_over), options.read, pipeline, progress)?;
     pairing.pairs.sort_by_key(|pair| pair.left);
     Ok(pairing)
 }
@@ -124,6 +126,7 @@ impl Pairing {
         &mut self,
         left: LeftOver<'_>,
         right: LeftOver<'_>,
+        read: bool,
         pipeline: &P,
         progress: &dyn Progress,
     ) -> Result<()> {
@@ -139,18 +142,22 @@ impl Pairing {
             let info = &left.0.tensors()[position];
             let alike = candidates.remove(&form(info)).unwrap_or_default();
             for other in alike {
-                let digest = self.digest(right.0, other, pipeline, progress)?;
+                let digest = self.digest(right.0, other, read, pipeline, progress)?;
                 by_digest.entry((info.dtype, digest)).or_default().push_back(other);
                 digested.insert(form(info));
             }
             let counterpart = if digested.contains(&form(info)) {
-                let digest = self.digest(left.0, position, pipeline, progress)?;
+                let digest = self.digest(left.0, position, read, pipeline, progress)?;
                 by_digest.get_mut(&(info.dtype, digest)).and_then(VecDeque::pop_front)
             } else {
                 None
             };
             match counterpart {
-                Some(other) => self.pairs.push(Pair { left: position, right: other, renamed: true }),
+                Some(other) => {
+                    let states = |reader: &dyn CheckpointReader, at| reader.stored(at).digest().is_some();
+                    let by_digest = !read && (states(left.0, position) || states(right.0, other));
+                    self.pairs.push(Pair { left: position, right: other, renamed: true, by_digest });
+                }
                 None => self.lonely(info, true),
             }
         }
@@ -166,11 +173,12 @@ impl Pairing {
         if left { &mut self.removed } else { &mut self.added }.push(info.name.clone());
     }
 
-    /// The digest that the file gives, or else that of the bytes.
+    /// The digest that the file gives, or else that of the bytes; with `read` only the latter.
     fn digest<P: Pipeline>(
         &mut self,
         reader: &dyn CheckpointReader,
         tensor: usize,
+        read: bool,
         pipeline: &P,
         progress: &dyn Progress,
     ) -> Result<Digest> {
@@ -179,7 +187,7 @@ impl Pairing {
             bytes: Vec<u8>,
             sums: Option<ChunkSums>,
         }
-        if let Some(digest) = reader.stored(tensor).digest() {
+        if let Some(digest) = reader.stored(tensor).digest().filter(|_| !read) {
             return Ok(digest);
         }
         let info = &reader.tensors()[tensor];

@@ -30,6 +30,8 @@ pub enum JobError {
         file: String,
         /// What is wrong with the tensor.
         error: Box<ValidationError>,
+        /// What the source calls the tensor, where it is one tensor of it.
+        source_tensor: Option<String>,
         /// The dtype asked for, where it can't hold such a value.
         unfit: Option<DType>,
     },
@@ -43,14 +45,18 @@ pub enum JobError {
 }
 
 impl JobError {
-    /// Why the conversion of `file` ended.
-    pub(super) fn of(error: ConvertError, file: &str) -> Self {
+    /// Why the conversion of `file` ended; `source_tensor` says what a tensor is called there.
+    pub(super) fn of(error: ConvertError, file: &str, source_tensor: impl Fn(&str) -> Option<String>) -> Self {
         let file = file.to_owned();
         match error {
             ConvertError::Model(error) => Self::Model(error),
-            ConvertError::Invalid(error) => Self::Unhealthy { file, error: Box::new(error), unfit: None },
+            ConvertError::Invalid(error) => {
+                let source_tensor = source_tensor(&error.tensor);
+                Self::Unhealthy { file, error: Box::new(error), source_tensor, unfit: None }
+            }
             ConvertError::Unfit { error, dtype } => {
-                Self::Unhealthy { file, error: Box::new(error), unfit: Some(dtype) }
+                let source_tensor = source_tensor(&error.tensor);
+                Self::Unhealthy { file, error: Box::new(error), source_tensor, unfit: Some(dtype) }
             }
             ConvertError::Gate { failures, report } => Self::Gate { failures, report },
         }
@@ -83,8 +89,8 @@ impl std::fmt::Display for JobError {
                 write!(f, "{}: the tensors do not fit {family}", Escaped(file))?;
                 misfits.iter().try_for_each(|misfit| write!(f, "\n  {misfit}"))
             }
-            Self::Unhealthy { file, error, unfit: None } => write!(f, "{}: {error}", Escaped(file)),
-            Self::Unhealthy { file, error, unfit: Some(dtype) } => {
+            Self::Unhealthy { file, error, unfit: None, .. } => write!(f, "{}: {error}", Escaped(file)),
+            Self::Unhealthy { file, error, unfit: Some(dtype), .. } => {
                 write!(f, "{}: {error}, which {dtype} can't hold", Escaped(file))
             }
             Self::Gate { failures, .. } => {

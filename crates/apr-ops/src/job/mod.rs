@@ -32,7 +32,7 @@ use apr_view::{View, sort_by_first_use};
 
 pub use error::JobError;
 pub use planned::{JobReport, Planned};
-pub use weights::{Quantize, Weights};
+pub use weights::Weights;
 
 use crate::inline::ValidationConfig;
 
@@ -179,7 +179,7 @@ pub fn wants_companions(format: &Format) -> bool {
 #[cfg(test)]
 mod tests {
     use apr_arch::Families;
-    use apr_quantize::{QualityGate, Scheme};
+    use apr_quantize::{QualityGate, Quantization, Scheme};
     use apr_registry::{DType, Limits, apr2, gguf};
 
     use super::*;
@@ -192,7 +192,7 @@ mod tests {
         let source = Source::new(&*model, &families);
         let (native, foreign) = (PlanOptions::new(&apr2::FORMAT, "m.apr"), PlanOptions::new(&gguf::FORMAT, "m.gguf"));
         let weights = |weights: Weights| Job { weights, ..Job::new(native.clone()) };
-        let quantize = Some(Quantize::to(Scheme::Q8_0));
+        let quantize = Some(Quantization::to(Scheme::Q8_0));
         let jobs = [
             (Job { license: Some("mit".into()), ..Job::new(foreign.clone()) }, "a licence"),
             (Job { source_sha256: Some("00".into()), ..Job::new(foreign) }, "SHA-256"),

@@ -2,7 +2,7 @@
 
 use apr_core::Progress;
 use apr_quantize::QualityGate;
-use apr_registry::{DType, Loss, Pipeline, PlanOptions, Sink};
+use apr_registry::{CheckpointReader, DType, Loss, Pipeline, PlanOptions, Sink};
 use apr_source::Source;
 use apr_view::View;
 use serde::Serialize;
@@ -16,6 +16,8 @@ use crate::inline::{InlineValidator, ValidationError};
 #[must_use = "nothing is written until it runs"]
 pub struct Planned<'a> {
     view: &'a View<'a>,
+    source: &'a dyn CheckpointReader,
+    prefix: Option<&'a str>,
     name: &'a str,
     layout: &'a PlanOptions,
     conversion: Conversion,
@@ -74,7 +76,18 @@ impl<'a> Planned<'a> {
         let stops = validator.config().stop;
         let conversion = plan(view, &options, &job.target)?.validated_by(validator);
         let conversion = conversion.after_losing(losses).after_warning(warnings);
-        Ok(Self { view, name: source.name(), layout: &job.target, conversion, told_gate, family, misfits, stops })
+        Ok(Self {
+            view,
+            source: source.reader(),
+            prefix: job.prefix.as_deref(),
+            name: source.name(),
+            layout: &job.target,
+            conversion,
+            told_gate,
+            family,
+            misfits,
+            stops,
+        })
     }
 
     /// What will be done.
@@ -119,12 +132,27 @@ impl<'a> Planned<'a> {
     ) -> Result<JobReport, JobError> {
         self.check()?;
         let run = self.conversion.run(self.view, sink, pipeline, progress);
-        let mut conversion = run.map_err(|error| JobError::of(error, self.name))?;
+        let source_tensor = |tensor: &str| source_tensor(self.view, self.source, self.prefix, tensor);
+        let mut conversion = run.map_err(|error| JobError::of(error, self.name, source_tensor))?;
         if let (Some(gate), Some(measured)) = (self.told_gate, &conversion.quantization) {
             conversion.warnings.extend(gate.failures(measured));
         }
         Ok(JobReport { conversion, family: self.family, misfits: self.misfits })
     }
+}
+
+/// What the source calls a tensor that a violation names, by the target's name or the source's.
+fn source_tensor(view: &View<'_>, source: &dyn CheckpointReader, prefix: Option<&str>, tensor: &str) -> Option<String> {
+    let below = view.names_below(tensor);
+    // Of several that were put together, nobody knows which one it is.
+    let name = match below[..] {
+        [] => tensor,
+        [only] => only,
+        _ => return None,
+    };
+    let whole = prefix.map(|prefix| format!("{prefix}{name}"));
+    let known = |name: &String| source.tensors().iter().any(|info| info.name == *name);
+    whole.into_iter().chain([name.to_owned()]).find(known)
 }
 
 /// The dtypes that a target format wants, by position.

@@ -7,7 +7,6 @@ use apr_quantize::{
 use apr_registry::{CheckpointReader, Convention, DType, Format, QuantizedTypes};
 use apr_source::Source;
 use apr_view::View;
-use globset::GlobMatcher;
 
 use super::JobError;
 use super::planned::Dtypes;
@@ -17,7 +16,7 @@ use crate::convert::ConvertOptions;
 #[derive(Debug, Clone, Default)]
 pub struct Weights {
     /// Quantize.
-    pub quantize: Option<Quantize>,
+    pub quantize: Option<Quantization>,
     /// Turn quantized tensors into floats of this dtype.
     pub dequantize: Option<DType>,
     /// Cast tensors of 16 to 64 bit floats to this dtype.
@@ -30,47 +29,6 @@ pub struct Weights {
     pub decompress: bool,
     /// What is odd about how this was asked for; the report tells it.
     pub warnings: Vec<String>,
-}
-
-/// How to quantize.
-#[derive(Debug, Clone)]
-pub struct Quantize {
-    /// The type or mix of types.
-    pub scheme: Scheme,
-    /// Type of the token embeddings, instead of the mix's.
-    pub embedding_type: Option<DType>,
-    /// Type of the output projection, instead of the mix's.
-    pub output_type: Option<DType>,
-    /// Types of the tensors whose names match; the first match counts.
-    pub overrides: Vec<(GlobMatcher, DType)>,
-    /// The same type for all tensors, without the mix's exceptions.
-    pub pure: bool,
-    /// Quantize again what is quantized already.
-    pub requantize: bool,
-    /// Which weights matter more.
-    pub weighting: Option<Weighting>,
-}
-
-impl Quantize {
-    /// To this type or mix, by llama.cpp's rules.
-    #[must_use]
-    pub fn to(scheme: Scheme) -> Self {
-        Self {
-            scheme,
-            embedding_type: None,
-            output_type: None,
-            overrides: Vec::new(),
-            pure: false,
-            requantize: false,
-            weighting: None,
-        }
-    }
-}
-
-impl From<Scheme> for Quantize {
-    fn from(scheme: Scheme) -> Self {
-        Self::to(scheme)
-    }
 }
 
 impl Weights {
@@ -97,10 +55,10 @@ impl Weights {
         source: &Source<'_>,
     ) -> Result<ConvertOptions, JobError> {
         if let (Some(quantize), Some(_)) = (&self.quantize, self.precision) {
-            let message = format!("--precision and {} are two types for the same tensors", quantize.scheme);
+            let message = format!("--precision and {} are two types for the same tensors", quantize.choices.scheme);
             return Err(JobError::Request(message));
         }
-        let cast = self.cast_of_weights(format).map(Quantize::to);
+        let cast = self.cast_of_weights(format).map(Quantization::to);
         let precision = self.precision.filter(|_| cast.is_none());
         let mut options = ConvertOptions {
             precision,
@@ -112,7 +70,7 @@ impl Weights {
         };
         let has_blocks = view.tensors().iter().any(|info| info.dtype.is_quantized());
         if let Some(quantize) = self.quantize.as_ref().or(cast.as_ref()) {
-            quantize.apply(view, &mut options, format, source)?;
+            quantize_into(quantize, view, &mut options, format, source)?;
         } else if let Some(dtype) = self.dequantize.filter(|_| has_blocks) {
             record_dequantized(view, dtype)?;
         } else if let Some(dtype) = precision.filter(|_| !has_blocks) {
@@ -122,80 +80,72 @@ impl Weights {
     }
 }
 
-impl Quantize {
-    fn apply(
-        &self,
-        view: &mut View<'_>,
-        options: &mut ConvertOptions,
-        format: &'static Format,
-        source: &Source<'_>,
-    ) -> Result<(), JobError> {
-        self.check(format)?;
-        let quantization = self.quantization(format);
-        options.warnings.extend(self.without_blocks());
-        let family = source.family_in(view)?;
-        let planned = plan(view, family.as_ref(), &quantization).map_err(JobError::unsuited)?;
-        drop(family);
-        options.warnings.extend(planned.warnings);
-        let targets = &mut options.targets;
-        targets.resize(planned.targets.len(), None);
-        for (target, (info, planned)) in targets.iter_mut().zip(view.tensors().iter().zip(planned.targets)) {
-            let Some(planned) = planned else { continue };
-            match target {
-                // What the scheme leaves alone still gets the type that the format wants.
-                Some(target) if planned.dtype == info.dtype => target.why = planned.why,
-                _ => *target = Some(planned),
-            }
+/// Gives every tensor of the view its type, and writes into the view's metadata how it was quantized.
+fn quantize_into(
+    asked: &Quantization,
+    view: &mut View<'_>,
+    options: &mut ConvertOptions,
+    format: &'static Format,
+    source: &Source<'_>,
+) -> Result<(), JobError> {
+    let scheme = asked.choices.scheme;
+    check_types(scheme, format)?;
+    let quantization = for_format(asked, format);
+    options.warnings.extend(asked.weighting.as_ref().and_then(|weighting| without_blocks(weighting, scheme)));
+    let family = source.family_in(view)?;
+    let planned = plan(view, family.as_ref(), &quantization).map_err(JobError::unsuited)?;
+    drop(family);
+    options.warnings.extend(planned.warnings);
+    let targets = &mut options.targets;
+    targets.resize(planned.targets.len(), None);
+    for (target, (info, planned)) in targets.iter_mut().zip(view.tensors().iter().zip(planned.targets)) {
+        let Some(planned) = planned else { continue };
+        match target {
+            // What the scheme leaves alone still gets the type that the format wants.
+            Some(target) if planned.dtype == info.dtype => target.why = planned.why,
+            _ => *target = Some(planned),
         }
-        let bits = bits_per_weight(view, targets);
-        Ok(record(view, &quantization, bits, format)?)
     }
+    let bits = bits_per_weight(view, targets);
+    Ok(record(view, &quantization, bits, format)?)
+}
 
-    fn quantization(&self, format: &Format) -> Quantization {
-        let choices = Choices {
-            embedding_type: self.embedding_type,
-            output_type: self.output_type,
-            overrides: self.overrides.clone(),
-            pure: self.pure,
-            requantize: self.requantize,
-            casts: if format.convention == Convention::LlamaCpp { Casts::Weights } else { Casts::Everything },
-            ..Choices::new(self.scheme)
-        };
-        let weighting = self.weighting.clone().filter(|_| self.scheme.kind() == SchemeKind::Blocks);
-        Quantization { choices, weighting }
-    }
+/// What was asked for, as it applies to a target of this format.
+fn for_format(asked: &Quantization, format: &Format) -> Quantization {
+    let casts = if format.convention == Convention::LlamaCpp { Casts::Weights } else { asked.choices.casts };
+    let weighting = asked.weighting.clone().filter(|_| asked.choices.scheme.kind() == SchemeKind::Blocks);
+    Quantization { choices: Choices { casts, ..asked.choices.clone() }, weighting }
+}
 
-    /// That weights of errors have no use without blocks, which llama.cpp does not tell.
-    fn without_blocks(&self) -> Option<String> {
-        let weighting = self.weighting.as_ref().filter(|_| self.scheme.kind() != SchemeKind::Blocks)?;
-        let what = match weighting {
-            Weighting::Matrix { .. } => "the importance matrix",
-            Weighting::Columns(_) => "the calibration",
-        };
-        Some(format!("{what} changed nothing: it weighs errors in blocks, and {} has none", self.scheme))
-    }
+/// That weights of errors have no use without blocks, which llama.cpp does not tell.
+fn without_blocks(weighting: &Weighting, scheme: Scheme) -> Option<String> {
+    let what = match weighting {
+        Weighting::Matrix { .. } => "the importance matrix",
+        Weighting::Columns(_) => "the calibration",
+    };
+    let has_blocks = scheme.kind() == SchemeKind::Blocks;
+    (!has_blocks).then(|| format!("{what} changed nothing: it weighs errors in blocks, and {scheme} has none"))
+}
 
-    /// Refuses a scheme whose types the target format does not have.
-    fn check(&self, format: &Format) -> Result<(), JobError> {
-        let scheme = self.scheme;
-        let is_quantized = matches!(scheme.kind(), SchemeKind::Rows | SchemeKind::Blocks);
-        let Some(target) = format.target else { return Ok(()) };
-        let advice = match target.quantized {
-            QuantizedTypes::Ggml if scheme.file_type().is_none() => format!(
-                "{} has no type like {scheme}: q8_0 and q4_0 are near int8 and int4, fp16 and bf16 are floats",
-                format.name
-            ),
-            QuantizedTypes::Unpacked if is_quantized => format!(
-                "{} has no type like {scheme}: write an .apr or .gguf file; `apr export` makes integers and scales of it",
-                format.name
-            ),
-            QuantizedTypes::None if is_quantized => {
-                format!("{} has no type like {scheme}: write an .apr or .gguf file", format.name)
-            }
-            _ => return Ok(()),
-        };
-        Err(JobError::Request(advice))
-    }
+/// Refuses a scheme whose types the target format does not have.
+fn check_types(scheme: Scheme, format: &Format) -> Result<(), JobError> {
+    let is_quantized = matches!(scheme.kind(), SchemeKind::Rows | SchemeKind::Blocks);
+    let Some(target) = format.target else { return Ok(()) };
+    let advice = match target.quantized {
+        QuantizedTypes::Ggml if scheme.file_type().is_none() => format!(
+            "{} has no type like {scheme}: q8_0 and q4_0 are near int8 and int4, fp16 and bf16 are floats",
+            format.name
+        ),
+        QuantizedTypes::Unpacked if is_quantized => format!(
+            "{} has no type like {scheme}: write an .apr or .gguf file; `apr export` makes integers and scales of it",
+            format.name
+        ),
+        QuantizedTypes::None if is_quantized => {
+            format!("{} has no type like {scheme}: write an .apr or .gguf file", format.name)
+        }
+        _ => return Ok(()),
+    };
+    Err(JobError::Request(advice))
 }
 
 /// Bits that an element of the tensors that get quantized takes, scales included.

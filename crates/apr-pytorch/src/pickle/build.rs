@@ -67,9 +67,11 @@ impl Vm<'_> {
             Meaning::NumpyBuffer => self.numpy_buffer(args),
             Meaning::Reconstructor => match first.map(|class| global_meaning(self, class)) {
                 Some(Meaning::Class) => self.heap.add(Node::Object(None)),
+                Some(Meaning::JoblibArray) => self.heap.add(Node::FileArray),
                 _ => Err(self.bad("makes an instance of something that is not a known class")),
             },
             Meaning::Class => self.heap.add(Node::Object(None)),
+            Meaning::JoblibArray => self.heap.add(Node::FileArray),
             Meaning::Inert => Ok(OPAQUE),
             Meaning::Storage(_) | Meaning::DType(_) => Err(self.bad("calls a type")),
             Meaning::Forbidden => Ok(OPAQUE),
@@ -184,6 +186,9 @@ impl Vm<'_> {
         }
         if self.set_numpy_state(target, state)? {
             return Ok(());
+        }
+        if matches!(self.heap.get(target), Node::FileArray) {
+            return self.skip_array(state);
         }
         match self.heap.get_mut(target) {
             Node::Object(slot @ None) => *slot = Some(state),

@@ -22,3 +22,14 @@ pub(crate) enum Number {
     F32,
     F64,
 }
+
+/// What the elements of an array are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ArrayDType {
+    /// `None` where the bytes of a value say nothing here.
+    pub(crate) number: Option<Number>,
+    /// Bytes of an element.
+    pub(crate) size: u64,
+    /// Whether they may be objects, which are pickled.
+    pub(crate) objects: bool,
+}

@@ -12,18 +12,29 @@ const BATCH: usize = 1000;
 
 const ORDERED_DICT: &str = "collections\nOrderedDict\n";
 const REBUILD: &str = "torch._utils\n_rebuild_tensor_v2\n";
+const REBUILD_UNTYPED: &str = "torch._utils\n_rebuild_tensor_v3\n";
+const UNTYPED: &str = "torch.storage\nUntypedStorage\n";
 
 /// A contiguous tensor that is all of its storage.
 #[derive(Debug)]
 pub(crate) struct Item<'a> {
     pub(crate) name: &'a str,
-    /// Class in `torch` of the storage.
-    pub(crate) class: &'static str,
+    pub(crate) kind: Kind,
     /// Number of the storage, which is its key.
     pub(crate) storage: usize,
+    /// Elements of the storage, which are bytes where it has no dtype.
     pub(crate) elements: u64,
     pub(crate) shape: &'a [u64],
     pub(crate) strides: Vec<u64>,
+}
+
+/// Who says what the elements are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Kind {
+    /// The storage, by its class in `torch`.
+    Typed(&'static str),
+    /// The tensor, by the name of a dtype in `torch`.
+    Untyped(&'static str),
 }
 
 /// The pickle of an `OrderedDict` of tensors, in this order.
@@ -147,7 +158,10 @@ impl Pickle {
     }
 
     fn tensor(&mut self, item: &Item<'_>) {
-        self.global(REBUILD);
+        self.global(match item.kind {
+            Kind::Typed(_) => REBUILD,
+            Kind::Untyped(_) => REBUILD_UNTYPED,
+        });
         self.bytes.push(op::MARK);
         self.storage(item);
         self.number(0);
@@ -155,6 +169,9 @@ impl Pickle {
         self.numbers(&item.strides);
         self.bytes.push(op::NEWFALSE);
         self.ordered_dict();
+        if let Kind::Untyped(dtype) = item.kind {
+            self.of_torch(dtype);
+        }
         self.bytes.push(op::TUPLE);
         self.put();
         self.bytes.push(op::REDUCE);
@@ -165,7 +182,10 @@ impl Pickle {
     fn storage(&mut self, item: &Item<'_>) {
         self.bytes.push(op::MARK);
         self.constant("storage");
-        self.class(item.class);
+        match item.kind {
+            Kind::Typed(class) => self.of_torch(class),
+            Kind::Untyped(_) => self.global(UNTYPED),
+        }
         match self.keys.get(&item.storage) {
             Some(&number) => self.recall(number),
             None => {
@@ -180,16 +200,17 @@ impl Pickle {
         self.bytes.push(op::BINPERSID);
     }
 
-    fn class(&mut self, class: &'static str) {
-        if let Some(&number) = self.known.get(class) {
+    /// A name in the module `torch`.
+    fn of_torch(&mut self, name: &'static str) {
+        if let Some(&number) = self.known.get(name) {
             return self.recall(number);
         }
         self.bytes.push(op::GLOBAL);
         self.bytes.extend(b"torch\n");
-        self.bytes.extend(class.as_bytes());
+        self.bytes.extend(name.as_bytes());
         self.bytes.push(b'\n');
         let number = self.put();
-        self.known.insert(class, number);
+        self.known.insert(name, number);
     }
 }
 

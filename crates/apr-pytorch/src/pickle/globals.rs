@@ -43,6 +43,8 @@ pub(crate) enum Meaning {
     NumpyBuffer,
     /// `numpy.ndarray`.
     NumpyClass,
+    /// `joblib.numpy_pickle.NumpyArrayWrapper`: the array's bytes follow its state in the stream.
+    JoblibArray,
     /// `copyreg._reconstructor`: class, base, state.
     Reconstructor,
     /// A class whose instances only hold state.
@@ -80,6 +82,22 @@ const ELEMENTS: &[Element] = &[
 /// The class in `torch` whose storages hold elements of this dtype.
 pub(crate) fn storage_class(dtype: DType) -> Option<&'static str> {
     ELEMENTS.iter().find(|element| element.dtype == Some(dtype)).map(|element| element.name)
+}
+
+/// The name in `torch` of a dtype that has no class of storages: its tensors lie in storages of bytes, and say it
+/// themselves. PyTorch 2.1 has the 8-bit floats, 2.3 the wider unsigned integers, 2.7 the scale of 8 exponent bits.
+pub(crate) fn untyped_name(dtype: DType) -> Option<&'static str> {
+    Some(match dtype {
+        DType::F8_E4M3 => "float8_e4m3fn",
+        DType::F8_E5M2 => "float8_e5m2",
+        DType::F8_E4M3FNUZ => "float8_e4m3fnuz",
+        DType::F8_E5M2FNUZ => "float8_e5m2fnuz",
+        DType::F8_E8M0 => "float8_e8m0fnu",
+        DType::U16 => "uint16",
+        DType::U32 => "uint32",
+        DType::U64 => "uint64",
+        _ => return None,
+    })
 }
 
 /// Storages of bytes: the tensor names the dtype.
@@ -170,11 +188,20 @@ pub(crate) fn allowed(module: &str, name: &str) -> Option<Meaning> {
         ("numpy.core.multiarray" | "numpy._core.multiarray", "scalar") => Meaning::NumpyScalar,
         ("numpy.core.multiarray" | "numpy._core.multiarray", "_reconstruct") => Meaning::NumpyArray,
         ("numpy.core.numeric" | "numpy._core.numeric", "_frombuffer") => Meaning::NumpyBuffer,
+        ("joblib.numpy_pickle", "NumpyArrayWrapper") => Meaning::JoblibArray,
         ("datetime", "datetime" | "date" | "time" | "timedelta" | "timezone")
         | ("pathlib" | "pathlib._local", "PosixPath" | "WindowsPath" | "PurePosixPath" | "PureWindowsPath")
         | ("torch.torch_version", "TorchVersion") => Meaning::Inert,
         ("copyreg" | "copy_reg", "_reconstructor") => Meaning::Reconstructor,
-        ("argparse", "Namespace") => Meaning::Class,
+        ("argparse", "Namespace")
+        | ("deepspeed.runtime.fp16.loss_scaler", "LossScaler" | "DynamicLossScaler")
+        | ("deepspeed.runtime.zero.config", "ZeroStageEnum")
+        | ("deepspeed.utils.tensor_fragment", "fragment_address")
+        | ("torch.distributed.checkpoint.metadata", "Metadata" | "MetadataIndex" | "StorageMeta")
+        | ("torch.distributed.checkpoint.metadata", "TensorStorageMetadata" | "BytesStorageMetadata")
+        | ("torch.distributed.checkpoint.metadata", "ChunkStorageMetadata" | "TensorProperties")
+        | ("torch.distributed.checkpoint.metadata", "_MEM_FORMAT_ENCODING")
+        | ("torch.distributed.checkpoint.filesystem", "_StorageInfo") => Meaning::Class,
         _ => return storage(module, name).or_else(|| holder(module, name)).or_else(|| torch_dtype(module, name)),
     };
     Some(meaning)

@@ -7,7 +7,7 @@
 use apr_core::{Escaped, Result};
 
 use super::build::global_meaning;
-use super::element::Number;
+use super::element::{ArrayDType, Number};
 use super::globals::Meaning;
 use super::uses::{Action, Verdict};
 use super::value::{Bytes, Id, Node};
@@ -28,8 +28,8 @@ impl Number {
     }
 }
 
-/// The dtype that NumPy spells so: `f8`, `<i4`, `S5`. `None` for one that might hold objects.
-fn parse(text: &str) -> Option<Option<Number>> {
+/// The dtype that NumPy spells so: `f8`, `<i4`, `S5`, `O8`. `None` for one that is not known.
+fn parse(text: &str) -> Option<ArrayDType> {
     let (order, text) = match text.strip_prefix(['<', '=', '|']) {
         Some(rest) => (true, rest),
         None => text.strip_prefix('>').map_or((true, text), |rest| (false, rest)),
@@ -37,19 +37,25 @@ fn parse(text: &str) -> Option<Option<Number>> {
     let mut letters = text.chars();
     let kind = letters.next()?;
     let digits = letters.as_str();
+    if kind == 'O' && matches!(digits, "" | "4" | "8") {
+        return Some(ArrayDType { number: None, size: 8, objects: true });
+    }
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
+    let letter = if kind == 'U' { 4 } else { 1 };
+    let size = digits.parse::<u64>().ok()?.checked_mul(letter)?;
+    let plain = |number| Some(ArrayDType { number, size, objects: false });
     let number = match (kind, digits) {
         ('b', _) => Number::Bool,
         ('i', _) => Number::Int,
         ('u', _) => Number::Uint,
         ('f', "4") => Number::F32,
         ('f', "8") => Number::F64,
-        ('f' | 'c' | 'S' | 'U' | 'V' | 'M' | 'm', _) => return Some(None),
+        ('f' | 'c' | 'S' | 'U' | 'V' | 'M' | 'm', _) => return plain(None),
         _ => return None,
     };
-    Some(order.then_some(number))
+    plain(order.then_some(number))
 }
 
 impl Vm<'_> {
@@ -63,14 +69,16 @@ impl Vm<'_> {
         }
         let bytes: Option<Vec<u8>> = text.chars().map(|letter| u8::try_from(letter).ok()).collect();
         let bytes = bytes.ok_or_else(|| self.bad("encodes text that is not Latin-1"))?;
+        self.look_inside(&bytes, false);
         self.heap.add(Node::Bytes(bytes[..].into()))
     }
 
     pub(super) fn numpy_dtype(&mut self, args: &[Id]) -> Result<Id> {
         let text = args.first().and_then(|&text| self.heap.text(text)).unwrap_or("?");
         match parse(text) {
-            Some(number) => self.heap.add(Node::NumpyDType(number)),
-            None => {
+            // An array of objects holds them as a list, in sight of a scan.
+            Some(dtype) if !dtype.objects || self.policy.lenient => self.heap.add(Node::NumpyDType(dtype)),
+            _ => {
                 let name = format!("dtype('{}')", Escaped::short(text));
                 self.record("numpy", &name, Action::Call, Verdict::Unknown);
                 Err(self.bad(&format!("makes a numpy.{name}, which may hold objects; arrays of objects are not read")))
@@ -81,7 +89,7 @@ impl Vm<'_> {
     /// `scalar(dtype, bytes)`, as the number it is.
     pub(super) fn numpy_scalar(&mut self, args: &[Id]) -> Result<Id> {
         let [dtype, value @ ..] = args else { return Err(self.bad("makes a NumPy number of nothing")) };
-        let Node::NumpyDType(number) = *self.heap.get(*dtype) else {
+        let Node::NumpyDType(ArrayDType { number, .. }) = *self.heap.get(*dtype) else {
             return Err(self.bad("makes a NumPy number without a dtype"));
         };
         let bytes = value.first().and_then(|&value| match self.heap.get(value) {
@@ -122,15 +130,43 @@ impl Vm<'_> {
                     _ => Err(self.bad("gives an array a state that is not a dtype and bytes")),
                 }
             }
-            Node::NumpyDType(_) => {
+            &Node::NumpyDType(mut dtype) => {
                 let order = items.get(1).and_then(|&order| self.heap.text(order));
                 if order == Some(">") {
-                    *self.heap.get_mut(target) = Node::NumpyDType(None);
+                    dtype.number = None;
                 }
+                // `flags`, of which bit 0 says that there are objects somewhere within.
+                let flags = items.get(7).and_then(|&flags| self.heap.unsigned(flags));
+                dtype.objects |= self.policy.lenient && flags.is_some_and(|flags| flags & 1 != 0);
+                *self.heap.get_mut(target) = Node::NumpyDType(dtype);
                 Ok(true)
             }
             _ => Ok(false),
         }
+    }
+}
+
+impl Vm<'_> {
+    /// joblib writes the bytes of an array right after the state that describes it, so that it can read them without a
+    /// copy. `pickle.load` would take them for opcodes.
+    pub(super) fn skip_array(&mut self, state: Id) -> Result<()> {
+        if !self.policy.joblib {
+            return Ok(());
+        }
+        let shape = self.heap.entry(state, "shape").ok_or_else(|| self.bad("describes an array without a shape"))?;
+        let shape = self.numbers(shape)?;
+        let dtype = self.heap.entry(state, "dtype").map(|dtype| self.heap.get(dtype));
+        let Some(&Node::NumpyDType(dtype)) = dtype else { return Err(self.bad("describes an array without a dtype")) };
+        if dtype.objects {
+            return self.nested_stream();
+        }
+        let aligned = self.heap.entry(state, "numpy_array_alignment_bytes");
+        if aligned.is_some_and(|aligned| !matches!(self.heap.get(aligned), Node::None)) {
+            let padding = self.input.byte()?.into();
+            self.input.skip(padding)?;
+        }
+        let len = shape.iter().try_fold(dtype.size, |len, &dim| len.checked_mul(dim));
+        self.input.skip(len.unwrap_or(u64::MAX))
     }
 }
 
@@ -140,14 +176,19 @@ mod tests {
 
     #[test]
     fn only_dtypes_without_objects_are_known() {
-        for text in ["O", "O8", "|O", "object", "i4,O", "", "<", "f", "8f", "x4", "(2,)O", "f8 ", "{'a':'O'}"] {
+        for text in ["O", "O8", "|O"] {
+            assert!(parse(text).is_some_and(|dtype| dtype.objects), "{text}");
+        }
+        for text in ["object", "i4,O", "", "<", "f", "8f", "x4", "(2,)O", "f8 ", "{'a':'O'}"] {
             assert!(parse(text).is_none(), "{text}");
         }
-        assert_eq!(parse("<f8"), Some(Some(Number::F64)));
-        assert_eq!(parse("i4"), Some(Some(Number::Int)));
-        assert_eq!(parse(">i4"), Some(None));
-        assert_eq!(parse("S5"), Some(None));
-        assert_eq!(parse("f2"), Some(None));
+        let plain = |number, size| Some(ArrayDType { number, size, objects: false });
+        assert_eq!(parse("<f8"), plain(Some(Number::F64), 8));
+        assert_eq!(parse("i4"), plain(Some(Number::Int), 4));
+        assert_eq!(parse(">i4"), plain(None, 4));
+        assert_eq!(parse("S5"), plain(None, 5));
+        assert_eq!(parse("U5"), plain(None, 20));
+        assert_eq!(parse("f2"), plain(None, 2));
     }
 
     #[test]

@@ -35,6 +35,9 @@ pub struct Finding {
     pub name: String,
     /// Import or call.
     pub action: Action,
+    /// What it is called with, shortened, where the call is dangerous.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub argument: Option<String>,
     /// Opcode of the first use.
     pub opcode: &'static str,
     /// Where the opcode is, in bytes from the start of the file.
@@ -48,16 +51,16 @@ pub struct Finding {
 /// Findings kept of a pickle; what one lists after so many changes no judgement.
 const MAX_FINDINGS: usize = 10_000;
 
-/// Findings in order of appearance, one for each name and action.
+/// Findings in order of appearance, one for each name, action and argument.
 #[derive(Debug, Default)]
 pub(crate) struct Uses {
     pub(crate) findings: Vec<Finding>,
-    known: HashMap<(String, String, Action), usize>,
+    known: HashMap<(String, String, Action, Option<String>), usize>,
 }
 
 impl Uses {
     pub(crate) fn record(&mut self, finding: Finding) {
-        let key = (finding.module.clone(), finding.name.clone(), finding.action);
+        let key = (finding.module.clone(), finding.name.clone(), finding.action, finding.argument.clone());
         if let Some(&at) = self.known.get(&key) {
             self.findings[at].count += 1;
         } else if self.findings.len() < MAX_FINDINGS {

@@ -2,7 +2,7 @@
 
 use apr_core::{DType, Error, Result};
 
-use super::element::{Element, Number};
+use super::element::{ArrayDType, Element};
 use super::globals::Meaning;
 
 /// Position of a value in its [`Heap`].
@@ -35,10 +35,12 @@ pub(crate) enum Node {
     Derived(u32),
     /// A tensor that is not readable, and why.
     Unsupported(Box<str>),
-    /// `numpy.dtype`; `None` where the bytes of its values say nothing here.
-    NumpyDType(Option<Number>),
+    /// `numpy.dtype`.
+    NumpyDType(ArrayDType),
     /// `numpy.ndarray`, whose bytes are in the pickle.
     NumpyArray,
+    /// joblib's place of an array, whose bytes follow in the stream once it got its state.
+    FileArray,
     /// A value nobody needs.
     Opaque,
 }

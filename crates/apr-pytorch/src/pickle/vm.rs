@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use apr_core::{Error, Escaped, Limits, Result};
 
+use super::blobs::Blobs;
 use super::globals::{Meaning, allowed, verdict};
 use super::opcode as op;
 use super::text;
@@ -19,6 +20,9 @@ const MAX_MARKS: usize = 10_000;
 
 /// Longest module or name that is imported, in bytes.
 const MAX_NAME: usize = 512;
+
+/// Arrays of objects within each other in one stream.
+const MAX_STREAMS: usize = 16;
 
 /// What a persistent id stands for.
 #[derive(Debug)]
@@ -44,6 +48,8 @@ pub(crate) enum Numbered {
 #[derive(Debug)]
 pub(crate) struct Policy<'a> {
     pub(crate) lenient: bool,
+    /// Whether the bytes of joblib's arrays are gone past, as joblib does.
+    pub(crate) joblib: bool,
     /// Full names of classes that are read for their state although the list lacks them.
     pub(crate) classes: &'a [String],
     pub(crate) persistent: Persistent,
@@ -54,6 +60,10 @@ pub(crate) struct Policy<'a> {
 pub(crate) struct Outcome {
     pub(crate) heap: Heap,
     pub(crate) uses: Uses,
+    /// Values that may hold a pickle themselves; only a scan looks for them.
+    pub(crate) blobs: Blobs,
+    /// Whether it places arrays as joblib does.
+    pub(crate) has_file_arrays: bool,
     /// Where the stream went on after the pickle.
     pub(crate) end: u64,
     pub(crate) root: Result<Id>,
@@ -67,6 +77,9 @@ pub(crate) fn run(input: Input<'_>, policy: &Policy<'_>, limits: &Limits) -> Out
         policy,
         heap: Heap::new(len),
         uses: Uses::default(),
+        blobs: Blobs::default(),
+        has_file_arrays: false,
+        depth: 0,
         stack: Vec::new(),
         marks: Vec::new(),
         memo: HashMap::new(),
@@ -74,14 +87,19 @@ pub(crate) fn run(input: Input<'_>, policy: &Policy<'_>, limits: &Limits) -> Out
         opcode: 0,
     };
     let root = vm.run();
-    Outcome { end: vm.input.position(), heap: vm.heap, uses: vm.uses, root }
+    let (end, blobs) = (vm.input.position(), vm.blobs);
+    Outcome { end, heap: vm.heap, uses: vm.uses, blobs, has_file_arrays: vm.has_file_arrays, root }
 }
 
 pub(super) struct Vm<'a> {
-    input: Input<'a>,
+    pub(super) input: Input<'a>,
     pub(super) policy: &'a Policy<'a>,
     pub(super) heap: Heap,
     uses: Uses,
+    blobs: Blobs,
+    has_file_arrays: bool,
+    /// Streams of objects that this one is within.
+    depth: usize,
     stack: Vec<Id>,
     marks: Vec<usize>,
     memo: HashMap<u32, Id>,
@@ -99,6 +117,29 @@ impl Vm<'_> {
                 return self.pop().map_err(|error| error.at(self.at));
             }
             self.step().map_err(|error| error.at(self.at))?;
+        }
+    }
+
+    /// The pickle of an array of objects, which lies in the stream where its bytes would.
+    pub(super) fn nested_stream(&mut self) -> Result<()> {
+        if self.depth == MAX_STREAMS {
+            return Err(self.bad("nests arrays of objects too deep"));
+        }
+        self.depth += 1;
+        let outer = (std::mem::take(&mut self.stack), std::mem::take(&mut self.marks), std::mem::take(&mut self.memo));
+        let (at, opcode) = (self.at, self.opcode);
+        let result = self.run();
+        (self.stack, self.marks, self.memo) = outer;
+        (self.at, self.opcode) = (at, opcode);
+        self.depth -= 1;
+        result.map(drop)
+    }
+
+    /// In a scan, keeps what may be a pickle in a value: `bytes`, which end where the input is now.
+    pub(super) fn look_inside(&mut self, bytes: &[u8], verbatim: bool) {
+        if self.policy.lenient {
+            let start = verbatim.then(|| self.input.position() - bytes.len() as u64);
+            self.blobs.offer(bytes, self.at, start);
         }
     }
 
@@ -263,6 +304,7 @@ impl Vm<'_> {
                 self.input.take(len)?
             }
         };
+        self.look_inside(&bytes, self.opcode != op::STRING);
         let node = match String::from_utf8(bytes) {
             Ok(text) => Node::Str(text.into()),
             Err(error) => Node::Bytes(error.as_bytes().into()),
@@ -274,6 +316,7 @@ impl Vm<'_> {
         let len = match self.opcode {
             op::UNICODE => {
                 let text = text::raw_unicode(&self.input.line()?)?;
+                self.look_inside(text.as_bytes(), false);
                 return self.push_node(Node::Str(text.into()));
             }
             op::SHORT_BINUNICODE => self.input.byte()?.into(),
@@ -281,7 +324,9 @@ impl Vm<'_> {
             _ => self.len64()?,
         };
         // Python lets lone surrogates through; no name has them.
-        let text = String::from_utf8(self.input.take(len)?);
+        let bytes = self.input.take(len)?;
+        self.look_inside(&bytes, true);
+        let text = String::from_utf8(bytes);
         let text = text.map_err(|_| self.bad("holds text that is not UTF-8"))?;
         self.push_node(Node::Str(text.into()))
     }
@@ -293,6 +338,7 @@ impl Vm<'_> {
             _ => self.len64()?,
         };
         let bytes = self.input.take(len)?;
+        self.look_inside(&bytes, true);
         self.push_node(Node::Bytes(bytes[..].into()))
     }
 
@@ -378,7 +424,16 @@ impl Vm<'_> {
     pub(super) fn record(&mut self, module: &str, name: &str, action: Action, verdict: Verdict) {
         let (opcode, offset) = (op::name(self.opcode), self.at);
         let (module, name) = (module.to_owned(), name.to_owned());
-        self.uses.record(Finding { module, name, action, opcode, offset, count: 1, verdict });
+        self.uses.record(Finding { module, name, action, argument: None, opcode, offset, count: 1, verdict });
+    }
+
+    /// A call, with what it is called with where that is worth knowing.
+    fn record_call(&mut self, module: &str, name: &str, args: &[Id]) {
+        let verdict = verdict(module, name);
+        let argument = (verdict == Verdict::Dangerous).then(|| self.heap.shown(args));
+        let (opcode, offset, action) = (op::name(self.opcode), self.at, Action::Call);
+        let (module, name) = (module.to_owned(), name.to_owned());
+        self.uses.record(Finding { module, name, action, argument, opcode, offset, count: 1, verdict });
     }
 
     fn global(&mut self) -> Result<()> {
@@ -462,8 +517,7 @@ impl Vm<'_> {
         };
         if let Some(Global { module, name, .. }) = self.heap.global(function) {
             let (module, name) = (module.clone(), name.clone());
-            let verdict = verdict(&module, &name);
-            self.record(&module, &name, Action::Call, verdict);
+            self.record_call(&module, &name, &args);
         }
         let result = self.construct(function, &args);
         let result = self.tolerate(result)?;
@@ -474,8 +528,13 @@ impl Vm<'_> {
         let state = self.pop()?;
         let target = self.top()?;
         self.heap.charge(self.heap.size(state))?;
+        self.has_file_arrays |= matches!(self.heap.get(target), Node::FileArray);
         let result = self.set_state(target, state);
-        if self.policy.lenient { Ok(()) } else { result }
+        // Where an array ends must be known, or what follows is not opcodes.
+        if self.policy.lenient && !(self.policy.joblib && matches!(self.heap.get(target), Node::FileArray)) {
+            return Ok(());
+        }
+        result
     }
 
     fn persistent(&mut self) -> Result<()> {

@@ -11,6 +11,7 @@ mod hostile;
 mod malicious;
 mod pack;
 mod shards;
+mod today;
 mod torch;
 mod values;
 mod write;

@@ -44,7 +44,7 @@ fn every_malicious_file_is_refused_and_scanned_to_the_names_picklescan_gives() {
         let report = scan(file);
         assert_eq!(names(&report), *expected, "{name}");
         if !expected.is_empty() {
-            assert_eq!(report.verdict(), Verdict::Dangerous, "{name}");
+            assert_eq!(report.worst(), Verdict::Dangerous, "{name}");
             assert!(
                 report.findings().any(|finding| error.offset() == Some(finding.offset)) || *reason == "no data.pkl"
             );

@@ -3,6 +3,7 @@
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 
+use apr::crypto::Stanza;
 use apr::{Escaped, Job, Output, Planned};
 
 use super::SHOWN;
@@ -13,7 +14,7 @@ use crate::failure::Failure;
 use crate::model::Model;
 use crate::printer::BOLD;
 use crate::progress::Bar;
-use crate::{Outcome, human, signals};
+use crate::{Outcome, human, model, signals};
 
 /// Where the output goes.
 #[derive(Debug, Clone, Copy)]
@@ -32,13 +33,14 @@ impl<'a> Destination<'a> {
     }
 
     pub(crate) fn of(args: &'a WriteArgs) -> Self {
-        Self { output: args.output.as_deref(), replace: args.force, dry_run: args.dry_run }
+        Self { output: args.output.as_deref(), replace: args.overwrite, dry_run: args.dry_run }
     }
 }
 
 /// Does a job, or with `--dry-run` reports what would be written. `changes` is what it does to the
 /// source, where the report is to say that.
 pub(crate) fn write(job: &Job, model: &Model, to: Destination<'_>, changes: Vec<String>, context: &Context) -> Outcome {
+    warn_of_idle_password(job, model, context);
     let source = context.source(&*model.reader, &model.name)?;
     job.plan(&source, |planned| {
         let Some(path) = to.output.filter(|_| !to.dry_run) else {
@@ -76,6 +78,21 @@ pub(crate) fn write(job: &Job, model: &Model, to: Destination<'_>, changes: Vec<
         };
         if aside { context.printer.report_aside(&report, summary) } else { context.printer.report(&report, summary) }
     })
+}
+
+/// Says that a password file was of no use: whoever named it may think that the output is encrypted with it.
+fn warn_of_idle_password(job: &Job, model: &Model, context: &Context) {
+    if !context.has_password_file || model::is_encrypted(&*model.reader) {
+        return;
+    }
+    let locks = job.target.apr2.encryption.as_ref().map(|encryption| encryption.block.stanzas());
+    let takes_password = |stanza: &Stanza| matches!(stanza, Stanza::Password { .. });
+    let advice = match locks {
+        Some(locks) if locks.iter().any(takes_password) => return,
+        Some(_) => "only recipients can open the output; --encrypt takes the password too",
+        None => "the output is not encrypted; --encrypt encrypts it with the password",
+    };
+    context.printer.warn(&format!("--password-file changed nothing: {advice}"));
 }
 
 /// Shows what is odd about a job before it begins; returns how many warnings of its report that were.

@@ -8,7 +8,7 @@ use apr::{ByteSource, CheckpointReader, Error, IoCause, Job, Output, PlanOptions
 use apr_io::{AtomicOutput, LockedFile, Target, io_error};
 use apr_view::{View, parse_filter};
 
-use super::{EditReport, render, split};
+use super::{EditReport, check_loss, render, split};
 use crate::args::EditArgs;
 use crate::context::Context;
 use crate::failure::Failure;
@@ -38,22 +38,24 @@ pub(super) fn run(args: &EditArgs, context: &Context) -> Outcome {
     check_whole(&pairs, &name)?;
     let view = changed(&reader, &pairs, args)?;
     let dropped = reader.tensors().len() - view.tensors().len();
-    if dropped > 0 && is_itself && !args.force {
-        let message = "this leaves tensors out of the only copy; -o writes another file, --force changes this one";
-        return Err(Failure::Usage(message.to_owned()));
-    }
+    check_loss(args, dropped, reader.tensors().len())?;
+    let changed = view.tensors() != reader.tensors() || view.metadata() != reader.metadata();
     let front = match &lock {
         Some(_) if dropped == 0 && args.output.is_none() => reader.front_in_place(view.tensors(), view.metadata())?,
         _ => None,
     };
+    let written = changed || args.output.is_some();
     let report = EditReport {
         file: args.output.as_ref().unwrap_or(&args.model).display().to_string(),
-        in_place: front.is_some(),
+        changed,
+        written,
+        in_place: written && front.is_some(),
         dropped_tensors: dropped,
         dropped_signatures: 0,
         dropped_licence: false,
     };
     match (front, lock) {
+        _ if !written => {}
         (Some(front), Some(lock)) => replace_front(front, &source, &lock, context)?,
         (_, lock) => rewrite(&view, lock, args, context)?,
     }
@@ -77,10 +79,6 @@ fn changed<'a>(reader: &'a GgufReader, pairs: &KeyValues, args: &EditArgs) -> Ou
         set: pairs_of(&args.set, "--set KEY=VALUE")?,
         chat_template: args.chat_template.as_deref().map(read_text).transpose()?,
     };
-    if edits.is_empty() && args.rename.is_empty() && args.drop.is_empty() {
-        let message = "there is nothing to change: give --set, --unset, --rename, --drop or --chat-template";
-        return Err(Failure::Usage(message.to_owned()));
-    }
     let mut view = View::new(reader);
     *view.metadata_mut() = gguf::with_pairs(reader.metadata(), edits.apply(pairs).map_err(Failure::Usage)?);
     let drops = args.drop.iter().map(|glob| Ok(parse_filter(glob)?)).collect::<Outcome<Vec<_>>>()?;
@@ -133,14 +131,14 @@ fn replace_front(front: Vec<u8>, source: &dyn ByteSource, lock: &LockedFile, con
 /// Streams a new file, which takes the old one's place or another.
 fn rewrite(view: &View<'_>, lock: Option<LockedFile>, args: &EditArgs, context: &Context) -> Outcome {
     signals::stop_cleanly(&context.interrupt)?;
-    let exists = |path: &&std::path::PathBuf| !args.force && path.symlink_metadata().is_ok();
+    let exists = |path: &&std::path::PathBuf| !args.overwrite && path.symlink_metadata().is_ok();
     if let Some(output) = args.output.as_ref().filter(exists) {
         return Err(Error::io(IoCause::AlreadyExists, "the file exists already").in_file(output.display()).into());
     }
     let output = args.output.as_ref().unwrap_or(&args.model);
     let sink = match lock {
         Some(lock) => AtomicOutput::replacing(lock),
-        None => AtomicOutput::create(Target::File(output.clone()), args.force, [])?,
+        None => AtomicOutput::create(Target::File(output.clone()), args.overwrite, [])?,
     };
     let name = output.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let source = args.model.display().to_string();

@@ -54,7 +54,16 @@ pub(in super::super) fn is_noise(symbols: &[u8]) -> bool {
     }
     let sample = histogram(symbols.chunks(4096).map(|part| &part[..part.len().min(256)]));
     let sampled = sample.iter().map(|&count| u64::from(count)).sum();
-    shortest(&sample, SHORT_LEN).is_some_and(|lengths| !worth_it(coded_bits(&sample, &lengths), sampled))
+    are_even(&sample, sampled)
+        || shortest(&sample, SHORT_LEN).is_some_and(|lengths| !worth_it(coded_bits(&sample, &lengths), sampled))
+}
+
+/// Whether `total` symbols are so evenly spread that no code is worth it: their collision entropy, `-log2(sum of p^2)`, is
+/// at least the 7.875 bits of [`worth_it`], and Shannon's, which bounds every code, is never less (Rényi, 1961).
+fn are_even(counts: &[u32; 256], total: u64) -> bool {
+    let squares: u64 = counts.iter().map(|&count| u64::from(count).pow(2)).sum();
+    // 2^7.875 is 234.75.
+    total.pow(2) >= 235 * squares
 }
 
 /// Kind, range, lengths, sizes and the unused bits of the streams' last bytes.
@@ -356,6 +365,23 @@ mod tests {
     }
 
     const CASES: [(u8, u8); 5] = [(0, 64), (100, 2), (100, 40), (192, 64), (250, 6)];
+
+    #[test]
+    fn symbols_that_are_spread_evenly_are_not_worth_coding() {
+        let mut found = [0; 2];
+        for used in 200..=256 {
+            for heaviest in [0, 1, 2, 3, 5, 8] {
+                let mut counts = [0; 256];
+                (0..used).for_each(|symbol: u32| counts[symbol as usize] = 1000 + symbol % 7 * heaviest * 20);
+                let total = counts.iter().map(|&count| u64::from(count)).sum();
+                let lengths = shortest(&counts, SHORT_LEN).expect("two symbols and more");
+                let is_even = are_even(&counts, total);
+                assert!(!is_even || !worth_it(coded_bits(&counts, &lengths), total), "{used} {heaviest}");
+                found[usize::from(is_even)] += 1;
+            }
+        }
+        assert!(found.iter().all(|&count| count > 30), "{found:?}");
+    }
 
     #[test]
     fn pairs_are_counted_as_single_symbols_are() {

@@ -1,0 +1,67 @@
+//! An archive's file with its compressed entries decoded after its end.
+
+use std::fmt;
+
+use apr_core::{ByteSource, Error, Result};
+
+use crate::inflate::Inflated;
+
+/// The bytes of a file, and after them the decoded bytes of entries of it.
+pub struct Decoded<S> {
+    file: S,
+    /// With the place of each; in order, one after the other.
+    entries: Vec<(u64, Inflated<S>)>,
+    len: u64,
+}
+
+impl<S: ByteSource> Decoded<S> {
+    /// Nothing is decoded yet.
+    pub(crate) fn new(file: S) -> Self {
+        let len = file.len();
+        Self { file, entries: Vec::new(), len }
+    }
+
+    /// Adds an entry's bytes at the end; returns where they are.
+    pub(crate) fn push(&mut self, entry: Inflated<S>) -> Result<u64> {
+        let at = self.len;
+        let len = at.checked_add(entry.len());
+        self.len = len.ok_or_else(|| Error::corrupt("the archive's entries take over 2^64 bytes"))?;
+        self.entries.push((at, entry));
+        Ok(at)
+    }
+
+    /// Bytes of the file itself.
+    #[must_use]
+    pub fn file_len(&self) -> u64 {
+        self.file.len()
+    }
+
+    /// The entry that holds this place, and where it starts.
+    fn entry(&self, offset: u64) -> Option<&(u64, Inflated<S>)> {
+        let at = self.entries.partition_point(|(start, _)| *start <= offset);
+        self.entries.get(at.checked_sub(1)?)
+    }
+}
+
+impl<S: ByteSource> ByteSource for Decoded<S> {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        match self.entry(offset).filter(|_| offset >= self.file.len()) {
+            Some((start, entry)) => entry.read_at(offset - start, buf),
+            None => self.file.read_at(offset, buf),
+        }
+    }
+
+    fn slice_at(&self, offset: u64, len: u64) -> Option<&[u8]> {
+        self.file.slice_at(offset, len)
+    }
+}
+
+impl<S> fmt::Debug for Decoded<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decoded").field("entries", &self.entries).field("len", &self.len).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,39 @@
+//! ZIP archives whose entries are ranges of bytes, and DEFLATE streams that are read at any place.
+//!
+//! ```text
+//! ZIP                                              decoded (what [`Archive::decoded`] gives)
+//! ├─ header of "a", its bytes          stored      ├─ the archive's bytes, as they are
+//! ├─ header of "b", a DEFLATE stream   ─────────▶  └─ the bytes of "b", after the archive's end
+//! ├─ directory: names, sizes, CRC-32, places
+//! └─ end record: place of the directory
+//! ```
+//!
+//! PyTorch's and NumPy's files are ZIP archives. Their readers know a tensor by its place in a
+//! [`ByteSource`](apr_core::ByteSource), and read any range of it, on several threads. A stored entry is such a range
+//! already. A compressed one becomes a range of the decoded source, which reads it a page at a time: it keeps the state
+//! of the decoder at some pages, and starts again from the nearest one before the range. [`MAX_PAGES`] pages and
+//! [`MAX_STATES`] states are all that is kept in memory, whatever the size of the archive.
+//!
+//! An entry is described twice, in the directory and in front of its bytes. [`Archive::read`] takes only archives in
+//! which both agree and no entries overlap, so that no two readers see two archives in one file. [`Archive::survey`] is
+//! for a scan: it takes what a careless reader would take, and says what is odd about it.
+//!
+//! # Limits
+//!
+//! | what | most | |
+//! |---|---|---|
+//! | the directory | [`Limits::max_index`](apr_core::Limits) | E008 |
+//! | an entry's size | 1,032 times its compressed bytes, which is all that DEFLATE can say | E002 |
+//!
+//! ZIP is described in PKWARE's APPNOTE, DEFLATE in RFC 1951, gzip in RFC 1952, zlib in RFC 1950.
+#![forbid(unsafe_code)]
+
+mod decoded;
+mod inflate;
+mod section;
+mod zip;
+
+pub use decoded::Decoded;
+pub use inflate::{Cache, Inflated, MAX_PAGES, MAX_RATIO, MAX_STATES, PAGE, Wrapper, inflated_len};
+pub use section::Section;
+pub use zip::{Archive, Entry};

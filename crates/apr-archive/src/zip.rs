@@ -1,0 +1,471 @@
+//! The directory of a ZIP archive, checked so that no two readers see two archives in one file.
+//!
+//! The `zip` crate reads from a `Read + Seek` and hands out streams; here entries must be known by their place in a
+//! [`ByteSource`], and the two headers that each entry has must be compared.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use apr_core::{ByteSource, Error, Escaped, Limits, Result, read_vec};
+
+use crate::decoded::Decoded;
+use crate::inflate::{Cache, Inflated, Wrapper};
+use crate::section::Section;
+
+const LOCAL: [u8; 4] = *b"PK\x03\x04";
+const CENTRAL: [u8; 4] = *b"PK\x01\x02";
+const END: [u8; 4] = *b"PK\x05\x06";
+const END64: [u8; 4] = *b"PK\x06\x06";
+const LOCATOR64: [u8; 4] = *b"PK\x06\x07";
+const LOCAL_LEN: u64 = 30;
+const CENTRAL_LEN: usize = 46;
+const END_LEN: u64 = 22;
+const END64_LEN: u64 = 56;
+const LOCATOR_LEN: u64 = 20;
+
+/// Flags: bit 0 and 6 encryption, 13 masked headers, 3 sizes after the data.
+const ENCRYPTED: u16 = 1 | 1 << 6 | 1 << 13;
+const SIZES_FOLLOW: u16 = 1 << 3;
+
+/// How an entry's bytes are packed.
+const STORED: u16 = 0;
+const DEFLATE: u16 = 8;
+
+/// The value of a 32-bit field whose true value is in the ZIP64 extra field.
+const IN_ZIP64: u32 = u32::MAX;
+
+/// An entry, with the place of its bytes.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    /// Its name, with `/` between folders.
+    pub name: String,
+    flags: u16,
+    method: u16,
+    /// CRC-32 of the content.
+    pub crc32: u32,
+    /// Bytes in the file.
+    pub compressed: u64,
+    /// Bytes of the content.
+    pub len: u64,
+    header: u64,
+    /// Where the entry's bytes start in the file.
+    pub place: u64,
+    /// Where the content starts: in the file, or for a compressed entry in what [`Archive::decoded`] gave.
+    pub offset: u64,
+}
+
+/// An archive's entries in the order of its directory.
+#[derive(Debug, Default)]
+pub struct Archive {
+    /// The entries.
+    pub entries: Vec<Entry>,
+    by_name: HashMap<String, usize>,
+}
+
+impl Archive {
+    /// Reads the directory and each entry's own header.
+    ///
+    /// # Errors
+    /// E001 for encrypted entries, two of one name, and names that lead out; E002 for a damaged or contradictory archive,
+    /// E007 when reading fails, E008 over a limit.
+    pub fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Self> {
+        let place = locate(source)?;
+        let mut archive = Self::directory(source, place, limits)?;
+        let directory = place.0;
+        if let Some((at, name)) = archive.twice() {
+            let message = format!("the archive has two entries named '{}'", Escaped::short(name));
+            return Err(Error::format(message).at(at));
+        }
+        for entry in &mut archive.entries {
+            check_name(&entry.name).map_err(|error| error.at(entry.header))?;
+            if entry.is_marked_encrypted() {
+                let message = format!("'{}' is encrypted, which PyTorch never does", Escaped::short(&entry.name));
+                return Err(Error::format(message).at(entry.header));
+            }
+            entry.place = entry.agree(source, directory).map_err(|error| error.at(entry.header))?;
+            entry.offset = entry.place;
+        }
+        archive.check_overlaps(directory)?;
+        Ok(archive)
+    }
+
+    /// The entries that a careless loader would find, and what is odd about them: for a scan.
+    ///
+    /// # Errors
+    /// E002 where there is no directory to go by, E007 when reading fails, E008 over a limit.
+    pub fn survey(source: &dyn ByteSource, limits: &Limits) -> Result<(Self, Vec<String>)> {
+        let mut odd = Vec::new();
+        let (place, shift) = locate_loosely(source)?;
+        if shift > 0 {
+            odd.push(format!("{shift} bytes stand in front of the archive"));
+        }
+        let mut archive = Self::directory(source, place, limits)?;
+        if let Some((_, name)) = archive.twice() {
+            odd.push(format!(
+                "two entries are named '{}', and loaders differ in which one they read",
+                Escaped::short(name)
+            ));
+        }
+        for entry in &mut archive.entries {
+            entry.header = entry.header.saturating_add(shift);
+            odd.extend(check_name(&entry.name).err().map(|error| error.message().to_owned()));
+            let agreed = entry.agree(source, place.0);
+            entry.place = match &agreed {
+                Ok(place) => *place,
+                Err(_) => entry.content_by_local_header(source)?,
+            };
+            odd.extend(agreed.err().map(|error| error.message().to_owned()));
+            entry.offset = entry.place;
+        }
+        odd.extend(archive.check_overlaps(place.0).err().map(|error| error.message().to_owned()));
+        odd.extend(archive.unlisted(source, place.0));
+        Ok((archive, odd))
+    }
+
+    /// The entries by the directory alone, which is at this offset, of this length, and says it has so many.
+    fn directory(source: &dyn ByteSource, (offset, len, count): (u64, u64, u64), limits: &Limits) -> Result<Self> {
+        limits.check_index(len)?;
+        if count > len / CENTRAL_LEN as u64 {
+            return Err(Error::corrupt(format!("{count} entries do not fit a directory of {len} bytes")).at(offset));
+        }
+        let bytes = read_vec(source, offset, len)?;
+        let mut rest = &bytes[..];
+        let mut archive = Self::default();
+        for number in 0..count {
+            let at = offset + (bytes.len() - rest.len()) as u64;
+            let (entry, tail) = Entry::parse(rest).map_err(|error| error.at(at))?;
+            archive.by_name.entry(entry.name.clone()).or_insert(usize::try_from(number).unwrap_or(usize::MAX));
+            archive.entries.push(entry);
+            rest = tail;
+        }
+        if !rest.is_empty() {
+            let at = offset + (bytes.len() - rest.len()) as u64;
+            return Err(Error::corrupt("the archive's directory goes on after its last entry").at(at));
+        }
+        Ok(archive)
+    }
+
+    /// The first name that a second entry has too, and where that one is.
+    fn twice(&self) -> Option<(u64, &str)> {
+        let mut entries = self.entries.iter().enumerate();
+        let (_, entry) = entries.find(|(at, entry)| self.by_name.get(&entry.name) != Some(at))?;
+        Some((entry.header, &entry.name))
+    }
+
+    /// The entry of this name, the first of several.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<&Entry> {
+        self.by_name.get(name).map(|&at| &self.entries[at])
+    }
+
+    /// The file with its compressed entries decoded after its end, where [`Entry::offset`] then says they are.
+    ///
+    /// # Errors
+    /// E002 for an entry that claims more bytes than its compressed ones can hold.
+    pub fn decoded<S: ByteSource + Clone>(&mut self, source: S) -> Result<Decoded<S>> {
+        let cache = Arc::new(Cache::default());
+        let mut decoded = Decoded::new(source.clone());
+        for entry in self.entries.iter_mut().filter(|entry| entry.method == DEFLATE) {
+            let place = (entry.place, entry.compressed);
+            let inflated = Inflated::new(source.clone(), place, entry.len, Wrapper::Raw, &cache);
+            let inflated = inflated.map_err(|error| {
+                let message = format!("'{}': {}", Escaped::short(&entry.name), error.message());
+                Error::corrupt(message).at(entry.header)
+            });
+            entry.offset = decoded.push(inflated?)?;
+        }
+        Ok(decoded)
+    }
+
+    /// Places between entries where the header of another one lies, which the directory does not list.
+    fn unlisted(&self, source: &dyn ByteSource, directory: u64) -> Vec<String> {
+        let mut places: Vec<(u64, u64)> =
+            self.entries.iter().map(|entry| (entry.header, entry.place.saturating_add(entry.compressed))).collect();
+        places.sort_unstable();
+        let starts = places.iter().skip(1).map(|place| place.0).chain([directory]);
+        let gaps = places.iter().zip(starts).filter_map(|(&(_, end), next)| {
+            // A descriptor of up to 24 bytes may follow the content.
+            let head = read_vec(source, end, next.checked_sub(end)?.min(28)).ok()?;
+            let at = head.windows(4).position(|bytes| bytes == LOCAL)? as u64;
+            Some(format!("at byte {} is an entry that the directory does not list", end + at))
+        });
+        gaps.collect()
+    }
+
+    fn check_overlaps(&self, directory: u64) -> Result<()> {
+        let mut sorted: Vec<&Entry> = self.entries.iter().collect();
+        sorted.sort_by_key(|entry| entry.header);
+        let ends = sorted.iter().skip(1).map(|next| next.header).chain([directory]);
+        for (entry, end) in sorted.iter().zip(ends) {
+            if entry.place.checked_add(entry.compressed).is_none_or(|own_end| own_end > end) {
+                let message = format!("'{}' reaches into what follows it", Escaped::short(&entry.name));
+                return Err(Error::corrupt(message).at(entry.header));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Entry {
+    /// An entry of the directory, and the bytes after it.
+    fn parse(bytes: &[u8]) -> Result<(Self, &[u8])> {
+        let cut_off = || Error::corrupt("the archive's directory is cut off");
+        let fixed = bytes.get(..CENTRAL_LEN).ok_or_else(cut_off)?;
+        if fixed[..4] != CENTRAL {
+            return Err(Error::corrupt("an entry of the archive's directory lacks its signature"));
+        }
+        let (name_len, extra_len) = (usize::from(u16_at(fixed, 28)), usize::from(u16_at(fixed, 30)));
+        let comment_len = usize::from(u16_at(fixed, 32));
+        let variable = &bytes[CENTRAL_LEN..];
+        let name = variable.get(..name_len).ok_or_else(cut_off)?;
+        let extra = variable.get(name_len..name_len + extra_len).ok_or_else(cut_off)?;
+        let rest = variable.get(name_len + extra_len + comment_len..).ok_or_else(cut_off)?;
+        let name = String::from_utf8(name.to_vec());
+        let name = name.map_err(|_| Error::format("an entry of the archive has a name that is not UTF-8"))?;
+        let mut wide = Zip64::find(extra);
+        let len = wide.value(u32_at(fixed, 24))?;
+        let compressed = wide.value(u32_at(fixed, 20))?;
+        let header = wide.value(u32_at(fixed, 42))?;
+        let (flags, method) = (u16_at(fixed, 8), u16_at(fixed, 10));
+        let crc32 = u32_at(fixed, 16);
+        Ok((Self { name, flags, method, crc32, compressed, len, header, place: 0, offset: 0 }, rest))
+    }
+
+    /// Compares the entry's own header with the directory; gives the offset of the content.
+    fn agree(&self, source: &dyn ByteSource, directory: u64) -> Result<u64> {
+        let disagree = |what: &str| {
+            let name = Escaped::short(&self.name);
+            Error::corrupt(format!("the archive's directory and the entry '{name}' disagree on its {what}"))
+        };
+        if self.header.checked_add(LOCAL_LEN).is_none_or(|end| end > directory) {
+            return Err(disagree("place"));
+        }
+        let fixed = read_vec(source, self.header, LOCAL_LEN)?;
+        if fixed[..4] != LOCAL {
+            return Err(disagree("place"));
+        }
+        let (name_len, extra_len) = (u64::from(u16_at(&fixed, 26)), u64::from(u16_at(&fixed, 28)));
+        let name = read_vec(source, self.header + LOCAL_LEN, name_len)?;
+        if name != self.name.as_bytes() {
+            return Err(disagree("name"));
+        }
+        if u16_at(&fixed, 6) != self.flags || u16_at(&fixed, 8) != self.method {
+            return Err(disagree("flags or method"));
+        }
+        let extra = read_vec(source, self.header + LOCAL_LEN + name_len, extra_len)?;
+        let mut wide = Zip64::find(&extra);
+        let len = wide.value(u32_at(&fixed, 22))?;
+        let compressed = wide.value(u32_at(&fixed, 18))?;
+        // A writer that streams knows the sizes only after the data, and leaves zeros here.
+        let unknown = |value: u64| value == 0 && self.flags & SIZES_FOLLOW != 0;
+        if !(unknown(len) || len == self.len) || !(unknown(compressed) || compressed == self.compressed) {
+            return Err(disagree("size"));
+        }
+        let crc32 = u32_at(&fixed, 14);
+        if !unknown(crc32.into()) && crc32 != self.crc32 {
+            return Err(disagree("checksum"));
+        }
+        Ok(self.header + LOCAL_LEN + name_len + extra_len)
+    }
+
+    /// Where the content starts by the entry's own header, whatever else that says.
+    fn content_by_local_header(&self, source: &dyn ByteSource) -> Result<u64> {
+        let local = read_vec(source, self.header, LOCAL_LEN)?;
+        let variable = u64::from(u16_at(&local, 26)) + u64::from(u16_at(&local, 28));
+        Ok(self.header.saturating_add(LOCAL_LEN + variable))
+    }
+
+    /// Whether the directory calls it encrypted.
+    #[must_use]
+    pub fn is_marked_encrypted(&self) -> bool {
+        self.flags & ENCRYPTED != 0
+    }
+
+    /// Whether it is stored in as many bytes as its content has, which an encrypted one never is.
+    #[must_use]
+    pub fn is_as_long_as_its_content(&self) -> bool {
+        self.is_stored() && self.compressed == self.len
+    }
+
+    /// Whether its content lies in the file as it is.
+    #[must_use]
+    pub fn is_stored(&self) -> bool {
+        self.method == STORED
+    }
+
+    /// Refuses an entry whose content can't be had, encrypted or not.
+    ///
+    /// # Errors
+    /// E002 for a stored entry of two sizes, E003 for one that is compressed by anything but DEFLATE.
+    pub fn check_packing(&self) -> Result<()> {
+        let name = Escaped::short(&self.name);
+        if self.method == STORED && self.compressed != self.len {
+            return Err(Error::corrupt(format!("'{name}' is stored, but in a different size")).at(self.header));
+        }
+        let how = match self.method {
+            STORED | DEFLATE => return Ok(()),
+            9 => "DEFLATE64",
+            12 => "bzip2",
+            14 => "LZMA",
+            93 => "Zstandard",
+            95 => "XZ",
+            _ => "an unknown method",
+        };
+        let message = format!("'{name}' is compressed ({how}, {}); only DEFLATE is read", self.method);
+        Err(Error::version(message).at(self.header))
+    }
+
+    /// The content of the entry as a source of its own.
+    ///
+    /// # Errors
+    /// Those of [`check_packing`](Self::check_packing); E002 when it claims what its bytes can't hold.
+    pub fn open<'a>(&self, source: &'a dyn ByteSource, cache: &Arc<Cache>) -> Result<Box<dyn ByteSource + 'a>> {
+        self.check_packing()?;
+        if self.is_stored() {
+            return Ok(Box::new(Section::new(source, self.place, self.len)?));
+        }
+        Ok(Box::new(Inflated::new(source, (self.place, self.compressed), self.len, Wrapper::Raw, cache)?))
+    }
+
+    /// The content of a small entry, with its checksum checked. `source` is what [`Archive::decoded`] gave.
+    ///
+    /// # Errors
+    /// Those of [`check_packing`](Self::check_packing); E002 for damaged bytes, E004 when the checksum is wrong, E007 when
+    /// reading fails, E008 over the limit of metadata.
+    pub fn content(&self, source: &dyn ByteSource, limits: &Limits) -> Result<Vec<u8>> {
+        self.check_packing()?;
+        limits.check_metadata(self.len)?;
+        let bytes = read_vec(source, self.offset, self.len)?;
+        if crc32fast::hash(&bytes) != self.crc32 {
+            let message = format!("the checksum of '{}' does not match its bytes", Escaped::short(&self.name));
+            return Err(Error::checksum(message).at(self.place));
+        }
+        Ok(bytes)
+    }
+}
+
+/// The ZIP64 extra field (id 1): 64-bit values in the order of the fields that send here.
+struct Zip64<'a>(&'a [u8]);
+
+impl<'a> Zip64<'a> {
+    fn find(mut extra: &'a [u8]) -> Self {
+        while let [a, b, c, d, rest @ ..] = extra {
+            let len = usize::from(u16::from_le_bytes([*c, *d])).min(rest.len());
+            if u16::from_le_bytes([*a, *b]) == 1 {
+                return Self(&rest[..len]);
+            }
+            extra = &rest[len..];
+        }
+        Self(&[])
+    }
+
+    fn value(&mut self, short: u32) -> Result<u64> {
+        if short != IN_ZIP64 {
+            return Ok(short.into());
+        }
+        let (value, rest) = self.0.split_at_checked(8).ok_or_else(|| Error::corrupt("a ZIP64 value is missing"))?;
+        self.0 = rest;
+        Ok(u64_at(value, 0))
+    }
+}
+
+/// Offset, length and entry count of the directory, which must end where the end records begin.
+fn locate(source: &dyn ByteSource) -> Result<(u64, u64, u64)> {
+    let file_len = source.len();
+    let end = find_end(source, file_len)?;
+    let record = read_vec(source, end, END_LEN)?;
+    if u16_at(&record, 4) != 0 && u16_at(&record, 4) != u16::MAX {
+        return Err(Error::format("the archive spans several disks").at(end));
+    }
+    let (mut offset, mut len) = (u64::from(u32_at(&record, 16)), u64::from(u32_at(&record, 12)));
+    let mut count = u64::from(u16_at(&record, 10));
+    let mut directory_end = end;
+    let locator = end.checked_sub(LOCATOR_LEN).map(|at| read_vec(source, at, LOCATOR_LEN)).transpose()?;
+    if let Some(locator) = locator.filter(|locator| locator[..4] == LOCATOR64) {
+        let at = u64_at(&locator, 8);
+        if at.checked_add(END64_LEN).is_none_or(|after| after > end - LOCATOR_LEN) {
+            return Err(Error::corrupt("the ZIP64 record is not where its locator says").at(end - LOCATOR_LEN));
+        }
+        let wide = read_vec(source, at, END64_LEN)?;
+        if wide[..4] != END64 {
+            return Err(Error::corrupt("the ZIP64 record lacks its signature").at(at));
+        }
+        let narrow = (offset, len, count);
+        (count, len, offset) = (u64_at(&wide, 32), u64_at(&wide, 40), u64_at(&wide, 48));
+        // A reader that ignores ZIP64 must find the same directory, or none.
+        let same = |narrow: u64, wide: u64, absent: u64| narrow == wide || narrow == absent;
+        let max = u64::from(u32::MAX);
+        if !(same(narrow.0, offset, max) && same(narrow.1, len, max) && same(narrow.2, count, u16::MAX.into())) {
+            return Err(Error::corrupt("the archive's two end records disagree").at(at));
+        }
+        directory_end = at;
+    }
+    if offset.checked_add(len) != Some(directory_end) {
+        return Err(Error::corrupt("the archive's directory does not end where its end record begins").at(end));
+    }
+    Ok((offset, len, count))
+}
+
+/// The same as Python finds it: the directory lies in front of its end record, whatever stands before or after. Also
+/// by how much the places in it are too small.
+fn locate_loosely(source: &dyn ByteSource) -> Result<((u64, u64, u64), u64)> {
+    let strict = match locate(source) {
+        Ok(place) => return Ok((place, 0)),
+        Err(error) => error,
+    };
+    let tail_len = source.len().min(END_LEN + u64::from(u16::MAX));
+    let start = source.len() - tail_len;
+    let tail = read_vec(source, start, tail_len)?;
+    let last = tail.len().checked_sub(22).and_then(|last| (0..=last).rev().find(|&at| tail[at..at + 4] == END));
+    let Some(at) = last else { return Err(strict) };
+    let record = &tail[at..];
+    let (len, offset) = (u64::from(u32_at(record, 12)), u64::from(u32_at(record, 16)));
+    let directory = (start + at as u64).checked_sub(len).ok_or(strict)?;
+    let shift = directory.saturating_sub(offset);
+    Ok(((directory, len, u16_at(record, 10).into()), shift))
+}
+
+/// The end record: the last one whose comment reaches exactly to the end of the file.
+fn find_end(source: &dyn ByteSource, file_len: u64) -> Result<u64> {
+    let tail_len = file_len.min(END_LEN + u64::from(u16::MAX));
+    let start = file_len - tail_len;
+    let tail = read_vec(source, start, tail_len)?;
+    let fits = |&at: &usize| {
+        let record = &tail[at..];
+        record[..4] == END && END_LEN + u64::from(u16_at(record, 20)) == record.len() as u64
+    };
+    let last = tail.len().checked_sub(22).and_then(|last| (0..=last).rev().find(fits));
+    let at = last.ok_or_else(|| {
+        Error::corrupt("the ZIP archive is truncated: it has no end record, or bytes follow it").at(file_len)
+    })?;
+    Ok(start + at as u64)
+}
+
+/// Accepts relative names that stay inside, as a tool that unpacks the archive would need.
+fn check_name(name: &str) -> Result<()> {
+    let parts = || name.split('/');
+    let plain = !name.is_empty()
+        && !name.starts_with('/')
+        && !name.contains(['\\', '\0'])
+        && name.get(1..2).is_none_or(|colon| colon != ":")
+        && parts().all(|part| part != ".." && part != ".");
+    if !plain {
+        return Err(Error::format(format!(
+            "the archive's entry '{}' has a name that leads out of it",
+            Escaped::short(name)
+        )));
+    }
+    Ok(())
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
+}

@@ -1,0 +1,167 @@
+//! `apr scan`.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anstyle::Style;
+use apr::pytorch::{Action, FileVerdict, Finding, PickleReport, Reached, ScanReport, Verdict};
+use apr::{Code, Error, Escaped};
+use apr_core::counted;
+use apr_io::io_error;
+use apr_ops::sarif;
+use apr_ops::scan::{ScanSummary, scan_file};
+
+use super::validate::write_sarif;
+use crate::args::ScanArgs;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::printer::{BAD, BOLD, DIM, GOOD, ODD};
+use crate::{Outcome, model};
+
+/// Findings of one file shown before the rest is only counted.
+const SHOWN: usize = 20;
+
+/// Folders in each other that are gone into.
+const MAX_DEPTH: usize = 64;
+
+/// Lists what loading files would run.
+pub(super) fn run(args: &ScanArgs, context: &Context) -> Outcome {
+    let mut files = Vec::new();
+    for path in &args.paths {
+        if path.is_dir() { list(path, 0, &mut files)? } else { files.push(path.clone()) }
+    }
+    let mut reports = Vec::new();
+    for path in &files {
+        reports.push(scan(path, files.len() == 1, context)?);
+    }
+    let summary = ScanSummary::of(reports);
+    if let Some(path) = &args.sarif {
+        write_sarif(path, &sarif::of_scans(&summary))?;
+    }
+    let all = files.len() == 1 || context.printer.shows_detail();
+    context.printer.report(&summary, |out, summary| render(out, summary, all))?;
+    if summary.verdict == FileVerdict::Clean { Ok(()) } else { Err(Failure::Validation) }
+}
+
+/// One of several files that can't be read is a finding, the only one an error.
+fn scan(path: &Path, only: bool, context: &Context) -> Outcome<ScanReport> {
+    let name = path.display().to_string();
+    let scanned = model::open_bytes(path, context).and_then(|(source, _spool)| {
+        let report = scan_file(source, &name, &context.options.limits)?;
+        context.sources.check_unchanged()?;
+        Ok(report)
+    });
+    match scanned {
+        Err(Failure::Model(error)) if !only => Ok(ScanReport::unreadable(&name, "file", error.to_string())),
+        other => other,
+    }
+}
+
+/// The files of a folder and of those below, in order. Links to files are followed, links to folders are not.
+fn list(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Outcome {
+    if depth == MAX_DEPTH {
+        let message = format!("folders are nested more than {MAX_DEPTH} deep");
+        return Err(Error::new(Code::Io, message).in_file(folder.display().to_string()).into());
+    }
+    let failed = |error: io::Error| io_error(&error, folder);
+    let mut entries = fs::read_dir(folder).map_err(failed)?.collect::<io::Result<Vec<_>>>().map_err(failed)?;
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let path = entry.path();
+        if entry.file_type().map_err(failed)?.is_dir() {
+            list(&path, depth + 1, files)?;
+        } else if path.is_file() {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn render(out: &mut dyn Write, summary: &ScanSummary, all: bool) -> io::Result<()> {
+    for file in summary.files.iter().filter(|file| all || file.verdict != FileVerdict::Clean) {
+        render_file(out, file)?;
+    }
+    if summary.files.len() == 1 {
+        return Ok(());
+    }
+    let counts = [
+        (summary.dangerous, "dangerous"),
+        (summary.unreadable, "unreadable"),
+        (summary.suspicious, "suspicious"),
+        (summary.clean, "clean"),
+    ];
+    let counts: Vec<String> =
+        counts.iter().filter(|(count, _)| *count > 0).map(|(count, word)| format!("{count} {word}")).collect();
+    writeln!(out, "{BOLD}{}{BOLD:#}: {}", counted(summary.files.len() as u64, "file"), counts.join(", "))
+}
+
+fn style_of(verdict: FileVerdict) -> Style {
+    match verdict {
+        FileVerdict::Clean => GOOD,
+        FileVerdict::Suspicious | FileVerdict::Unreadable => ODD,
+        FileVerdict::Dangerous => BAD,
+    }
+}
+
+fn render_file(out: &mut dyn Write, file: &ScanReport) -> io::Result<()> {
+    let style = style_of(file.verdict);
+    writeln!(out, "{style}{:<10}{style:#}  {}  {DIM}{}{DIM:#}", file.verdict.word(), Escaped(&file.file), file.kind)?;
+    render_findings(out, file)?;
+    for warning in file.warnings.iter().take(SHOWN) {
+        writeln!(out, "  {ODD}odd{ODD:#}        {}", Escaped(warning))?;
+    }
+    let broken = file.pickles.iter().filter_map(|pickle| {
+        let problem = pickle.problem.as_ref()?;
+        let at = if pickle.entry.is_empty() { String::new() } else { format!("'{}': ", Escaped::short(&pickle.entry)) };
+        Some(format!("{at}{problem}"))
+    });
+    for problem in file.problems.iter().cloned().chain(broken).take(SHOWN) {
+        writeln!(out, "  {ODD}unread{ODD:#}     {}", Escaped(&problem))?;
+    }
+    Ok(())
+}
+
+/// The names that a file's pickles use; the harmless ones by their number.
+pub(super) fn render_findings(out: &mut dyn Write, scan: &ScanReport) -> io::Result<()> {
+    let findings = || scan.pickles.iter().flat_map(|pickle| pickle.findings.iter().map(move |found| (pickle, found)));
+    let odd = || findings().filter(|(_, finding)| finding.verdict != Verdict::Allowed);
+    for (pickle, finding) in odd().take(SHOWN) {
+        render_finding(out, pickle, finding)?;
+    }
+    let total = odd().count();
+    if total > SHOWN {
+        writeln!(out, "  {DIM}and {} more; --json lists them all{DIM:#}", total - SHOWN)?;
+    }
+    let harmless = findings().count() - total;
+    if harmless > 0 {
+        let names = counted(harmless as u64, "harmless use");
+        writeln!(out, "  {DIM}{names} of names that make tensors and containers; --json lists them{DIM:#}")?;
+    }
+    Ok(())
+}
+
+fn render_finding(out: &mut dyn Write, pickle: &PickleReport, finding: &Finding) -> io::Result<()> {
+    let (style, verdict) = match finding.verdict {
+        Verdict::Dangerous => (BAD, "DANGEROUS"),
+        _ => (ODD, "unknown"),
+    };
+    let action = match finding.action {
+        Action::Call => "call",
+        Action::Import => "import",
+    };
+    let name = format!("{}.{}", finding.module, finding.name);
+    let (name, opcode, offset) = (Escaped::short(&name), finding.opcode, finding.offset);
+    write!(out, "  {style}{verdict:<9}{style:#}  {action:<6}  {name}")?;
+    if let Some(argument) = &finding.argument {
+        write!(out, "{}", Escaped(argument))?;
+    }
+    write!(out, "  {DIM}{opcode} at byte {offset}")?;
+    if !pickle.entry.is_empty() {
+        write!(out, " of '{}'", Escaped::short(&pickle.entry))?;
+    }
+    if pickle.reached == Reached::Nobody {
+        write!(out, ", which no loader of this archive reads")?;
+    }
+    writeln!(out, "{DIM:#}")
+}

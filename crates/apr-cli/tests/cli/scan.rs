@@ -1,0 +1,125 @@
+//! `apr scan`: what loading a file would run, whatever the file is packed in.
+
+use std::fs;
+use std::path::PathBuf;
+
+use apr_testkit::locate;
+use serde_json::Value;
+
+use crate::support::Sandbox;
+
+fn fixtures() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/scan")
+}
+
+/// The names that a report calls unknown or dangerous, without repetition.
+fn odd_names(report: &Value) -> Vec<String> {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let findings = list(&report["pickles"]).into_iter().flat_map(|pickle| list(&pickle["findings"]));
+    let odd = findings.filter(|finding| finding["verdict"] != "allowed");
+    let mut names: Vec<String> = odd
+        .map(|finding| [&finding["module"], &finding["name"]].map(|text| text.as_str().unwrap_or("?")).join("."))
+        .collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+#[test]
+fn every_wrapping_is_looked_through_to_the_names_that_were_put_in() {
+    let expected: Value =
+        serde_json::from_slice(&fs::read(fixtures().join("expected.json")).expect("there")).expect("JSON");
+    for (name, expected) in expected.as_object().expect("an object") {
+        let sandbox = Sandbox::new();
+        let path = fixtures().join(name);
+        let run = sandbox.run(&["scan", path.to_str().expect("a plain path"), "--json"]);
+        let run = if expected["verdict"] == "clean" { run.clean() } else { run.fails(5, &[]) };
+        let summary: Value = run.json();
+        let report = &summary["files"][0];
+        assert_eq!(summary["verdict"], expected["verdict"], "{name}: {report:#}");
+        let wanted: Vec<&str> = expected["names"].as_array().expect("names").iter().filter_map(Value::as_str).collect();
+        let found = odd_names(report);
+        assert!(wanted.iter().all(|name| found.iter().any(|found| found == name)), "{name}: {found:?}");
+        assert_eq!(found.is_empty(), wanted.is_empty(), "{name}: {found:?}");
+        let remarks = format!("{} {}", report["warnings"], report["problems"]);
+        assert!(remarks.contains(expected["says"].as_str().expect("text")), "{name}: {remarks}");
+        assert!(!sandbox.path("canary").exists(), "{name} was run");
+    }
+}
+
+#[test]
+fn a_folder_is_scanned_to_its_last_file() {
+    let sandbox = Sandbox::new()
+        .with("m/a.safetensors", crate::support::small_safetensors())
+        .with("m/deep/er/b.pkl", b"cos\nsystem\n(S'touch canary'\ntR.")
+        .with("m/c.bin", b"c__main__\nNet\n.")
+        .with("m/d.pt", b"\x80\x02]");
+    let run = sandbox.apr("scan m --sarif out.sarif");
+    run.fails(
+        5,
+        &["dangerous", "m/deep/er/b.pkl", "os.system('touch canary')", "suspicious", "__main__.Net", "unreadable"],
+    );
+    let summary = sandbox.apr("scan m --json").fails(5, &[]).json();
+    let verdicts: Vec<&Value> =
+        summary["files"].as_array().expect("files").iter().map(|file| &file["verdict"]).collect();
+    assert_eq!(verdicts, ["clean", "suspicious", "unreadable", "dangerous"]);
+    for (count, verdict) in [(1, "clean"), (1, "suspicious"), (1, "unreadable"), (1, "dangerous")] {
+        assert_eq!(summary[verdict], count, "{verdict}");
+    }
+
+    let log: Value = serde_json::from_slice(&sandbox.read("out.sarif")).expect("JSON");
+    let results = log["runs"][0]["results"].as_array().expect("results").clone();
+    let has = |rule: &str, level: &str, uri: &str| {
+        results.iter().any(|result| {
+            let place = &result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"];
+            result["ruleId"] == rule && result["level"] == level && place == uri
+        })
+    };
+    assert!(has("scan/dangerous", "error", "m/deep/er/b.pkl"), "{results:?}");
+    assert!(has("pickle/dangerous-call", "error", "m/deep/er/b.pkl"), "{results:?}");
+    assert!(has("scan/suspicious", "warning", "m/c.bin") && has("scan/unreadable", "warning", "m/d.pt"), "{results:?}");
+    assert!(!results.iter().any(|result| result["locations"][0].to_string().contains("a.safetensors")));
+}
+
+#[test]
+fn a_format_without_pickles_is_scanned_for_one_all_the_same() {
+    // A pickle may start with these letters: `G` is a number of eight bytes.
+    let sandbox = Sandbox::new()
+        .with("m.gguf", b"GGUF\x03\0\0\0\0")
+        .with("m.pkl", b"GGUF\x03\0\0\0\x00cos\nsystem\n(S'touch canary'\ntR.");
+    sandbox.apr("scan m.gguf").clean().says(&["clean", "GGUF"]);
+    sandbox.apr("scan m.pkl").fails(5, &["dangerous", "os.system"]);
+}
+
+#[test]
+fn a_plain_pickle_is_refused_with_its_list() {
+    let sandbox = Sandbox::new().with("m.pkl", b"\x80\x02ccollections\nOrderedDict\n)Rcsklearn.svm\nSVC\n)\x81b.");
+    sandbox.apr("validate m.pkl").fails(5, &["refused", "sklearn.svm.SVC", "INVALID"]);
+    sandbox.apr("scan m.pkl").fails(5, &["suspicious", "sklearn.svm.SVC", "2 harmless uses"]);
+}
+
+#[test]
+fn the_shared_files_are_judged_as_their_names_say() {
+    let Some(folder) = locate::shared_data("malicious") else { return };
+    let sandbox = Sandbox::new();
+    let summary = sandbox.run(&["scan", folder.to_str().expect("plain"), "--json"]).fails(5, &[]).json();
+    for file in summary["files"].as_array().expect("files") {
+        let name = file["file"].as_str().expect("a name");
+        let harmless = ["benign", "not_a_pickle"].iter().any(|part| name.contains(part));
+        let unreadable = ["bad_pytorch", "password"].iter().any(|part| name.contains(part));
+        let expected = if harmless {
+            "clean"
+        } else if unreadable {
+            "unreadable"
+        } else {
+            "dangerous"
+        };
+        assert_eq!(file["verdict"], expected, "{file:#}");
+    }
+    let Some(folder) = locate::shared_data("pytorch") else { return };
+    let summary = sandbox.run(&["scan", folder.to_str().expect("plain"), "--json"]).fails(5, &[]).json();
+    for file in summary["files"].as_array().expect("files") {
+        let broken = file["file"].as_str().is_some_and(|name| name.contains("broken"));
+        assert_eq!(file["verdict"], if broken { "unreadable" } else { "clean" }, "{file:#}");
+    }
+}

@@ -1,0 +1,211 @@
+//! NumPy's files as checkpoints.
+
+use std::fmt;
+use std::sync::Arc;
+
+use apr_archive::{Archive, Cache};
+use apr_core::{
+    ByteSource, CheckpointReader, Container, ContainerFacts, Error, Escaped, FileInfo, Format, Limits, Metadata, Part,
+    Result, Shape, Stored, StoredRange, Sum, TensorInfo, has_no,
+};
+use serde_json::{Value, json};
+
+use crate::array::Array;
+use crate::header;
+use crate::{NPY, NPZ};
+
+/// Name of the array of a `.npy` file, which has none.
+const ONLY: &str = "array";
+
+/// NumPy's arrays opened for reading; [`open`] makes it.
+pub struct NumpyReader {
+    source: Box<dyn ByteSource>,
+    format: &'static Format,
+    files: Vec<FileInfo>,
+    tensors: Vec<TensorInfo>,
+    /// One for each tensor.
+    places: Vec<Place>,
+    metadata: Metadata,
+    fields: Value,
+    left_out: Vec<String>,
+    warnings: Vec<String>,
+}
+
+/// Where an array is.
+#[derive(Debug)]
+struct Place {
+    array: Array,
+    /// Its elements in the file, or the compressed bytes that hold them.
+    range: StoredRange,
+    entry: Option<EntryPlace>,
+}
+
+/// The entry that holds an array: its place in the source and in the file, and its checksum.
+#[derive(Debug, Clone, Copy)]
+struct EntryPlace {
+    decoded: StoredRange,
+    place: StoredRange,
+    crc32: u32,
+    stored: bool,
+}
+
+/// Opens a `.npy` or `.npz` file. Only headers are read.
+///
+/// # Errors
+/// E001 for what is not NumPy's or holds objects, E002 for a damaged file, E003 for arrays of other things than numbers,
+/// E007 when reading fails, E008 over a limit.
+pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> Result<NumpyReader> {
+    let mut magic = [0; 4];
+    let is_archive = source.read_at(0, &mut magic).is_ok() && magic == *b"PK\x03\x04";
+    let source: Box<dyn ByteSource> = Box::new(source);
+    let reader = if is_archive { open_archive(source, name, limits) } else { open_array(source, name) };
+    reader.map_err(|error| if name.is_empty() { error } else { error.in_file(name) })
+}
+
+fn open_array(source: Box<dyn ByteSource>, name: &str) -> Result<NumpyReader> {
+    let array = Array::new(header::read(&*source)?, 0, source.len())?;
+    let end = array.offset + array.len;
+    let warnings = match source.len() - end {
+        0 => Vec::new(),
+        more => vec![format!("{more} bytes after the array are not read")],
+    };
+    let range = StoredRange { file: 0, offset: array.offset, len: array.len };
+    let files = vec![FileInfo { name: name.to_owned(), len: source.len() }];
+    let mut reader = NumpyReader::new(source, &NPY, files, json!({ "container": "npy" }));
+    reader.add(ONLY.to_owned(), Place { array, range, entry: None });
+    reader.warnings = warnings;
+    Ok(reader)
+}
+
+fn open_archive(source: Box<dyn ByteSource>, name: &str, limits: &Limits) -> Result<NumpyReader> {
+    let mut archive = Archive::read(&*source, limits)?;
+    let files = vec![FileInfo { name: name.to_owned(), len: source.len() }];
+    let source: Arc<dyn ByteSource> = Arc::from(source);
+    let decoded = archive.decoded(Arc::clone(&source))?;
+    let fields = json!({ "container": "npz", "entries": archive.entries.len() });
+    let mut reader = NumpyReader::new(Box::new(decoded), &NPZ, files, fields);
+    let cache = Arc::new(Cache::default());
+    let mut refused = None;
+    for entry in &archive.entries {
+        let Some(array) = entry.name.strip_suffix(".npy") else {
+            reader.left_out.push(Escaped::short(&entry.name).to_string());
+            continue;
+        };
+        let read = entry.open(&source, &cache).and_then(|content| header::read(&*content));
+        match read.and_then(|header| Array::new(header, entry.offset, entry.len)) {
+            Ok(found) => reader.add(array.to_owned(), Place::in_entry(found, entry)),
+            Err(error) => {
+                let error = error.for_tensor(array).at(entry.place);
+                reader.warnings.push(format!("'{}' is not read: {}", Escaped::short(array), error.message()));
+                reader.left_out.push(Escaped::short(&entry.name).to_string());
+                refused.get_or_insert(error);
+            }
+        }
+    }
+    match refused.filter(|_| reader.tensors.is_empty()) {
+        Some(error) => Err(error),
+        None => Ok(reader),
+    }
+}
+
+impl Place {
+    fn in_entry(array: Array, entry: &apr_archive::Entry) -> Self {
+        let stored = entry.is_stored();
+        let place = StoredRange { file: 0, offset: entry.place, len: entry.compressed };
+        let decoded = StoredRange { file: 0, offset: entry.offset, len: entry.len };
+        let range = if stored { StoredRange { file: 0, offset: array.offset, len: array.len } } else { place };
+        Self { array, range, entry: Some(EntryPlace { decoded, place, crc32: entry.crc32, stored }) }
+    }
+}
+
+impl NumpyReader {
+    fn new(source: Box<dyn ByteSource>, format: &'static Format, files: Vec<FileInfo>, fields: Value) -> Self {
+        let (tensors, places, left_out, warnings) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { source, format, files, tensors, places, metadata: Metadata::new(), fields, left_out, warnings }
+    }
+
+    fn add(&mut self, name: String, place: Place) {
+        let shape = Shape::from(place.array.header.shape.clone());
+        self.tensors.push(TensorInfo { name, dtype: place.array.header.dtype, shape });
+        self.places.push(place);
+    }
+
+    fn locate(&self, tensor: usize, error: Error) -> Error {
+        let (error, file) = (error.for_tensor(&self.tensors[tensor].name), &self.files[0].name);
+        if file.is_empty() { error } else { error.in_file(file) }
+    }
+}
+
+impl ContainerFacts for NumpyReader {
+    fn header_fields(&self) -> Value {
+        self.fields.clone()
+    }
+}
+
+impl CheckpointReader for NumpyReader {
+    has_no!(companions);
+
+    fn format(&self) -> &'static Format {
+        self.format
+    }
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    fn stored(&self, tensor: usize) -> Stored<'_> {
+        let Place { array, range, entry } = &self.places[tensor];
+        let parts = entry.map(|EntryPlace { decoded, place, crc32, .. }| {
+            Part::of_file(&*self.source, decoded, Sum::Crc32(crc32)).lying_at(place)
+        });
+        let lies_plainly = array.is_flat() && entry.is_none_or(|entry| entry.stored);
+        let stored = if lies_plainly { Stored::plain(*range) } else { Stored::derived(*range) };
+        stored.with_parts(parts.into_iter().collect())
+    }
+
+    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let array = &self.places[tensor].array;
+        if offset.checked_add(buf.len() as u64).is_none_or(|end| end > array.len) {
+            let message = format!("{} bytes from byte {offset} on, but it has {}", buf.len(), array.len);
+            return Err(self.locate(tensor, Error::corrupt(message)));
+        }
+        if buf.is_empty() {
+            return Ok(());
+        }
+        array.read(&*self.source, offset, buf).map_err(|error| self.locate(tensor, error))
+    }
+
+    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
+        let array = &self.places.get(tensor)?.array;
+        if array.is_flat() { self.source.slice_at(array.offset, array.len) } else { None }
+    }
+
+    fn container(&self) -> Container<'_> {
+        Container::of(self)
+    }
+
+    fn files(&self) -> &[FileInfo] {
+        &self.files
+    }
+
+    fn left_out(&self) -> &[String] {
+        &self.left_out
+    }
+
+    fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+}
+
+impl fmt::Debug for NumpyReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NumpyReader")
+            .field("files", &self.files)
+            .field("tensors", &self.tensors)
+            .finish_non_exhaustive()
+    }
+}

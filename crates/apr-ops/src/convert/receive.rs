@@ -1,0 +1,210 @@
+//! What becomes of chunks that a thread is done with, one after the other: checked, judged, written, counted.
+
+use apr_core::{Progress, counted};
+use apr_quantize::QualityLog;
+use apr_quantize::recode::{Found, Recode};
+use apr_registry::digest::TensorDigest;
+use apr_registry::{CheckpointReader, CheckpointWriter, DType, DTypeKind, Error, Loss, Result, Sink, TensorInfo};
+use apr_tensor::cast::CastCounts;
+
+use super::judge::Judge;
+use super::report::Rounding;
+use super::work::{ChunkBuffers, ChunkTask, TaskKind, Worker};
+use super::{ConvertError, Recipe};
+use crate::inline::{InlineValidator, ValidationError};
+use crate::integrity::{Checks, Mismatch, Tally};
+use crate::physics::Violation;
+
+/// Where finished chunks go.
+pub(super) struct Target<'a> {
+    pub(super) writer: &'a mut dyn CheckpointWriter,
+    pub(super) sink: &'a mut dyn Sink,
+    pub(super) progress: &'a dyn Progress,
+}
+
+/// Takes the chunks of all tensors in order, and learns of them what the report says.
+pub(super) struct Receiver<'a> {
+    worker: Worker<'a>,
+    checks: &'a Checks<'a>,
+    target: Target<'a>,
+    judge: Judge,
+    tally: Tally,
+    digest: TensorDigest,
+    /// Of the tensor whose chunks come now.
+    found: Found,
+    /// What ended the conversion, and the tensor that it is about.
+    violation: Option<(usize, ValidationError)>,
+    rounding: Rounding,
+    quality: QualityLog,
+    losses: Vec<Loss>,
+    mismatches: u64,
+}
+
+/// What was learnt of all chunks.
+pub(super) struct Received {
+    pub(super) validator: InlineValidator,
+    pub(super) rounding: Rounding,
+    pub(super) quality: QualityLog,
+    pub(super) losses: Vec<Loss>,
+    /// Blocks that did not decode to what they were made of.
+    pub(super) mismatches: u64,
+}
+
+impl<'a> Receiver<'a> {
+    pub(super) fn new(worker: Worker<'a>, checks: &'a Checks<'a>, target: Target<'a>, judge: Judge) -> Self {
+        Self {
+            worker,
+            checks,
+            target,
+            judge,
+            tally: Tally::default(),
+            digest: TensorDigest::new(),
+            found: Found::default(),
+            violation: None,
+            rounding: Rounding::default(),
+            quality: QualityLog::default(),
+            losses: Vec::new(),
+            mismatches: 0,
+        }
+    }
+
+    /// Takes the next chunk.
+    ///
+    /// # Errors
+    /// What is wrong with the file's bytes, what the sink says, and an error that stands for a violation: see
+    /// [`finish`](Self::finish).
+    pub(super) fn receive(&mut self, task: ChunkTask, slot: &ChunkBuffers) -> Result<()> {
+        if let TaskKind::Part(part) = task.kind {
+            return self.check_part(task, part, slot);
+        }
+        self.check_bytes(task, slot)?;
+        if task.kind == TaskKind::Check {
+            return Ok(());
+        }
+        let judged = self.judge.see(self.worker.reader, task, slot);
+        judged.map_err(|error| self.stop(task.tensor, error))?;
+        self.found.merge(&slot.found);
+        self.write(task, slot)?;
+        self.target.progress.advance(task.chunk.len as u64);
+        if task.chunk.last { self.end_tensor(task.tensor) } else { Ok(()) }
+    }
+
+    /// Adds a chunk to the checksum of the part of the file that it is of.
+    fn check_part(&mut self, task: ChunkTask, part: usize, slot: &ChunkBuffers) -> Result<()> {
+        let part = self.checks.list[part].part;
+        self.tally.append(part.sum, &slot.input[..task.chunk.len], slot.input_sums);
+        let mismatch = if task.chunk.last { self.tally.finish(part.sum) } else { None };
+        match mismatch {
+            Some(mismatch @ Mismatch::Digest) => Err(mismatch.into_error(self.worker.reader, task.tensor, part.place)),
+            Some(Mismatch::Crc32 { stated, found }) => {
+                let name = &self.worker.reader.tensors()[task.tensor].name;
+                let judged = self.judge.validator.validate_checksum(task.tensor, name, (stated, found));
+                judged.map_err(|error| self.stop(task.tensor, error))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Adds a chunk to the tensor's digest, where the file gives one, and compares the two at the tensor's end.
+    fn check_bytes(&mut self, task: ChunkTask, slot: &ChunkBuffers) -> Result<()> {
+        let ChunkTask { tensor, chunk, kind, .. } = task;
+        let along = self.worker.is_checked_along(tensor);
+        let is_checked = along || kind == TaskKind::Check || !self.worker.is_checked_apart(tensor);
+        let Some(expected) = self.worker.reader.stored(tensor).digest().filter(|_| is_checked) else { return Ok(()) };
+        match slot.input_sums {
+            _ if along => self.digest.append_part(&slot.part),
+            Some(sums) => self.digest.append(sums),
+            None => self.digest.update(&slot.input[..chunk.len]),
+        }
+        if chunk.last && std::mem::take(&mut self.digest).value() != expected {
+            return Err(digest_mismatch(self.worker.reader, tensor));
+        }
+        Ok(())
+    }
+
+    /// Writes a chunk, unless its values make it one that is never written.
+    fn write(&mut self, task: ChunkTask, slot: &ChunkBuffers) -> Result<()> {
+        if !slot.found.is_finite() {
+            return Ok(());
+        }
+        let keeps_bytes = self.worker.recipes[task.tensor].keeps_bytes();
+        let bytes = if keeps_bytes { &slot.input[..task.chunk.len] } else { &slot.output };
+        let Target { writer, sink, .. } = &mut self.target;
+        match task.kind {
+            TaskKind::Encode => writer.write_piece(*sink, bytes, &slot.encoded)?,
+            _ => writer.write_chunk(*sink, bytes, slot.output_sums)?,
+        }
+        self.mismatches += slot.mismatches;
+        Ok(())
+    }
+
+    /// Judges what was found in all chunks of a tensor together.
+    fn end_tensor(&mut self, tensor: usize) -> Result<()> {
+        let info = &self.worker.reader.tensors()[tensor];
+        let found = std::mem::take(&mut self.found);
+        if let Some(violated) = Violation::not_finite(found.nan, found.infinite, info) {
+            return Err(self.stop(tensor, ValidationError::of_values(&info.name, violated)));
+        }
+        self.rounding.add(found.counts);
+        match &self.worker.recipes[tensor] {
+            Recipe::Recode(Recode { to, measured, .. }) => {
+                if *measured {
+                    let len = TensorInfo { dtype: *to, ..info.clone() }.byte_len()?;
+                    self.quality.add(&info.name, *to, len, &found.drift);
+                }
+                self.losses.extend(overflow_loss(&info.name, *to, found.counts));
+            }
+            Recipe::Cast(to) => self.losses.extend(overflow_loss(&info.name, *to, found.counts)),
+            Recipe::Keep | Recipe::Stored(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Keeps a violation, and gives the error that ends the pipeline, whose errors are about files.
+    fn stop(&mut self, tensor: usize, error: ValidationError) -> Error {
+        self.violation = Some((tensor, error));
+        Error::corrupt("a violation ended the conversion").for_tensor(&self.worker.reader.tensors()[tensor].name)
+    }
+
+    /// What was learnt, once the pipeline has ended with `outcome`.
+    ///
+    /// # Errors
+    /// The violation that ended the conversion, or the outcome's error.
+    pub(super) fn finish(self, outcome: Result<()>) -> Result<Received, ConvertError> {
+        if let Some((tensor, error)) = self.violation {
+            return Err(match &self.worker.recipes[tensor] {
+                Recipe::Recode(Recode { to, .. }) if to.is_quantized() && error.is_of_no_finite_value() => {
+                    ConvertError::Unfit { error, dtype: *to }
+                }
+                _ => error.into(),
+            });
+        }
+        outcome?;
+        Ok(Received {
+            validator: self.judge.validator,
+            rounding: self.rounding,
+            quality: self.quality,
+            losses: self.losses,
+            mismatches: self.mismatches,
+        })
+    }
+}
+
+pub(super) fn digest_mismatch(reader: &dyn CheckpointReader, tensor: usize) -> Error {
+    let file = reader.files().first().map_or("", |file| file.name.as_str());
+    Error::checksum("its bytes do not match its digest")
+        .for_tensor(&reader.tensors()[tensor].name)
+        .at(reader.stored(tensor).range.offset)
+        .in_file(file)
+}
+
+fn overflow_loss(name: &str, to: DType, counts: CastCounts) -> Option<Loss> {
+    (counts.overflowed > 0).then(|| Loss {
+        name: name.to_owned(),
+        what: match to.kind() {
+            DTypeKind::MiniFloat => format!("{} became the largest that there is", counted(counts.overflowed, "value")),
+            _ => format!("{} became infinite", counted(counts.overflowed, "value")),
+        },
+        why: format!("they exceed the range of {to}"),
+    })
+}

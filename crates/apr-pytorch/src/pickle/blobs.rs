@@ -1,0 +1,124 @@
+//! Values of a pickle that may be pickles, archives or compressed streams themselves: as they are, or as base64.
+
+/// Values of one pickle that are kept to be looked into.
+const MOST: usize = 1024;
+
+/// Bytes that are copied for that, of all of them together.
+const MOST_BYTES: usize = 64 << 20;
+
+/// Shortest base64 text that is decoded.
+const SHORTEST: usize = 16;
+
+/// Bytes that a pickle carries as a value.
+#[derive(Debug)]
+pub(crate) struct Blob {
+    /// Offset of the opcode with the value.
+    pub(crate) offset: u64,
+    pub(crate) bytes: BlobBytes,
+}
+
+/// Where the bytes of a value are.
+#[derive(Debug)]
+pub(crate) enum BlobBytes {
+    /// In the source, from here to there.
+    Lying(u64, u64),
+    /// Here, because they were escaped.
+    Unescaped(Vec<u8>),
+    /// Here, because they were base64.
+    Base64(Vec<u8>),
+}
+
+/// The values kept so far.
+#[derive(Debug, Default)]
+pub(crate) struct Blobs {
+    pub(crate) list: Vec<Blob>,
+    copied: usize,
+    /// How many were too many, or too long together.
+    pub(crate) dropped: usize,
+}
+
+impl Blobs {
+    /// Keeps the value of the opcode at `offset` if it may hold a pickle. `start` is where its bytes lie as they are.
+    pub(crate) fn offer(&mut self, bytes: &[u8], offset: u64, start: Option<u64>) {
+        if is_worth_a_look(bytes) {
+            let bytes = match start {
+                Some(start) => BlobBytes::Lying(start, start + bytes.len() as u64),
+                None => BlobBytes::Unescaped(bytes.to_vec()),
+            };
+            return self.keep(offset, bytes);
+        }
+        // Source code may have its payload in the middle of a line.
+        let is_text = |byte: &u8| byte.is_ascii_alphanumeric() || b"+/-_=".contains(byte);
+        for token in bytes.split(|byte| !is_text(byte)).filter(|token| token.len() >= SHORTEST) {
+            let start = base64(&token[..SHORTEST]).filter(|start| is_worth_a_look(start));
+            if let Some(decoded) = start.and_then(|_| base64(token)) {
+                self.keep(offset, BlobBytes::Base64(decoded));
+            }
+        }
+    }
+
+    fn keep(&mut self, offset: u64, bytes: BlobBytes) {
+        let copied = match &bytes {
+            BlobBytes::Lying(..) => 0,
+            BlobBytes::Unescaped(bytes) | BlobBytes::Base64(bytes) => bytes.len(),
+        };
+        if self.list.len() < MOST && self.copied + copied <= MOST_BYTES {
+            self.copied += copied;
+            self.list.push(Blob { offset, bytes });
+        } else {
+            self.dropped += 1;
+        }
+    }
+}
+
+/// Whether bytes start like a pickle, an archive, an array, or like one of them compressed.
+fn is_worth_a_look(bytes: &[u8]) -> bool {
+    match bytes {
+        [0x80, 0..=5, _, ..] | [b'P', b'K', 3, 4, ..] | [0x1f, 0x8b, ..] | [0x78, 0x01 | 0x5e | 0x9c | 0xda, ..] => {
+            true
+        }
+        [b'B', b'Z', b'h', ..] | [0xfd, b'7', b'z', ..] | [0x93, b'N', b'U', b'M', ..] => true,
+        // Protocols 0 and 1 have no mark; a payload in them imports a name, which ends in a line feed.
+        [b'c' | b'(' | b'i' | b'}' | b']', rest @ ..] => rest.iter().take(512).any(|&byte| byte == b'\n'),
+        _ => false,
+    }
+}
+
+/// Decodes base64 of either alphabet; what is left over at the end is not looked at.
+fn base64(text: &[u8]) -> Option<Vec<u8>> {
+    let digits = text.iter().take_while(|&&byte| byte != b'=');
+    let mut decoded = Vec::with_capacity(text.len() / 4 * 3);
+    let (mut bits, mut count) = (0_u32, 0);
+    for &digit in digits {
+        let value = match digit {
+            b'A'..=b'Z' => digit - b'A',
+            b'a'..=b'z' => digit - b'a' + 26,
+            b'0'..=b'9' => digit - b'0' + 52,
+            b'+' | b'-' => 62,
+            b'/' | b'_' => 63,
+            _ => return None,
+        };
+        bits = bits << 6 | u32::from(value);
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            decoded.push((bits >> count & 0xff) as u8);
+        }
+    }
+    Some(decoded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_of_both_alphabets_is_decoded() {
+        // RFC 4648, section 10.
+        for (text, expected) in [("Zg==", "f"), ("Zm8=", "fo"), ("Zm9vYmFy", "foobar"), ("Zm9vYg", "foob")] {
+            assert_eq!(base64(text.as_bytes()).as_deref(), Some(expected.as_bytes()));
+        }
+        assert_eq!(base64(b"-_-_"), base64(b"+/+/"));
+        assert_eq!(base64(b"a b"), None);
+    }
+}

@@ -1,0 +1,212 @@
+//! Archives of pickles: ZIP and TAR.
+
+use std::sync::Arc;
+
+use apr_archive::{Archive, Cache, Entry, Section};
+use apr_core::{Error, Escaped, Result};
+
+use super::{Expected, Place, Reached, Scan, is_pickle, is_surely_pickle};
+use crate::input::Input;
+use crate::legacy::sized;
+use crate::pickle::build::storage_class;
+use crate::pickle::{Outcome, Persistent, Policy, run};
+use crate::tar;
+
+/// Pickles that PyTorch's loaders read from their archives, without the folder.
+const LOADED: [&str; 4] = ["data.pkl", "constants.pkl", "bytecode.pkl", "mobile_debug_handles.pkl"];
+
+/// What decides which entries of an archive a loader reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// `torch.save`'s: the pickles above, and storages.
+    Torch,
+    /// Any other: `numpy.load`, or a program, takes what it finds.
+    Any,
+}
+
+impl Scan<'_> {
+    pub(super) fn zip(&mut self, place: &Place<'_>) {
+        let result = Section::new(place.source, place.start, place.len());
+        let result = result.and_then(|section| self.zip_entries(place, &section));
+        if let Err(error) = result {
+            self.problem(place, &error.to_string());
+        }
+    }
+
+    /// Python finds an archive by its end, whatever stands in front.
+    pub(super) fn zip_at_the_end(&mut self, place: &Place<'_>) {
+        let Ok(section) = Section::new(place.source, place.start, place.len()) else { return };
+        let found = Archive::survey(&section, self.limits);
+        if found.is_ok_and(|(archive, _)| !archive.entries.is_empty()) {
+            self.warn(place, "an archive follows other bytes");
+            self.zip(place);
+        }
+    }
+
+    fn zip_entries(&mut self, place: &Place<'_>, section: &Section<'_>) -> Result<()> {
+        let (archive, odd) = Archive::survey(section, self.limits)?;
+        for what in odd {
+            self.warn(place, &what);
+        }
+        let kind = kind(&archive);
+        let cache = Arc::new(Cache::default());
+        for entry in archive.entries.iter().filter(|entry| entry.compressed > 0) {
+            self.zip_entry(place, section, entry, kind, &cache);
+        }
+        Ok(())
+    }
+
+    fn zip_entry(&mut self, place: &Place<'_>, section: &Section<'_>, entry: &Entry, kind: Kind, cache: &Arc<Cache>) {
+        let within = place.within(&entry.name);
+        let marked = entry.is_marked_encrypted();
+        if marked && entry.is_stored() && !entry.is_as_long_as_its_content() {
+            return self.problem(place, &format!("'{}' is encrypted", Escaped::short(&entry.name)));
+        }
+        let content = match entry.open(section, cache) {
+            Ok(content) => content,
+            Err(error) => return self.problem(place, error.message()),
+        };
+        // What is stored has its place in the file, what is compressed one of its own.
+        let inner = if entry.is_stored() {
+            let start = place.start + entry.place;
+            Place { start, end: start.saturating_add(entry.len), ..within }
+        } else {
+            Place { depth: within.depth, ..place.decoded(&*content, &entry.name) }
+        };
+        let expected = is_surely_pickle(&entry.name) && !is_storage(kind, &entry.name);
+        let before = self.report.pickles.len();
+        let head = match inner.head() {
+            Ok(head) => head,
+            Err(error) => return self.problem(&inner, &error.to_string()),
+        };
+        let expected = (expected || is_pickle(&head) && !is_storage(kind, &entry.name)) && !marked;
+        let expected = if expected { Expected::Pickle } else { Expected::Anything };
+        let reached = if is_loaded(kind, &entry.name) { place.reached } else { Reached::Nobody };
+        self.look(&Place { expected, reached, ..inner });
+        let found = self.report.pickles.len() > before;
+        let name = Escaped::short(&entry.name);
+        match (marked, found) {
+            (true, true) => self.warn(place, &format!("'{name}' is marked as encrypted, and is not")),
+            (true, false) if !entry.is_as_long_as_its_content() => {
+                self.problem(place, &format!("'{name}' is encrypted"));
+            }
+            (true, false) => self.warn(place, &format!("'{name}' is marked as encrypted, and is not")),
+            (false, true) if reached == Reached::Nobody => {
+                self.warn(place, &format!("'{name}' holds a pickle that no loader of this archive reads"));
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn tar(&mut self, place: &Place<'_>) {
+        let result = Section::new(place.source, place.start, place.len());
+        let members = result.and_then(|section| tar::all_members(&section));
+        let members = match members {
+            Ok(members) => members,
+            Err(error) => return self.problem(place, &error.to_string()),
+        };
+        let torch = ["storages", "pickle"].iter().all(|name| members.iter().any(|member| member.plain_name() == *name));
+        for member in members {
+            let start = place.start + member.offset;
+            let within = place.within(&member.name);
+            let inner = Place { start, end: start + member.len, expected: Expected::Pickle, ..within };
+            match member.plain_name() {
+                "storages" if torch => self.listed(&inner, Listed::Storages),
+                "tensors" if torch => self.listed(&inner, Listed::Tensors),
+                "pickle" | "sys_info" if torch => drop(self.stream(&inner)),
+                name => {
+                    let expected = if is_surely_pickle(name) { Expected::Pickle } else { Expected::Anything };
+                    self.look(&Place { expected, ..inner });
+                }
+            }
+        }
+    }
+
+    /// A count, then a pickle and raw numbers for each of so many, then pickles.
+    fn listed(&mut self, place: &Place<'_>, what: Listed) {
+        let result = self.pickle_at(place, place.start).and_then(|(count, mut position)| {
+            let count = count.root.ok().and_then(|root| count.heap.unsigned(root)).unwrap_or_default();
+            for _ in 0..count {
+                let (triple, next) = self.pickle_at(place, position)?;
+                position = what.after(place, &triple, next)?;
+            }
+            Ok(position)
+        });
+        match result {
+            Ok(position) if position < place.end => drop(self.stream(&Place { start: position, ..place.clone() })),
+            Ok(_) => {}
+            Err(error) => self.problem(place, &error.to_string()),
+        }
+    }
+
+    /// One pickle, whose names are noted, and where it ends.
+    fn pickle_at(&mut self, place: &Place<'_>, position: u64) -> Result<(Outcome, u64)> {
+        let policy = Policy { lenient: true, joblib: false, classes: &[], persistent: Persistent::Storage };
+        let outcome = run(Input::new(place.source, position, place.end, self.limits), &policy, self.limits);
+        let (next, broken) = (outcome.end, outcome.root.is_err());
+        if broken || !outcome.uses.findings.is_empty() {
+            self.stream(&Place { start: position, end: next.max(position + 1), ..place.clone() });
+        }
+        if broken {
+            return Err(Error::corrupt("a list of storages or tensors is damaged").at(position));
+        }
+        Ok((outcome, next))
+    }
+}
+
+/// The members of PyTorch's TAR files with numbers between their pickles.
+#[derive(Clone, Copy)]
+enum Listed {
+    Storages,
+    Tensors,
+}
+
+impl Listed {
+    /// Where the numbers that follow a pickle end.
+    fn after(self, place: &Place<'_>, triple: &Outcome, position: u64) -> Result<u64> {
+        let end = match self {
+            Self::Storages => {
+                let items = triple.root.as_ref().ok().and_then(|&root| triple.heap.items(root));
+                let class = items.and_then(|items| storage_class(&triple.heap, *items.get(2)?));
+                let class = class.ok_or_else(|| Error::format("a storage has no class").at(position))?;
+                let range = sized(place.source, position, class.width)?;
+                range.offset + range.len
+            }
+            Self::Tensors => {
+                let mut dims = [0; 4];
+                place.source.read_at(position, &mut dims)?;
+                // The dimensions, sizes and strides, and the offset, of eight bytes each.
+                position + 8 + 16 * u64::from(u32::from_le_bytes(dims)) + 8
+            }
+        };
+        if end > place.end {
+            return Err(Error::corrupt("a storage or tensor reaches past its member's end").at(position));
+        }
+        Ok(end)
+    }
+}
+
+fn kind(archive: &Archive) -> Kind {
+    let torch = archive.entries.iter().any(|entry| base_name(&entry.name) == Some("data.pkl"));
+    // `torch.package` imports the code in its archive, and reads any pickle on the way.
+    let package = archive.entries.iter().any(|entry| entry.name.ends_with(".data/extern_modules"));
+    if torch && !package { Kind::Torch } else { Kind::Any }
+}
+
+/// The name of an entry at the top or in a folder there.
+fn base_name(name: &str) -> Option<&str> {
+    match name.split_once('/') {
+        None => Some(name),
+        Some((_, rest)) if !rest.contains('/') => Some(rest),
+        Some(_) => None,
+    }
+}
+
+fn is_loaded(kind: Kind, name: &str) -> bool {
+    kind == Kind::Any || base_name(name).is_some_and(|name| LOADED.contains(&name))
+}
+
+/// Bytes of a tensor, which may start like a pickle by chance.
+fn is_storage(kind: Kind, name: &str) -> bool {
+    kind == Kind::Torch && (name.starts_with("data/") || name.contains("/data/"))
+}

@@ -1,0 +1,53 @@
+//! LZ4 frames, as joblib writes them: decoded whole, because a block may refer to the one before.
+
+use apr_core::{ByteSource, Error, Result, read_vec};
+use lz4_flex::block::decompress_into_with_dict;
+
+/// How far back a block refers.
+const WINDOW: usize = 1 << 16;
+
+/// Largest block of the format.
+const MAX_BLOCK: usize = 4 << 20;
+
+/// Decodes the frame at `start`, to no more than `most` bytes.
+///
+/// # Errors
+/// E002 for a damaged frame, E003 for one with a dictionary, E007 when reading fails, E008 over `most`.
+pub(super) fn decode(source: &dyn ByteSource, start: u64, end: u64, most: u64) -> Result<Vec<u8>> {
+    let head = read_vec(source, start, end.saturating_sub(start).min(19))?;
+    let damaged = || Error::corrupt("an LZ4 frame is damaged").at(start);
+    let &flags = head.get(4).ok_or_else(damaged)?;
+    if flags & 1 != 0 {
+        return Err(Error::version("an LZ4 frame needs a dictionary").at(start));
+    }
+    let (has_len, has_block_sums) = (flags & 8 != 0, flags & 16 != 0);
+    let mut position = start + 7 + if has_len { 8 } else { 0 };
+    let mut decoded = Vec::new();
+    loop {
+        let size = read_vec(source, position, 4)?;
+        let size = u32::from_le_bytes([size[0], size[1], size[2], size[3]]);
+        position += 4;
+        if size == 0 {
+            return Ok(decoded);
+        }
+        let (stored, len) = (size >> 31 == 1, u64::from(size & 0x7fff_ffff));
+        if len > MAX_BLOCK as u64 {
+            return Err(damaged());
+        }
+        let block = read_vec(source, position, len)?;
+        position += len + if has_block_sums { 4 } else { 0 };
+        if stored {
+            decoded.extend(block);
+        } else {
+            let from = decoded.len().saturating_sub(WINDOW);
+            let mut output = vec![0; MAX_BLOCK.min(block.len().saturating_mul(256))];
+            let written = decompress_into_with_dict(&block, &mut output, &decoded[from..]).map_err(|_| damaged())?;
+            decoded.extend(&output[..written]);
+        }
+        if decoded.len() as u64 > most {
+            let message =
+                format!("an LZ4 frame decodes to more than {most} bytes; raise the limit with --max-metadata");
+            return Err(Error::memory(message).at(start));
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Listing what the pickles of a file would import and call, whether the file opens or not.
+//!
+//! The bytes say what a file is, as they do for the loaders: a pickle, several of them, an archive of them, an array of
+//! objects, any of these compressed. Each layer is taken off and what is inside looked at in turn, so that a pickle is
+//! found in the value of a pickle in an entry of an archive. Nothing is believed about names: an entry that starts like a
+//! pickle is read as one, whatever it is called.
+
+mod archives;
+mod lz4;
+mod packed;
+mod report;
+mod stream;
+
+use apr_core::{ByteSource, Error, Escaped, Limits, Result, read_vec};
+
+pub use report::{FileVerdict, PickleReport, Reached, ScanReport};
+
+use crate::pickle::uses::{Finding, Verdict};
+use crate::tar;
+
+/// Pickles looked at in one file or archive.
+const MAX_PICKLES: usize = 4096;
+
+/// Layers in each other: archives, compressed streams, values.
+const MAX_DEPTH: usize = 8;
+
+/// Bytes that all compressed streams of a file may decode to: so much from any file, and so many times its length.
+const FREE_BYTES: u64 = 1 << 30;
+const MAX_GROWTH: u64 = 64;
+
+/// Bytes that tell what a file is: a TAR header.
+const HEAD_LEN: u64 = 512;
+
+/// Lists what a file's pickles would import and call, without doing it. Broken files are read as far as they go.
+///
+/// ```
+/// use apr_core::Limits;
+/// use apr_pytorch::{FileVerdict, scan};
+///
+/// let report = scan(b"cos\nsystem\n(S'echo hello'\ntR.".to_vec(), "model.bin", &Limits::default())?;
+/// let finding = report.findings().next().unwrap();
+/// assert_eq!((&*finding.module, &*finding.name, finding.offset), ("os", "system", 0));
+/// assert_eq!(report.verdict, FileVerdict::Dangerous);
+/// # Ok::<(), apr_core::Error>(())
+/// ```
+///
+/// # Errors
+/// E007 when reading fails.
+pub fn scan<S: ByteSource>(source: S, name: &str, limits: &Limits) -> Result<ScanReport> {
+    let mut head = [0; 2];
+    let marked = source.read_at(0, &mut head).is_ok() && is_pickle(&head);
+    let expected = if marked || is_surely_pickle(name) { Expected::Pickle } else { Expected::Anything };
+    scan_by(&source, name, limits, |scan, place| scan.look(&Place { expected, ..place }))
+}
+
+/// The same for a file that is known to be of a format without pickles. It is only looked at for a pickle that a loader
+/// could find in it all the same.
+///
+/// # Errors
+/// E007 when reading fails.
+pub fn scan_other<S: ByteSource>(source: S, name: &str, limits: &Limits) -> Result<ScanReport> {
+    // Its first bytes are a length or a number, and may be those of a compressed stream by chance.
+    scan_by(&source, name, limits, |scan, place| {
+        let found = scan.stream(&place);
+        scan.zip_at_the_end(&place);
+        found.then_some("pickle")
+    })
+}
+
+fn scan_by<'a>(
+    source: &'a dyn ByteSource,
+    name: &str,
+    limits: &Limits,
+    look: impl FnOnce(&mut Scan<'_>, Place<'a>) -> Option<&'static str>,
+) -> Result<ScanReport> {
+    // A file that can't be read at all is an error, one that can't be read to its end a finding.
+    read_vec(source, 0, source.len().min(HEAD_LEN)).map_err(|error| error.in_file(name))?;
+    let mut scan = Scan::new(source, limits);
+    scan.report.file = name.to_owned();
+    if let Some(kind) = look(&mut scan, Place::whole(source)) {
+        kind.clone_into(&mut scan.report.kind);
+    }
+    scan.report.judge();
+    Ok(scan.report)
+}
+
+/// How likely bytes are to be a pickle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Expected {
+    /// A loader reads them as one: what is wrong with it is told.
+    Pickle,
+    /// They may be anything: they count as a pickle if they would run something.
+    Anything,
+}
+
+/// Bytes to look into.
+#[derive(Clone)]
+struct Place<'a> {
+    source: &'a dyn ByteSource,
+    start: u64,
+    end: u64,
+    /// The way to them, from the outermost layer in.
+    entry: String,
+    /// Whether the source is not the file.
+    decoded: bool,
+    reached: Reached,
+    expected: Expected,
+    depth: usize,
+}
+
+impl<'a> Place<'a> {
+    fn whole(source: &'a dyn ByteSource) -> Self {
+        Self {
+            source,
+            start: 0,
+            end: source.len(),
+            entry: String::new(),
+            decoded: false,
+            reached: Reached::Loader,
+            expected: Expected::Anything,
+            depth: 0,
+        }
+    }
+
+    /// What is inside of this, under a name of its own.
+    fn within(&self, name: &str) -> Self {
+        let entry = if self.entry.is_empty() { name.to_owned() } else { format!("{} > {name}", self.entry) };
+        Self { entry, depth: self.depth + 1, ..self.clone() }
+    }
+
+    /// The same in a source that was decoded from this one.
+    fn decoded<'b>(&self, source: &'b dyn ByteSource, name: &str) -> Place<'b> {
+        let Self { entry, reached, expected, depth, .. } = self.within(name);
+        Place { source, start: 0, end: source.len(), entry, decoded: true, reached, expected, depth }
+    }
+
+    fn len(&self) -> u64 {
+        self.end.saturating_sub(self.start)
+    }
+
+    fn head(&self) -> Result<Vec<u8>> {
+        read_vec(self.source, self.start, self.len().min(HEAD_LEN))
+    }
+
+    /// A sentence about these bytes, with where they are.
+    fn says(&self, what: &str) -> String {
+        if self.entry.is_empty() { what.to_owned() } else { format!("'{}': {what}", Escaped::short(&self.entry)) }
+    }
+}
+
+struct Scan<'a> {
+    limits: &'a Limits,
+    report: ScanReport,
+    /// Bytes that may still be decoded.
+    budget: u64,
+}
+
+impl<'a> Scan<'a> {
+    fn new(source: &dyn ByteSource, limits: &'a Limits) -> Self {
+        let budget = FREE_BYTES.saturating_add(source.len().saturating_mul(MAX_GROWTH));
+        Self { limits, report: ScanReport::new(""), budget }
+    }
+
+    /// Looks at bytes of any kind; returns what they are, unless nothing says that.
+    fn look(&mut self, place: &Place<'_>) -> Option<&'static str> {
+        if place.depth > MAX_DEPTH {
+            self.problem(place, "lies in more layers than are looked through");
+            return None;
+        }
+        let head = match place.head() {
+            Ok(head) => head,
+            Err(error) => {
+                self.problem(place, &error.to_string());
+                return None;
+            }
+        };
+        if head.starts_with(b"PK\x03\x04") || head.starts_with(b"PK\x05\x06") {
+            self.zip(place);
+            return Some("ZIP archive");
+        }
+        if head.starts_with(b"\x93NUMPY") {
+            self.npy(place, &head);
+            return Some("NumPy array");
+        }
+        if let Some(kind) = self.packed(place, &head) {
+            return Some(kind);
+        }
+        if tar::recognise(&head) {
+            self.tar(place);
+            return Some("TAR archive");
+        }
+        let found = self.stream(place);
+        self.zip_at_the_end(place);
+        found.then_some("pickle")
+    }
+
+    fn problem(&mut self, place: &Place<'_>, what: &str) {
+        self.report.problems.push(place.says(what));
+    }
+
+    fn warn(&mut self, place: &Place<'_>, what: &str) {
+        self.report.warnings.push(place.says(what));
+    }
+}
+
+/// Refuses pickles between `start` and `end` that use a name which is not allowed; nobody needs to read them.
+/// Gives a warning where bytes follow that are not a pickle.
+pub(crate) fn check_rest(source: &dyn ByteSource, start: u64, end: u64, limits: &Limits) -> Result<Vec<String>> {
+    if start >= end {
+        return Ok(Vec::new());
+    }
+    let mut scan = Scan::new(source, limits);
+    scan.stream(&Place { start, end, expected: Expected::Pickle, ..Place::whole(source) });
+    match scan.report.findings().find(|finding| finding.verdict != Verdict::Allowed) {
+        Some(Finding { module, name, offset, .. }) => {
+            let (module, name) = (Escaped::short(module), Escaped::short(name));
+            let message = format!("a pickle in the file wants to import {module}.{name}; nothing of it was run");
+            Err(Error::format(message).at(*offset))
+        }
+        None => Ok(vec![format!("{} bytes after the checkpoint's pickle are not read", end - start)]),
+    }
+}
+
+fn has_suffix(name: &str, suffix: &str) -> bool {
+    name.rsplit_once('.').is_some_and(|(_, last)| last.eq_ignore_ascii_case(suffix))
+}
+
+/// Names under which loaders look for pickles, and nothing else.
+fn is_surely_pickle(name: &str) -> bool {
+    ["pkl", "pickle", "p", "pk", "dill", "joblib", "ckpt", "pt", "pth"].iter().any(|s| has_suffix(name, s))
+}
+
+/// The same in PyTorch's archives, where the folder may be called `archive.pt`.
+pub(crate) fn is_pickle_in_archive(name: &str) -> bool {
+    has_suffix(name, "pkl") || has_suffix(name, "pickle")
+}
+
+fn is_pickle(head: &[u8]) -> bool {
+    matches!(head, [0x80, 0..=5, ..])
+}

@@ -1,0 +1,128 @@
+//! What a scan found.
+
+use serde::Serialize;
+
+use crate::pickle::uses::{Finding, Verdict};
+
+/// What a scan found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ScanReport {
+    /// Name the file was given.
+    pub file: String,
+    /// Judgement on the file.
+    pub verdict: FileVerdict,
+    /// What it was read as: `pickle`, `ZIP archive`, and so on.
+    pub kind: String,
+    /// Each pickle of the file.
+    pub pickles: Vec<PickleReport>,
+    /// What is odd about the file around its pickles, and what they hold that nothing reads.
+    pub warnings: Vec<String>,
+    /// What could not be looked into, and why.
+    pub problems: Vec<String>,
+}
+
+/// The judgement on a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FileVerdict {
+    /// All of it was looked into, and nothing in it would run anything but what tensors are made by.
+    Clean,
+    /// It uses names that are not known to be harmless, or is packed as no loader packs.
+    Suspicious,
+    /// Some of it could not be looked into, and the rest holds nothing dangerous.
+    Unreadable,
+    /// Loading it runs code, or reaches files, processes or the network.
+    Dangerous,
+}
+
+impl FileVerdict {
+    /// The word for it in reports.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Clean => "clean",
+            Self::Suspicious => "suspicious",
+            Self::Unreadable => "unreadable",
+            Self::Dangerous => "dangerous",
+        }
+    }
+}
+
+/// What one pickle would do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PickleReport {
+    /// Where it is: the entry of an archive, and what it is wrapped in; empty where it is the file.
+    pub entry: String,
+    /// Where it starts, in bytes from the start of the file.
+    pub offset: u64,
+    /// Whether offsets count decoded bytes instead, because it was compressed or encoded.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub decoded: bool,
+    /// Who would load it.
+    pub reached: Reached,
+    /// Names it imports and calls, in order of appearance.
+    pub findings: Vec<Finding>,
+    /// Why it was not read to its end.
+    pub problem: Option<String>,
+}
+
+/// Who would load a pickle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reached {
+    /// Whoever loads the file.
+    Loader,
+    /// What the pickle around it calls, or a program that takes the value out.
+    Value,
+    /// No loader of this kind of archive; a program that asks for it by name.
+    Nobody,
+}
+
+impl ScanReport {
+    pub(crate) fn new(file: &str) -> Self {
+        Self {
+            file: file.to_owned(),
+            verdict: FileVerdict::Clean,
+            kind: "no pickle".to_owned(),
+            pickles: Vec::new(),
+            warnings: Vec::new(),
+            problems: Vec::new(),
+        }
+    }
+
+    /// A file that can't be looked into at all.
+    #[must_use]
+    pub fn unreadable(file: &str, kind: &str, problem: String) -> Self {
+        let (kind, problems) = (kind.to_owned(), vec![problem]);
+        Self { verdict: FileVerdict::Unreadable, kind, problems, ..Self::new(file) }
+    }
+
+    /// The worst verdict on any name; a file without names is [`Verdict::Allowed`].
+    #[must_use]
+    pub fn worst(&self) -> Verdict {
+        self.findings().map(|finding| finding.verdict).max().unwrap_or(Verdict::Allowed)
+    }
+
+    /// The findings of all pickles.
+    pub fn findings(&self) -> impl Iterator<Item = &Finding> {
+        self.pickles.iter().flat_map(|pickle| &pickle.findings)
+    }
+
+    /// Draws the conclusion from all that was found.
+    pub(crate) fn judge(&mut self) {
+        let worst = |reached: &dyn Fn(Reached) -> bool| {
+            let pickles = self.pickles.iter().filter(|pickle| reached(pickle.reached));
+            pickles.flat_map(|pickle| &pickle.findings).map(|finding| finding.verdict).max()
+        };
+        let broken = self.pickles.iter().any(|pickle| pickle.problem.is_some());
+        self.verdict = if worst(&|reached| reached != Reached::Nobody) == Some(Verdict::Dangerous) {
+            FileVerdict::Dangerous
+        } else if broken || !self.problems.is_empty() {
+            FileVerdict::Unreadable
+        } else if worst(&|_| true).is_some_and(|worst| worst > Verdict::Allowed) || !self.warnings.is_empty() {
+            FileVerdict::Suspicious
+        } else {
+            FileVerdict::Clean
+        };
+    }
+}

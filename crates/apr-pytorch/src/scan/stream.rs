@@ -1,0 +1,125 @@
+//! Pickles one after the other, and what is in their values.
+
+use apr_core::ByteSource;
+
+use super::{Expected, MAX_PICKLES, PickleReport, Place, Reached, Scan, is_pickle};
+use crate::input::Input;
+use crate::legacy::MAGIC;
+use crate::pickle::uses::{Action, Finding, Verdict};
+use crate::pickle::{Blob, BlobBytes, Blobs, Node, Outcome, Persistent, Policy, run};
+
+/// Pickles in front of a pre-ZIP file's storages.
+const LEGACY_PICKLES: usize = 5;
+
+impl Scan<'_> {
+    /// Pickles one after the other, as far as there are any. Whether there were.
+    pub(super) fn stream(&mut self, place: &Place<'_>) -> bool {
+        let mut position = place.start;
+        let (mut legacy, mut any) = (false, false);
+        for number in 0.. {
+            if position >= place.end || (legacy && number == LEGACY_PICKLES) {
+                return any;
+            }
+            if self.report.pickles.len() == MAX_PICKLES {
+                self.problem(place, &format!("only the first {MAX_PICKLES} pickles are looked at"));
+                return any;
+            }
+            let outcome = self.lenient(place, position, true);
+            if number == 0 {
+                legacy = outcome.root.as_ref().is_ok_and(|&root| matches!(outcome.heap.get(root), Node::Int(MAGIC)));
+            }
+            let (broken, next) = (outcome.root.is_err(), outcome.end);
+            if self.is_one(place, position, &outcome, number) {
+                any = true;
+                if outcome.has_file_arrays {
+                    self.as_plain_pickle(place, position, &outcome.uses.findings);
+                }
+                self.add(place, position, outcome);
+            }
+            if broken {
+                return any;
+            }
+            position = next;
+        }
+        any
+    }
+
+    fn lenient(&self, place: &Place<'_>, position: u64, joblib: bool) -> Outcome {
+        let policy = Policy { lenient: true, joblib, classes: &[], persistent: Persistent::Storage };
+        run(Input::new(place.source, position, place.end.min(place.source.len()), self.limits), &policy, self.limits)
+    }
+
+    /// Whether what was read here is a pickle. What follows one need not be one.
+    fn is_one(&self, place: &Place<'_>, position: u64, outcome: &Outcome, number: usize) -> bool {
+        let whole = outcome.root.is_ok();
+        if place.expected == Expected::Pickle {
+            return number == 0 || whole || !outcome.uses.findings.is_empty();
+        }
+        let mut head = [0; 2];
+        let marked = place.source.read_at(position, &mut head).is_ok() && is_pickle(&head);
+        let long = outcome.end - position > 2;
+        (whole && long && (marked || number > 0)) || would_run(whole, &outcome.uses.findings)
+    }
+
+    /// `pickle.load` takes the bytes of joblib's arrays for opcodes: what a payload in them would do is listed too.
+    fn as_plain_pickle(&mut self, place: &Place<'_>, position: u64, known: &[Finding]) {
+        let outcome = self.lenient(place, position, false);
+        let new = |finding: &Finding| !known.iter().any(|other| other.offset == finding.offset);
+        let findings: Vec<Finding> = outcome.uses.findings.into_iter().filter(new).collect();
+        if would_run(outcome.root.is_ok(), &findings) {
+            self.warn(place, "bytes of an array are opcodes where it is loaded without joblib");
+            let within = place.within("as pickle.load reads it");
+            self.report.pickles.push(report(&within, position, findings, None));
+        }
+    }
+
+    fn add(&mut self, place: &Place<'_>, position: u64, outcome: Outcome) {
+        let problem = outcome.root.err().map(|error| error.to_string());
+        self.report.pickles.push(report(place, position, outcome.uses.findings, problem));
+        let Blobs { list, dropped, .. } = outcome.blobs;
+        if dropped > 0 {
+            self.problem(place, &format!("{dropped} values that may hold pickles are too many to be looked into"));
+        }
+        for blob in list {
+            self.value(place, &blob);
+        }
+    }
+
+    fn value(&mut self, place: &Place<'_>, blob: &Blob) {
+        let reached = if place.reached == Reached::Nobody { Reached::Nobody } else { Reached::Value };
+        let place = Place { reached, expected: Expected::Anything, ..place.clone() };
+        let at = blob.offset;
+        match &blob.bytes {
+            BlobBytes::Lying(start, end) => {
+                let within = place.within(&format!("value at byte {at}"));
+                self.look(&Place { start: *start, end: *end, ..within });
+            }
+            BlobBytes::Unescaped(bytes) => {
+                self.look(&place.decoded(bytes as &dyn ByteSource, &format!("value at byte {at}")));
+            }
+            BlobBytes::Base64(bytes) => {
+                self.look(&place.decoded(bytes as &dyn ByteSource, &format!("base64 in the value at byte {at}")));
+            }
+        }
+    }
+}
+
+fn report(place: &Place<'_>, offset: u64, findings: Vec<Finding>, problem: Option<String>) -> PickleReport {
+    let Place { entry, decoded, reached, .. } = place.clone();
+    PickleReport { entry, offset, decoded, reached, findings, problem }
+}
+
+/// Whether names come from a pickle rather than from bytes that happen to be opcodes: Python could import them, and they
+/// are used by a pickle that is whole or calls one of them.
+fn would_run(whole: bool, findings: &[Finding]) -> bool {
+    let is_name = |text: &str| {
+        text.split('.').all(|part| {
+            let mut letters = part.chars();
+            letters.next().is_some_and(|first| first.is_alphabetic() || first == '_')
+                && letters.all(|letter| letter.is_alphanumeric() || letter == '_')
+        })
+    };
+    let odd = |finding: &&Finding| finding.verdict != Verdict::Allowed;
+    findings.iter().any(|finding| odd(&finding) && (whole || finding.action == Action::Call))
+        && findings.iter().filter(odd).all(|finding| is_name(&finding.module) && is_name(&finding.name))
+}

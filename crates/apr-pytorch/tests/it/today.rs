@@ -1,0 +1,119 @@
+//! Files that today's torch wrote, or reads: `fixtures/torch`, with what torch found in them.
+
+use apr_testkit::{corrupt, peak_memory, read_everything};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use super::pack::{Entry, checkpoint, entries, tensor, zip};
+use super::*;
+
+fn fixture(name: &str) -> Vec<u8> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/torch").join(name);
+    std::fs::read(&path).expect("the fixture is in the repository")
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn every_tensor_is_what_torch_reads() {
+    let expected: Value = serde_json::from_slice(&fixture("expected.json")).expect("JSON");
+    for (name, tensors) in expected.as_object().expect("an object") {
+        let reader = open(fixture(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let tensors = tensors.as_object().expect("an object");
+        assert_eq!(reader.tensors().len(), tensors.len(), "{name}");
+        for (at, info) in reader.tensors().iter().enumerate() {
+            let expected = &tensors[&info.name];
+            assert_eq!(expected["dtype"], info.dtype.name(), "{name}: {}", info.name);
+            let shape: Vec<u64> = serde_json::from_value(expected["shape"].clone()).expect("sizes");
+            assert_eq!(info.shape.dims(), shape, "{name}: {}", info.name);
+            let bytes = bytes_of(&reader, at, 1000);
+            assert_eq!(expected["sha256"], hex(&Sha256::digest(&bytes)), "{name}: {}", info.name);
+        }
+        assert!(apr_pytorch::scan(fixture(name), name, &Limits::default()).expect("readable").findings().count() > 0);
+    }
+}
+
+#[test]
+fn a_compressed_entry_is_stored_nowhere_and_its_checksum_is_known() {
+    let file = fixture("deflated.pt");
+    let len = file.len() as u64;
+    let reader = open(file).expect("a good file");
+    assert_eq!(reader.files()[0].len, len);
+    for tensor in 0..reader.tensors().len() {
+        let stored = reader.stored(tensor);
+        assert!(stored.range.offset + stored.range.len <= len, "{stored:?}");
+        assert!(reader.tensor_slice(tensor).is_none() && stored.crc32().is_none());
+        let [part] = stored.parts() else { panic!("{stored:?}") };
+        assert!(part.place.offset + part.place.len <= len && part.range.len > 0, "{part:?}");
+    }
+}
+
+#[test]
+fn broken_compressed_files_are_errors_or_readable() {
+    let file = fixture("deflated.pt");
+    let cuts = corrupt::truncations(&file).step_by(7);
+    let flips = corrupt::bit_flips(&file, 0..file.len()).step_by(11);
+    for broken in cuts.chain(flips) {
+        let ((), peak) = peak_memory(|| {
+            if let Ok(reader) = open(broken) {
+                // Weights that are damaged are met where they are read.
+                let _ = read_everything(&reader);
+            }
+        });
+        assert!(peak < 64 << 20, "{peak}");
+    }
+}
+
+#[test]
+fn an_entry_that_claims_more_than_its_bytes_can_hold_is_refused() {
+    let mut entries = entries(&tensor("FloatStorage", 2, 0, &[2], &[1]));
+    let entry = entries.iter_mut().find(|entry| entry.name.ends_with("data/0")).expect("the storage");
+    let packed = miniz_oxide::deflate::compress_to_vec(&entry.data, 6);
+    *entry = Entry { data: packed, method: 8, ..entry.clone() };
+    // The helper says one size for both; the content has another.
+    let error = open(zip(&entries)).and_then(|reader| read_all(&reader)).expect_err("a wrong size");
+    assert_eq!(error.code(), Code::Corrupt, "{error}");
+    assert!(open(checkpoint(&tensor("FloatStorage", 2, 0, &[2], &[1]))).and_then(|reader| read_all(&reader)).is_ok());
+}
+
+#[test]
+fn trainers_checkpoints_are_named_and_give_the_models_own_names() {
+    for (name, kind) in
+        [("lightning.ckpt", "Lightning checkpoint"), ("mp_rank_00_model_states.pt", "DeepSpeed model states")]
+    {
+        let reader = open(fixture(name)).expect("a good file");
+        let names: Vec<_> = reader.tensors().iter().map(|info| info.name.as_str()).collect();
+        assert_eq!(names, ["model.weight", "model.bias"], "{name}");
+        assert_eq!(reader.container().header_fields()["kind"], kind, "{name}");
+        assert_eq!(reader.left_out(), ["optimizer states and others (6 tensors)"], "{name}");
+        let all = OpenOptions { prefix: Some(String::new()), ..OpenOptions::default() };
+        assert_eq!(open_with(fixture(name), &all).expect("a good file").tensors().len(), 8, "{name}");
+    }
+}
+
+#[test]
+fn dtypes_without_storages_of_their_own_are_pickled_as_torch_does() {
+    let theirs = fixture("later.pt");
+    let reader = open(theirs.clone()).expect("torch's file");
+    let tensors = reader.tensors().iter().cloned().enumerate();
+    let tensors: Vec<_> = tensors.map(|(at, info)| (info, bytes_of(&reader, at, 100))).collect();
+    let ours = super::write::write(&tensors, &apr_core::Metadata::new());
+    assert!(super::write::LATER.iter().all(|dtype| tensors.iter().any(|(info, _)| info.dtype == *dtype)));
+    let pickle = |file: &[u8]| {
+        let archive = apr_archive::Archive::read(&file.to_vec(), &Limits::default()).expect("an archive");
+        let entry = archive.entries.iter().find(|entry| entry.name.ends_with("/data.pkl")).expect("its pickle").clone();
+        entry.content(&file.to_vec(), &Limits::default()).expect("readable")
+    };
+    assert_eq!(pickle(&ours), pickle(&theirs));
+    let again = open(ours).expect("our file");
+    for (at, (info, bytes)) in tensors.iter().enumerate() {
+        assert_eq!((&again.tensors()[at], &bytes_of(&again, at, 7)), (info, bytes));
+    }
+}
+
+fn read_all(reader: &PytorchReader) -> Result<()> {
+    let mut bytes = [0; 8];
+    reader.read_tensor(0, 0, &mut bytes)
+}

@@ -1,0 +1,245 @@
+//! Tensors that are cut out of one, and one that such parts are joined to.
+
+use apr_core::{Error, Result, Shape, TensorInfo};
+
+use crate::strided::{Strided, Woven};
+use crate::transform::{Change, Kind, needs_floats};
+
+/// Which rows of a tensor are cut out, where its rows stand in groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cut {
+    /// Groups of rows, each of which is cut alike.
+    pub groups: u64,
+    /// The first row in a group.
+    pub first: u64,
+    /// How far the next row is.
+    pub step: u64,
+    /// How many rows.
+    pub count: u64,
+    /// Where rows are columns.
+    pub turned: Turned,
+}
+
+/// Where rows are columns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turned {
+    /// In neither.
+    No,
+    /// In the tensor that is cut.
+    Before,
+    /// In what is cut out.
+    After,
+}
+
+impl Change {
+    /// What is cut out of the tensor at `position` of the base, as one of this name.
+    ///
+    /// # Errors
+    /// E001 when it is not made of such groups, or its elements are not plain.
+    pub fn cut(info: &TensorInfo, position: usize, cut: Cut, name: &str) -> Result<(TensorInfo, Self)> {
+        if info.dtype.block_len() != 1 || info.dtype.is_quantized() {
+            return Err(needs_floats(info, "it can be cut"));
+        }
+        let Cut { groups, first, step, count, turned } = cut;
+        let whole = Groups::of(info.shape.dims(), groups, turned == Turned::Before);
+        let fits = |rows: u64| {
+            let last = count.checked_sub(1)?.checked_mul(step)?.checked_add(first)?;
+            (step > 0 && last < rows).then_some(())
+        };
+        let whole = whole.filter(|whole| fits(whole.rows).is_some()).ok_or_else(|| {
+            let shape = &info.shape;
+            Error::format(format!("its shape {shape} does not have {groups} groups with {count} rows from {first} on"))
+                .for_tensor(&info.name)
+        })?;
+        let Groups { rows, columns, .. } = whole;
+        let (dims, strides, start) = match turned {
+            Turned::No => ([groups, count, columns], [rows * columns, step * columns, 1], first * columns),
+            Turned::After => ([groups, columns, count], [rows * columns, 1, step * columns], first * columns),
+            Turned::Before => ([groups, count, columns], [rows * columns, step, rows], first),
+        };
+        let shape = if whole.is_flat { Shape::from([groups, count]) } else { Shape::from(dims) };
+        let target = TensorInfo { name: name.to_owned(), dtype: info.dtype, shape };
+        let element = info.dtype.block_bytes();
+        Ok((target, Self(Kind::Strided(Strided { tensor: position, start, dims, strides, element }))))
+    }
+
+    /// The tensor of this shape that parts were cut out of: [`cut`](Self::cut) the other way round. All are to be there.
+    ///
+    /// # Errors
+    /// E001 when the parts do not make up such a tensor, or their elements are not plain.
+    pub fn joined(parts: &[(&TensorInfo, usize, Cut)], shape: Shape, name: &str) -> Result<(TensorInfo, Self)> {
+        let unfit = || Error::format(format!("its parts do not make up a tensor of shape {shape}")).for_tensor(name);
+        let mut parts = parts.to_vec();
+        parts.sort_by_key(|(_, _, cut)| cut.first);
+        let (first, _, Cut { groups, step, turned, .. }) = *parts.first().ok_or_else(unfit)?;
+        let is_before = turned == Turned::Before;
+        let Groups { rows, columns, .. } = Groups::of(shape.dims(), groups, is_before).ok_or_else(unfit)?;
+        let mut woven = Vec::with_capacity(parts.len());
+        let mut next = 0;
+        for (info, position, cut) in &parts {
+            if info.dtype.block_len() != 1 || info.dtype.is_quantized() {
+                return Err(needs_floats(info, "it can be joined"));
+            }
+            let elements = groups.checked_mul(cut.count).and_then(|part| part.checked_mul(columns));
+            let is_next = cut.first == next && cut.groups == groups && cut.step == step && info.dtype == first.dtype;
+            if !is_next || elements.is_none() || info.shape.elements() != elements {
+                return Err(unfit());
+            }
+            next += if step == 1 { cut.count } else { 1 };
+            let (x, y) = if is_before { (columns, cut.count) } else { (cut.count, columns) };
+            let steps = if cut.turned == Turned::No { [x * y, y, 1] } else { [x * y, 1, x] };
+            let element = info.dtype.block_bytes();
+            let part = Strided { tensor: *position, start: 0, dims: [groups, x, y], strides: steps, element };
+            let run = match (is_before, step) {
+                (true, 1) => cut.count,
+                (true, _) => 1,
+                (false, 1) => cut.count * columns,
+                (false, _) => columns,
+            };
+            woven.push((part, run));
+        }
+        let is_whole = if step == 1 { next == rows } else { next == step && rows.is_multiple_of(step) };
+        if !is_whole || rows == 0 || columns == 0 {
+            return Err(unfit());
+        }
+        let info = TensorInfo { name: name.to_owned(), dtype: first.dtype, shape };
+        Ok((info, Self(Kind::Woven(Woven { parts: woven }))))
+    }
+}
+
+/// Rows of a tensor in groups.
+#[derive(Debug, Clone, Copy)]
+struct Groups {
+    /// Rows of a group.
+    rows: u64,
+    /// Elements of a row.
+    columns: u64,
+    /// Whether rows have one element, and no dimension for it.
+    is_flat: bool,
+}
+
+impl Groups {
+    /// Of a shape whose first dimension counts groups, or the rows of all of them; `turned` where rows come last.
+    fn of(dims: &[u64], groups: u64, turned: bool) -> Option<Self> {
+        let flat = Self { rows: *dims.get(1)?, columns: 1, is_flat: true };
+        match *dims {
+            [first, a, b] if first == groups && turned => Some(Self { rows: b, columns: a, is_flat: false }),
+            [first, a, b] if first == groups => Some(Self { rows: a, columns: b, is_flat: false }),
+            [first, _] if first == groups => Some(flat),
+            [first, columns] if groups > 0 && first.is_multiple_of(groups) => {
+                Some(Self { rows: first / groups, columns, is_flat: false })
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use apr_core::{CheckpointReader, Limits};
+
+    use super::*;
+
+    /// Tensors of bytes that count up, one file.
+    fn model(shapes: &[&[u64]], bytes: &[u8]) -> Box<dyn CheckpointReader> {
+        let (mut entries, mut start) = (Vec::new(), 0);
+        for (at, shape) in shapes.iter().enumerate() {
+            let end = start + shape.iter().product::<u64>();
+            entries.push(format!(r#""t{at}":{{"dtype":"U8","shape":{shape:?},"data_offsets":[{start},{end}]}}"#));
+            start = end;
+        }
+        let header = format!("{{{}}}", entries.join(","));
+        let mut file = (header.len() as u64).to_le_bytes().to_vec();
+        file.extend(header.into_bytes());
+        file.extend(bytes);
+        apr_registry::open(file, "model.safetensors", &Limits::default()).expect("a model")
+    }
+
+    /// The bytes, which every range is part of.
+    fn bytes(change: &Change, base: &dyn CheckpointReader, len: usize) -> Vec<u8> {
+        let mut whole = vec![0; len];
+        change.read(base, 0, &mut whole).expect("bytes");
+        for offset in 0..len {
+            for end in offset..=len {
+                let mut part = vec![0; end - offset];
+                change.read(base, offset as u64, &mut part).expect("bytes");
+                assert_eq!(part, whole[offset..end], "{offset}..{end}");
+            }
+        }
+        whole
+    }
+
+    fn taken_apart_and_joined(shape: &[u64], cuts: &[Cut], expected: &[&[u8]]) {
+        let all: Vec<u8> = (0..shape.iter().product::<u64>() as u8).collect();
+        let base = model(&[shape], &all);
+        let (mut shapes, mut parts) = (Vec::new(), Vec::new());
+        for (cut, expected) in cuts.iter().zip(expected) {
+            let (info, change) = Change::cut(&base.tensors()[0], 0, *cut, "part").expect("a part");
+            assert_eq!(bytes(&change, &*base, expected.len()), *expected, "{cut:?}");
+            shapes.push(info.shape.dims().to_vec());
+            parts.extend_from_slice(expected);
+        }
+        let shapes: Vec<&[u64]> = shapes.iter().map(Vec::as_slice).collect();
+        let base = model(&shapes, &parts);
+        let parts = base.tensors().iter().zip(cuts).enumerate().map(|(at, (info, cut))| (info, at, *cut));
+        let parts: Vec<_> = parts.collect();
+        let (info, change) = Change::joined(&parts, shape.to_vec().into(), "whole").expect("joined");
+        assert_eq!((info.shape.dims(), bytes(&change, &*base, all.len())), (shape, all));
+    }
+
+    /// `kv = np.arange(24).reshape(2, 6, 2)`, and of it `kv[:, :2].swapaxes(1, 2)` and `kv[:, 2:]`.
+    #[test]
+    fn keys_and_values_of_heads_are_cut_and_joined() {
+        let keys = Cut { groups: 2, first: 0, step: 1, count: 2, turned: Turned::After };
+        let values = Cut { groups: 2, first: 2, step: 1, count: 4, turned: Turned::No };
+        taken_apart_and_joined(
+            &[12, 2],
+            &[keys, values],
+            &[&[0, 2, 1, 3, 12, 14, 13, 15], &[4, 5, 6, 7, 8, 9, 10, 11, 16, 17, 18, 19, 20, 21, 22, 23]],
+        );
+    }
+
+    /// `w = np.arange(24).reshape(2, 3, 4).swapaxes(1, 2)`, and of it `w[:, ::2]` and `w[:, 1::2]`; for biases
+    /// `np.arange(8).reshape(2, 4)`.
+    #[test]
+    fn columns_that_take_turns_are_cut_and_joined() {
+        let part = |first, turned| Cut { groups: 2, first, step: 2, count: 2, turned };
+        taken_apart_and_joined(
+            &[2, 3, 4],
+            &[part(0, Turned::Before), part(1, Turned::Before)],
+            &[&[0, 4, 8, 2, 6, 10, 12, 16, 20, 14, 18, 22], &[1, 5, 9, 3, 7, 11, 13, 17, 21, 15, 19, 23]],
+        );
+        let biases = [part(0, Turned::No), part(1, Turned::No)];
+        taken_apart_and_joined(&[2, 4], &biases, &[&[0, 2, 4, 6], &[1, 3, 5, 7]]);
+    }
+
+    /// `np.arange(12).reshape(2, 2, 3).swapaxes(1, 2)`
+    #[test]
+    fn the_matrices_of_groups_are_transposed() {
+        let whole = Cut { groups: 2, first: 0, step: 1, count: 3, turned: Turned::Before };
+        taken_apart_and_joined(&[2, 2, 3], &[whole], &[&[0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11]]);
+    }
+
+    #[test]
+    fn parts_that_are_not_there_are_refused() {
+        let base = model(&[&[12, 2], &[2, 4, 2]], &(0..40).collect::<Vec<u8>>());
+        let cut = Cut { groups: 2, first: 0, step: 1, count: 2, turned: Turned::No };
+        for wrong in [
+            Cut { groups: 5, ..cut },
+            Cut { groups: 0, ..cut },
+            Cut { count: 7, ..cut },
+            Cut { count: 0, ..cut },
+            Cut { step: 0, ..cut },
+            Cut { first: u64::MAX, ..cut },
+            Cut { step: u64::MAX, ..cut },
+        ] {
+            assert!(Change::cut(&base.tensors()[0], 0, wrong, "part").is_err(), "{wrong:?}");
+        }
+        let values = Cut { count: 4, first: 2, ..cut };
+        let part = &base.tensors()[1];
+        for shape in [[12, 2], [8, 2], [10, 2]] {
+            assert!(Change::joined(&[(part, 1, values)], Shape::from(shape), "whole").is_err(), "no keys");
+        }
+        assert!(Change::joined(&[], Shape::from([12, 2]), "whole").is_err(), "nothing");
+    }
+}
