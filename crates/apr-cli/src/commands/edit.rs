@@ -47,7 +47,7 @@ struct EditReport {
 /// Edits an `.apr` or a GGUF file.
 pub(super) fn run(args: &EditArgs, context: &Context) -> Outcome {
     check_asked(args)?;
-    if gguf::is_one(&args.model, context)? {
+    if gguf::is_one(&args.model) {
         return gguf::run(args, context);
     }
     let file = revise::open_to_change(&args.model, args.output.as_deref(), context)?;

@@ -7,6 +7,7 @@ use apr_testkit::gguf::{GgufBuilder, GgufEntry};
 use apr_testkit::locate;
 use serde_json::{Value, json};
 
+use crate::changes::undo_file;
 use crate::support::{Run, Sandbox, f32s};
 
 const NAMES: [&str; 4] = ["token_embd.weight", "blk.0.attn_q.weight", "blk.0.attn_k.weight", "output_norm.weight"];
@@ -111,6 +112,22 @@ fn a_request_that_makes_no_sense_changes_nothing() {
         sandbox.apr(&format!("edit m.gguf {request}")).fails(2, &[expected]);
         assert_eq!(sandbox.read("m.gguf"), before, "{request}");
     }
+}
+
+#[test]
+fn an_edit_that_died_halfway_is_undone_by_the_next() {
+    let sandbox = sandbox();
+    let before = sandbox.read("m.gguf");
+    sandbox.apr("edit m.gguf --set general.name=other").ok().says(&["in place"]);
+    let after = sandbox.read("m.gguf");
+    let front = before.len() - data(&before).len();
+    let torn = [&after[..front / 2], &before[front / 2..]].concat();
+    sandbox.write("m.gguf", torn);
+    sandbox.write(".m.gguf.undo", undo_file(&before, &after, front, before.len()));
+    sandbox.apr("tensors m.gguf --stats").says(&["E002", "m.gguf", "interrupted"]);
+    sandbox.apr("edit m.gguf --set llama.context_length=65").ok().says(&["warning", "interrupted", "undone"]);
+    assert_eq!(pair(&sandbox, "m.gguf", "general.name")["value"], "first");
+    assert_eq!(sandbox.files(), ["m.gguf"]);
 }
 
 #[test]

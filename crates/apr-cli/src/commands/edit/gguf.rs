@@ -1,5 +1,7 @@
 //! `apr edit` on GGUF: pairs, names, the chat template.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 use apr::apr2::Revision;
@@ -15,13 +17,12 @@ use crate::failure::Failure;
 use crate::progress::Bar;
 use crate::{Outcome, revise, signals};
 
-/// Whether a file is GGUF by its first bytes.
-pub(super) fn is_one(path: &Path, context: &Context) -> Outcome<bool> {
-    let source = context.sources.open_file(path)?;
-    let mut head = [0; 4];
-    let len = usize::try_from(source.len().min(4)).unwrap_or_default();
-    source.read_at(0, &mut head[..len])?;
-    Ok((gguf::FORMAT.recognises)(&head))
+/// Whether a path leads to a GGUF file, by its first bytes. What can't be read is reported by who opens it to change it; a
+/// file in which a change was interrupted can be read here.
+pub(super) fn is_one(path: &Path) -> bool {
+    let mut head = Vec::new();
+    let read = || File::open(path)?.take(4).read_to_end(&mut head);
+    path.is_file() && read().is_ok() && (gguf::FORMAT.recognises)(&head)
 }
 
 /// Edits a GGUF file.

@@ -268,6 +268,45 @@ impl Cuts<32, 2> for Together {
     }
 }
 
+/// What was found for 16 values.
+#[derive(Clone, Copy)]
+struct Part {
+    weights: [f32; 16],
+    scale: f32,
+    way: usize,
+    numbers: [u16; 2],
+}
+
+impl Part {
+    /// Without a scale where all values are (nearly) zero.
+    #[inline(always)]
+    fn of(values: &[f32; 16], weights: [f32; 16], grid: &Grid<EIGHT>) -> Self {
+        let zero = Self { weights, scale: 0.0, way: 0, numbers: [0; 2] };
+        if greatest_magnitude(values) < 1e-7 {
+            return zero;
+        }
+        let order = sorted(values);
+        let Some(mut cut) = best_cut(&Apart::of(values, &weights, &order)) else { return zero };
+        let mut levels = levels(&order, cut.ends);
+        if cut.scale < 0.0 {
+            levels = levels.map(|level| 2 - level);
+            (cut.scale, cut.way) = (-cut.scale, 3 - cut.way);
+        }
+        let Fitted { scale, numbers } = to_points(grid, values, &weights, levels, cut.scale, meanings(cut.way));
+        Self { weights, scale, way: cut.way, numbers }
+    }
+
+    /// Adds its values to weighted sums of level times value and of the level's square, where a level is a multiple of the
+    /// unit.
+    #[inline(always)]
+    fn add_up(&self, values: &[f32; 16], multiple: f32, grid: &Grid<EIGHT>, products: &mut f32, squares: &mut f32) {
+        let groups = values.as_chunks().0.iter().zip(self.weights.as_chunks().0);
+        for (((values, weights), meaning), number) in groups.zip(meanings(self.way)).zip(self.numbers) {
+            add_up(values, weights, grid.point(number), |level| meaning[level] * multiple, products, squares);
+        }
+    }
+}
+
 impl QuantizeToPoints<56, EIGHT> for Iq1M {
     fn with_grid(run: impl FnOnce(&Grid<EIGHT>)) {
         grid::iq1(run);
@@ -276,29 +315,16 @@ impl QuantizeToPoints<56, EIGHT> for Iq1M {
     #[inline(always)]
     fn quantize(values: &[f32; SUPER], importance: Option<&[f32; SUPER]>, grid: &Grid<EIGHT>, block: &mut [u8; 56]) {
         let spread = 2.0 * sum_of_squares(values) / SUPER as f32;
-        let mut all_weights = [[0.0; 16]; 16];
-        let (mut scales, mut ways, mut numbers) = ([0.0; 16], [0; 16], [[0; 2]; 16]);
+        let mut parts = [Part { weights: [0.0; 16], scale: 0.0, way: 0, numbers: [0; 2] }; 16];
         let mut greatest = 0.0;
-        let parts = values.as_chunks::<16>().0;
-        for (at, values) in parts.iter().enumerate() {
-            all_weights[at] = match importance {
+        for (at, (part, values)) in parts.iter_mut().zip(values.as_chunks().0).enumerate() {
+            let weights = match importance {
                 Some(importance) => weigh(values, &importance.as_chunks().0[at], spread),
                 None => values.map(|value| value * value),
             };
-            if greatest_magnitude(values) < 1e-7 {
-                continue;
-            }
-            let order = sorted(values);
-            let Some(mut cut) = best_cut(&Apart::of(values, &all_weights[at], &order)) else { continue };
-            let mut levels = levels(&order, cut.ends);
-            if cut.scale < 0.0 {
-                levels = levels.map(|level| 2 - level);
-                (cut.scale, cut.way) = (-cut.scale, 3 - cut.way);
-            }
-            let fitted = to_points(grid, values, &all_weights[at], levels, cut.scale, meanings(cut.way));
-            (scales[at], ways[at], numbers[at]) = (fitted.scale, cut.way, fitted.numbers);
-            greatest = if greatest > fitted.scale { greatest } else { fitted.scale };
-            write_numbers(block, at, fitted.numbers, 0);
+            *part = Part::of(values, weights, grid);
+            greatest = if greatest > part.scale { greatest } else { part.scale };
+            write_numbers(block, at, part.numbers, 0);
         }
         if greatest == 0.0 {
             return;
@@ -307,15 +333,11 @@ impl QuantizeToPoints<56, EIGHT> for Iq1M {
         let inverse = 1.0 / unit;
         let (mut products, mut squares) = (0.0, 0.0);
         let mut stored = [0_u16; 4];
-        for (at, values) in parts.iter().enumerate() {
-            let multiple = odd_multiple::<8>(inverse, scales[at]);
+        for (at, (part, values)) in parts.iter().zip(values.as_chunks().0).enumerate() {
+            let multiple = odd_multiple::<8>(inverse, part.scale);
             stored[at / 4] |= u16::from(multiple) << (3 * (at % 4));
-            write_numbers(block, at, numbers[at], ways[at]);
-            let groups = values.as_chunks().0.iter().zip(all_weights[at].as_chunks().0);
-            for (((values, weights), meaning), number) in groups.zip(meanings(ways[at])).zip(numbers[at]) {
-                let meaning = |level: usize| meaning[level] * f32::from(2 * multiple + 1);
-                add_up(values, weights, grid.point(number), meaning, &mut products, &mut squares);
-            }
+            write_numbers(block, at, part.numbers, part.way);
+            part.add_up(values, f32::from(2 * multiple + 1), grid, &mut products, &mut squares);
         }
         if squares > 0.0 {
             unit = products / squares;
