@@ -11,6 +11,9 @@ use crate::{FileSource, ModelFolder, Sources, io_error};
 /// The file whose presence tells that its neighbours belong to a model.
 const CONFIG: &str = "config.json";
 
+/// The same of an adapter.
+const ADAPTER_CONFIG: &str = "adapter_config.json";
+
 /// Opens a file, a Hugging Face folder, an index or manifest of shards, or a part of a split GGUF model with all others.
 ///
 /// # Errors
@@ -62,7 +65,9 @@ impl Sources {
         if is_manifest_head(path, &source)? {
             return Ok(Box::new(self.open_manifest(path, options)?));
         }
-        apr_registry::open(source, &name.to_string(), options)
+        let reader = apr_registry::open(source, &name.to_string(), options)?;
+        let is_shard = path.file_name().and_then(|name| name.to_str()).is_some_and(apr_registry::is_shard_name);
+        if is_shard { apr_registry::alone(reader, &self.neighbourhood(path)?.0) } else { Ok(reader) }
     }
 
     /// Opens the shards beside a manifest as one model.
@@ -99,7 +104,7 @@ impl Sources {
         }
         let (folder, _) = self.neighbourhood(path)?;
         // Without a configuration the neighbours are just other files that happen to be in the same folder.
-        if folder.open(CONFIG).is_err() {
+        if folder.open(CONFIG).is_err() && folder.open(ADAPTER_CONFIG).is_err() {
             return Ok(reader);
         }
         Ok(Box::new(apr_registry::with_companions(reader, &folder, &options.limits)?))

@@ -8,6 +8,7 @@ use apr_gguf::{Array, KeyValue, Value as Typed};
 use apr_quantize::{Scheme, recorded_scheme};
 use apr_registry::{CheckpointReader, DType, Error, Loss, Metadata, Result, TensorInfo, keys};
 use apr_source::Source;
+use apr_source::adapter::is_adapter;
 use apr_source::naming::NAMES;
 use apr_view::{Change, Cut, Origin, Turned, View};
 use serde_json::{Map, Value, json};
@@ -26,6 +27,10 @@ const MAX_HEAD: u64 = 1 << 16;
 const LLAMA3: &str = "rope_freqs.weight";
 const LONG: &str = "rope_factors_long.weight";
 const SHORT: &str = "rope_factors_short.weight";
+
+/// Ends of the names of four-bit floats and of their exponents.
+const BLOCKS: &str = "_blocks";
+const SCALES: &str = "_scales";
 
 /// The tensor with a row for each token.
 const TOKENS: &str = "token_embd.weight";
@@ -60,7 +65,15 @@ pub struct GgufExport<'a> {
 /// `rope_scaling` is malformed.
 pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufExport<'a>> {
     let reader = source.reader();
-    let model = source.family()?.ok_or_else(|| unknown_family(reader.metadata(), source.families()))?;
+    if is_adapter(reader.tensors()) {
+        return Err(Error::format("this is an adapter, and apr writes GGUF files of whole models only"));
+    }
+    let model =
+        source.family()?.ok_or_else(|| match reader.tensors().iter().find(|info| is_of_vision(&info.name)) {
+            Some(info) => Error::format(format!("this model sees, and apr writes no mmproj file: {OF_VISION}"))
+                .for_tensor(&info.name),
+            None => unknown_family(reader.metadata(), source.families()),
+        })?;
     if model.is_in_gguf_layout() && reader.metadata().get(keys::GGUF).is_some() {
         return Ok(as_it_is(reader, model));
     }
@@ -296,7 +309,8 @@ impl Plan<'_, '_> {
                 continue;
             }
             let Some(canonical) = self.model.canonical(position) else {
-                self.lose(&info.name, "llama.cpp knows no such tensor");
+                let is_seen = is_of_vision(&info.name);
+                self.lose(&info.name, if is_seen { OF_VISION } else { "llama.cpp knows no such tensor" });
                 continue;
             };
             if let Some((stack, _)) = self.model.family().stack(canonical) {
@@ -308,6 +322,13 @@ impl Plan<'_, '_> {
             }
             if self.model.is_without(canonical) {
                 self.lose(&info.name, "llama.cpp goes without it");
+                continue;
+            }
+            if let Some(whole) = canonical.strip_suffix(BLOCKS) {
+                self.add_four_bits(position, whole)?;
+                continue;
+            }
+            if canonical.ends_with(SCALES) {
                 continue;
             }
             let cuts = self.model.family().cuts(canonical);
@@ -371,6 +392,22 @@ impl Plan<'_, '_> {
         let (Some(name), Some(cut)) = (name, self.model.gguf_cut(part)?) else { return Ok(()) };
         let (info, change) = Change::cut(&self.reader.tensors()[position], position, rows_of(cut)?, &name)?;
         self.add(info, Origin::Changed(change));
+        Ok(())
+    }
+
+    /// Adds what GGUF has of four-bit floats whose elements are at this position, and their exponents beside them.
+    fn add_four_bits(&mut self, position: usize, whole: &str) -> Result<()> {
+        let (tensors, scales) = (self.reader.tensors(), format!("{whole}{SCALES}"));
+        let at = (0..tensors.len()).find(|&at| self.model.canonical(at) == Some(&scales)).ok_or_else(|| {
+            Error::format("the exponents of its four-bit floats are missing").for_tensor(&tensors[position].name)
+        })?;
+        for part in self.model.family().cuts(whole) {
+            let name = self.model.family().source_name(&part, &Naming::new(GGUF, ""));
+            let (Some(name), Some(cut)) = (name, self.model.gguf_cut(&part)?) else { continue };
+            let (blocks, scales) = ((&tensors[position], position), (&tensors[at], at));
+            let (info, change) = Change::four_bits(blocks, scales, rows_of(cut)?, &name)?;
+            self.add(info, Origin::Changed(change));
+        }
         Ok(())
     }
 
@@ -449,6 +486,24 @@ fn rows_after(info: &TensorInfo, skipped: u64) -> Result<(u64, i64)> {
         let has = format!("its shape is {}, but llama.cpp leaves out its first {skipped} rows", info.shape);
         Error::format(has).for_tensor(&info.name)
     })
+}
+
+/// Why tensors of vision are not in the file.
+const OF_VISION: &str = "llama.cpp keeps what sees in a file of its own (mmproj), which apr does not write";
+
+/// Whether a tensor is of the part that sees in a model that also reads, or between the two.
+fn is_of_vision(name: &str) -> bool {
+    const PARTS: [&str; 8] = [
+        "vision_tower",
+        "vision_model",
+        "visual",
+        "multi_modal_projector",
+        "mm_projector",
+        "vision_encoder",
+        "vision_language_adapter",
+        "image_newline",
+    ];
+    name.split('.').any(|part| PARTS.contains(&part))
 }
 
 fn is_of_layer(canonical: &str) -> bool {

@@ -27,7 +27,8 @@
 use apr_arch::{Contradiction, Families, FamilyModel, Mismatch, TensorNameMapper};
 use apr_core::counted;
 use apr_llama::{GgufExport, Restored, described, from_gguf, is_in_gguf_layout, to_gguf};
-use apr_registry::{CheckpointReader, Convention, DType, Format, Loss, Metadata, Result, TensorInfo, keys};
+use apr_registry::{CheckpointReader, Convention, DType, Error, Format, Loss, Metadata, Result, TensorInfo, keys};
+use apr_source::adapter::is_adapter;
 use apr_source::companions::{Learnt, NO_LICENSE, license_warning};
 use apr_source::naming::{NAMES, canonical, original};
 use apr_source::{Architecture, Source, family_in, is_unpacked};
@@ -235,19 +236,32 @@ pub(crate) fn false_claim(
     if is_unpacked(reader, &Architecture::Auto) { None } else { contradiction(reader, metadata, families) }
 }
 
+/// The notice of what is written under the names of a GGUF file.
+fn under_its_own_names(reader: &dyn CheckpointReader) -> String {
+    let name = reader.metadata().text(keys::MODEL_TYPE).unwrap_or_default();
+    format!(
+        "apr does not know the architecture '{name}': tensors keep GGUF's names and layout, and there is no config.json, \
+         so that libraries will not find a model in it"
+    )
+}
+
 /// Where the configuration names a family that the tensors are not of.
 fn contradiction(reader: &dyn CheckpointReader, metadata: &Metadata, families: &Families) -> Option<ValidationError> {
-    families.contradiction(reader.tensors(), metadata).map(|contradiction| ValidationError {
-        tensor: contradiction.stranger.clone(),
-        level: Level::Error,
-        message: contradiction.to_string(),
-        reason: Box::new(ValidationReason::Family(contradiction)),
+    // An adapter may travel with the configuration of the model that it is for.
+    families.contradiction(reader.tensors(), metadata).filter(|_| !is_adapter(reader.tensors())).map(|contradiction| {
+        ValidationError {
+            tensor: contradiction.stranger.clone(),
+            level: Level::Error,
+            message: contradiction.to_string(),
+            reason: Box::new(ValidationReason::Family(contradiction)),
+        }
     })
 }
 
 /// GGUF files say what they are; one of a kind that is not known would be taken without any check.
 fn unknown_architecture(reader: &dyn CheckpointReader) -> Option<ValidationError> {
-    if reader.format().convention != Convention::LlamaCpp || reader.tensors().is_empty() {
+    let is_foreign = reader.format().convention != Convention::LlamaCpp || reader.tensors().is_empty();
+    if is_foreign || is_adapter(reader.tensors()) {
         return None;
     }
     let name = reader.metadata().text(keys::MODEL_TYPE).unwrap_or_default().to_owned();
@@ -265,7 +279,7 @@ fn of_family<'a>(reader: &'a dyn CheckpointReader, model: &FamilyModel<'_>, opti
     let validation = options.validation;
     let view = canonical(reader, model);
     let mismatches = if validation.structure { model.mismatches(reader.tensors()) } else { Vec::new() };
-    let (misfits, warnings) = errors_and_warnings(misfits(mismatches));
+    let (misfits, warnings) = errors_and_warnings(misfits(mismatches), validation.complete);
     Prepared {
         validator: InlineValidator::for_checkpoint(validation, reader.tensors(), Some(model)),
         family: Some(note(model, &view, reader)),
@@ -309,16 +323,30 @@ pub(crate) fn misfits(mismatches: Vec<Mismatch>) -> Vec<ValidationError> {
 }
 
 /// What ends an import, and what is only reported: in one line, since such tensors come in groups.
-fn errors_and_warnings(misfits: Vec<ValidationError>) -> (Vec<ValidationError>, Vec<String>) {
+/// What is missing is only reported where the model need not be `complete`.
+fn errors_and_warnings(misfits: Vec<ValidationError>, complete: bool) -> (Vec<ValidationError>, Vec<String>) {
+    let is_missing =
+        |misfit: &ValidationError| matches!(*misfit.reason, ValidationReason::Structure(Mismatch::Missing { .. }));
+    let (missing, misfits): (Vec<_>, Vec<_>) = misfits.into_iter().partition(|misfit| !complete && is_missing(misfit));
+    let (errors, odd): (Vec<_>, Vec<_>) = misfits.into_iter().partition(|misfit| misfit.level == Level::Error);
+    let mut warnings = Vec::new();
+    if !missing.is_empty() {
+        let count = counted(missing.len() as u64, "tensor");
+        warnings.push(format!("this is a part of a model: it lacks {count} of the family: {}", listed(&missing)));
+    }
+    if !odd.is_empty() {
+        warnings.push(format!("not of the family, kept as they are: {}", listed(&odd)));
+    }
+    (errors, warnings)
+}
+
+/// The tensors that they are about.
+fn listed(misfits: &[ValidationError]) -> String {
     /// Names that are listed before the rest is only counted.
     const TOLD: usize = 4;
-    let (errors, odd): (Vec<_>, Vec<_>) = misfits.into_iter().partition(|misfit| misfit.level == Level::Error);
-    if odd.is_empty() {
-        return (errors, Vec::new());
-    }
-    let names: Vec<&str> = odd.iter().take(TOLD).map(|misfit| misfit.tensor.as_str()).collect();
-    let more = if odd.len() > TOLD { format!(" and {} more", odd.len() - TOLD) } else { String::new() };
-    (errors, vec![format!("not of the family, kept as they are: {}{more}", names.join(", "))])
+    let names: Vec<&str> = misfits.iter().take(TOLD).map(|misfit| misfit.tensor.as_str()).collect();
+    let more = if misfits.len() > TOLD { format!(" and {} more", misfits.len() - TOLD) } else { String::new() };
+    format!("{}{more}", names.join(", "))
 }
 
 fn by_mapper<'a>(
@@ -403,7 +431,12 @@ pub fn restore<'a>(source: &Source<'a>, format: &'static Format, validation: Val
     // Names and shapes are judged as they come, values as they go.
     let found = source.family()?;
     let mismatches = found.filter(|_| validation.structure).map(|model| model.mismatches(reader.tensors()));
-    let (misfits, odd) = errors_and_warnings(mismatches.map(misfits).unwrap_or_default());
+    // llama.cpp can't do with a part.
+    let complete = validation.complete || format.convention == Convention::LlamaCpp;
+    let (mut misfits, odd) = errors_and_warnings(mismatches.map(misfits).unwrap_or_default(), complete);
+    if found.is_none() && format.convention == Convention::Framework && validation.structure {
+        misfits.extend(unknown_architecture(reader));
+    }
     let model = source.family_in(&view)?;
     let validator = InlineValidator::for_checkpoint(validation, view.tensors(), model.as_ref());
     // What a format can't hold no longer says what the model is; the source did.
@@ -434,6 +467,14 @@ fn layout<'a>(source: &Source<'a>, format: &'static Format) -> Result<Layout<'a>
             let GgufExport { view, dtypes, losses, warnings } = to_gguf(source)?;
             Ok(Layout { view, dtypes, losses, warnings })
         }
+        Convention::Framework if is_in_gguf_layout(source.reader()) && source.reader().tensors().is_empty() => {
+            Err(Error::format("it holds a vocabulary and no tensors: there are no weights to write"))
+        }
+        Convention::Framework if is_in_gguf_layout(source.reader()) && is_of_no_architecture(source) => {
+            let warnings = vec![under_its_own_names(source.reader())];
+            let view = View::new(source.reader());
+            Ok(Layout { view, dtypes: Vec::new(), losses: Vec::new(), warnings })
+        }
         Convention::Framework if is_in_gguf_layout(source.reader()) => {
             let (Restored { view, losses, .. }, warnings) =
                 from_gguf(source.reader(), source.families(), source.architecture())?;
@@ -448,6 +489,13 @@ fn layout<'a>(source: &Source<'a>, format: &'static Format) -> Result<Layout<'a>
             Ok(Layout { view, dtypes: Vec::new(), losses: Vec::new(), warnings: Vec::new() })
         }
     }
+}
+
+/// Whether a GGUF file, or what was imported from one, is of no architecture that is known.
+fn is_of_no_architecture(source: &Source<'_>) -> bool {
+    let is_asked = !matches!(source.architecture(), Architecture::Auto);
+    let told = described(source.reader(), source.families(), source.architecture());
+    !is_asked && (told.is_none() || is_adapter(source.reader().tensors())) && source.family().is_ok_and(|f| f.is_none())
 }
 
 /// The programs that read APR1 know a Whisper model by the canonical names, and take vocabulary and mel filterbank from

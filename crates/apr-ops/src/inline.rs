@@ -14,6 +14,8 @@ pub struct ValidationConfig {
     pub structure: bool,
     /// Values of each tensor.
     pub physics: Physics,
+    /// Tensors that are missing are errors, not warnings.
+    pub complete: bool,
     /// End at the first error; otherwise go on and record it.
     pub stop: bool,
 }
@@ -22,7 +24,7 @@ impl ValidationConfig {
     /// Everything is checked, the first error ends the job.
     #[must_use]
     pub const fn strict() -> Self {
-        Self { structure: true, physics: Physics::ALL, stop: true }
+        Self { structure: true, physics: Physics::ALL, complete: true, stop: true }
     }
 
     /// Everything is checked and recorded, nothing ends the job.
@@ -40,7 +42,8 @@ impl ValidationConfig {
     /// Nothing is checked.
     #[must_use]
     pub const fn off() -> Self {
-        Self { structure: false, physics: Physics { finite: false, zeros: false, ranges: false }, stop: false }
+        let physics = Physics { finite: false, zeros: false, ranges: false };
+        Self { structure: false, physics, complete: false, stop: false }
     }
 
     /// Whether the values of tensors are looked at.

@@ -9,6 +9,7 @@ use serde::{Serialize, Serializer};
 use serde_json::Value;
 
 use apr_quantize::{file_type_name, recorded_scheme};
+use apr_source::adapter::{Adapter, adapter_of};
 
 /// The report of `apr inspect`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -19,6 +20,9 @@ pub struct InspectReport {
     pub format: &'static Format,
     /// Model family, where the file or its configuration names one.
     pub model_type: Option<String>,
+    /// What it is where it holds no model, but an adapter for one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adapter: Option<Adapter>,
     /// Container version, where the format has one.
     pub version: Option<String>,
     /// Bytes of all files.
@@ -101,7 +105,12 @@ pub fn inspect(reader: &dyn CheckpointReader, file: &str, model: Option<&FamilyM
         warnings.push(format!("the signatures can't be read: {error}"));
         Vec::new()
     });
+    let adapter = adapter_of(reader).unwrap_or_else(|error| {
+        warnings.push(format!("the adapter's configuration can't be read: {error}"));
+        None
+    });
     InspectReport {
+        adapter,
         file: file.to_owned(),
         format: reader.format(),
         model_type: metadata.text(keys::MODEL_TYPE).map(str::to_owned),

@@ -4,6 +4,7 @@ use apr_arch::FamilyModel;
 use apr_core::{Convention, ExtentKind, counted};
 use apr_quantize::Scheme;
 use apr_registry::{CheckpointReader, Escaped, Format, Metadata, Result, TensorInfo, keys};
+use apr_source::adapter::{AdapterProblem, adapter_of, is_adapter};
 use apr_source::companions::learn_from;
 use apr_view::nearest;
 use serde::Serialize;
@@ -104,6 +105,7 @@ pub fn lint(reader: &dyn CheckpointReader, file: &str, model: Option<&FamilyMode
     }
     match model {
         Some(model) => naming_of_family(reader, model, &mut remarks),
+        None if is_adapter(reader.tensors()) => of_adapter(reader, &mut remarks)?,
         None if has_conventions(reader) => {}
         None => naming_of_no_family(reader, &mut remarks),
     }
@@ -214,6 +216,22 @@ fn naming_of_family(reader: &dyn CheckpointReader, model: &FamilyModel<'_>, rema
             }
         }
     }
+}
+
+/// What an adapter's users need to know.
+fn of_adapter(reader: &dyn CheckpointReader, remarks: &mut Remarks) -> Result<()> {
+    let Some(adapter) = adapter_of(reader)? else { return Ok(()) };
+    if adapter.base.is_none() {
+        let message = "the adapter does not say which model it is for (base_model_name_or_path in adapter_config.json)";
+        remarks.add(Severity::Warn, Topic::Metadata, message);
+    }
+    if adapter.alpha.is_none() {
+        remarks.add(Severity::Warn, Topic::Metadata, "the adapter does not say its alpha (lora_alpha)");
+    }
+    for AdapterProblem { tensor, message } in adapter.problems {
+        remarks.add(Severity::Warn, Topic::Structure, format!("'{tensor}': {message}"));
+    }
+    Ok(())
 }
 
 fn naming_of_no_family(reader: &dyn CheckpointReader, remarks: &mut Remarks) {

@@ -2,6 +2,7 @@
 
 use apr_arch::{FamilyModel, Kind, Range, TensorExpectation};
 use apr_registry::{DType, TensorInfo};
+use apr_source::adapter::starts_at_zero;
 use apr_tensor::stats::Stats;
 use serde::Serialize;
 
@@ -218,8 +219,12 @@ pub fn is_filterbank(name: &str) -> bool {
     name.ends_with("mel_filterbank") || name.ends_with("mel_filters")
 }
 
-/// A bias and a beta start at zero and may stay there, and a buffer is not learnt; other tensors were never filled.
+/// A bias and a beta start at zero and may stay there, as half of an adapter does, and a buffer is not learnt; other
+/// tensors were never filled.
 fn may_not_be_zero(name: &str, kind: Option<Kind>) -> bool {
+    if starts_at_zero(name) {
+        return false;
+    }
     match kind {
         Some(kind) => !matches!(kind, Kind::Bias | Kind::NormBeta | Kind::Buffer | Kind::Scale),
         None => !name.ends_with("bias") && !name.ends_with("running_mean"),

@@ -10,6 +10,7 @@ use apr_arch::{Families, FamilyModel};
 use apr_core::{ExtentKind, FileChecksum, Progress, StoredRange};
 use apr_registry::digest::{Crc32, TensorDigest};
 use apr_registry::{CheckpointReader, Code, Error, Pipeline, Result};
+use apr_source::adapter::Adapter;
 use apr_tensor::stats::Moments;
 use work::{CheckBuffers, FileChunk, produce};
 
@@ -71,7 +72,7 @@ pub fn validate<P: Pipeline>(
     progress: &dyn Progress,
 ) -> Result<ValidateReport> {
     let mut pass = Pass::new(reader, file, model, options);
-    pass.check_shapes();
+    pass.check_shapes()?;
     pass.check_hyperparameters();
     pass.check_companions()?;
     let tasks = pass.tasks()?;
@@ -111,6 +112,8 @@ impl ValidateOptions<'_> {
 struct Pass<'a> {
     reader: &'a dyn CheckpointReader,
     model: Option<&'a FamilyModel<'a>>,
+    /// What the checkpoint holds instead of a model.
+    adapter: Option<Adapter>,
     /// As the user wrote it.
     file: &'a str,
     options: ValidateOptions<'a>,
@@ -141,6 +144,7 @@ impl<'a> Pass<'a> {
         let mut pass = Self {
             reader,
             model,
+            adapter: None,
             file,
             options,
             checksum: reader.container().checksum().filter(|_| options.checksum),

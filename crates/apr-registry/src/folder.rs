@@ -15,6 +15,10 @@ const CONFIG: &str = "config.json";
 /// The names of PyTorch weights, which are read where there are none in a safer format.
 const PYTORCH: [&str; 2] = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
 
+/// The configuration of an adapter, and what the weights beside it are called.
+const ADAPTER_CONFIG: &str = "adapter_config.json";
+const ADAPTERS: [&str; 3] = ["adapter_model.safetensors", "adapters.safetensors", "adapter_model.bin"];
+
 /// Weights of other frameworks and formats that folders carry beside the ones that were opened.
 const WEIGHTS: [&str; 12] =
     ["safetensors", "bin", "pt", "pth", "ckpt", "gguf", "onnx", "h5", "msgpack", "tflite", "ot", "apr"];
@@ -66,14 +70,10 @@ pub fn with_companions(
         sources: Vec::new(),
         limits: *limits,
     };
-    let shard = checkpoint.inner.files().first().filter(|_| checkpoint.inner.files().len() == 1);
-    // Parts of a split GGUF model need no index, and their reader reports what is missing, as that
-    // of .apr shards does.
-    let shard = shard.filter(|_| has_index(checkpoint.inner.format()));
-    if let Some((number, count)) = shard.and_then(|file| shard_number(&file.name)) {
-        checkpoint.warnings.push(format!("this is shard {number} of {count} alone; the index names the whole model"));
-    }
-    for name in set.list()? {
+    let names = set.list()?;
+    let warning = shard_warning(&*checkpoint.inner, &names);
+    checkpoint.warnings.extend(warning.filter(|warning| !checkpoint.warnings.contains(warning)));
+    for name in names {
         // A file that was opened by itself has the path it was opened by.
         let is_own = |file: &FileInfo| file.name == name || file.name.ends_with(&format!("/{name}"));
         if checkpoint.inner.files().iter().any(is_own) || is_index(&name) {
@@ -93,9 +93,53 @@ pub fn with_companions(
     Ok(checkpoint)
 }
 
+/// A checkpoint that was opened by itself, with a warning where it is one shard of several; `set` is the folder it is in.
+///
+/// # Errors
+/// E007 when the folder can't be read.
+pub fn alone(inner: Box<dyn CheckpointReader>, set: &dyn SourceSet) -> Result<Box<dyn CheckpointReader>> {
+    let Some(warning) = shard_warning(&*inner, &set.list()?) else { return Ok(inner) };
+    Ok(Box::new(FolderCheckpoint {
+        metadata: inner.metadata().clone(),
+        warnings: inner.warnings().iter().cloned().chain([warning]).collect(),
+        companions: inner.companions().to_vec(),
+        left_out: inner.left_out().to_vec(),
+        inner,
+        sources: Vec::new(),
+        limits: Limits::default(),
+    }))
+}
+
+/// That a file is one shard of several, and what names all of them.
+fn shard_warning(inner: &dyn CheckpointReader, names: &[String]) -> Option<String> {
+    // Parts of a split GGUF model need no index, and their reader reports what is missing, as that of .apr shards does.
+    let [file] = inner.files() else { return None };
+    let (number, count) = shard_number(&file.name).filter(|_| has_index(inner.format()))?;
+    let file = file.name.rsplit(['/', '\\']).next().unwrap_or(&file.name);
+    let extension = file.rsplit_once('.').map_or("", |(_, extension)| extension);
+    let stem = shard_stem(file).unwrap_or_default();
+    let index = format!("{stem}.{extension}.index.json");
+    Some(if names.contains(&index) {
+        format!("this is shard {number} of {count} alone; {index} names the whole model")
+    } else {
+        format!("this is shard {number} of {count} alone; the folder lacks {index}, which names the whole model")
+    })
+}
+
+/// Whether a name is that of one shard of several.
+#[must_use]
+pub fn is_shard_name(name: &str) -> bool {
+    shard_number(name).is_some()
+}
+
 fn find_weights(names: &[String]) -> Result<String> {
     let top = || names.iter().filter(|name| !name.contains('/'));
     if let Some(name) = top().find(|name| *name == "model.safetensors") {
+        return Ok(name.clone());
+    }
+    // What was made of an adapter may lie beside it.
+    let is_adapter = top().any(|name| name == ADAPTER_CONFIG);
+    if let Some(name) = ADAPTERS.iter().find_map(|adapter| top().find(|name| is_adapter && *name == adapter)) {
         return Ok(name.clone());
     }
     let indexes: Vec<_> = top().filter(|name| name.ends_with(".safetensors.index.json")).collect();
@@ -164,8 +208,8 @@ fn is_weights(name: &str) -> bool {
 fn is_companion(name: &str) -> bool {
     let (folder, file) = name.rsplit_once('/').map_or(("", name), |(folder, file)| (folder, file));
     if !folder.is_empty() {
-        // Modules of sentence-transformers: `1_Pooling/config.json`.
-        return file == CONFIG;
+        // Modules of sentence-transformers (`1_Pooling/config.json`), and templates beside the one that is used by default.
+        return file == CONFIG || (folder == "additional_chat_templates" && file.ends_with(".jinja"));
     }
     let extension = file.rsplit_once('.').map_or("", |(_, extension)| extension);
     ["json", "txt", "md", "model", "jinja", "tiktoken", "yaml", "yml"].contains(&extension)

@@ -36,6 +36,8 @@ impl Header {
 #[derive(Default)]
 struct Parse {
     header: Header,
+    /// Whether `__metadata__` was there, even if it said nothing.
+    has_text: bool,
     /// Which part is at fault, once one is.
     fault: Fault,
     /// An objection of ours, while the JSON parser unwinds.
@@ -68,11 +70,13 @@ impl Parse {
         E::custom("refused")
     }
 
-    fn text<E: serde::de::Error>(&mut self, text: Result<Text, E>) -> Result<(), E> {
+    /// Some writers say `null` where there is nothing to say.
+    fn text<E: serde::de::Error>(&mut self, text: Result<Option<Text>, E>) -> Result<(), E> {
         let text = text.inspect_err(|_| self.fault = Fault::Text)?;
-        if self.header.text.replace(text).is_some() {
+        if std::mem::replace(&mut self.has_text, true) {
             return Err(self.refuse(Error::format(format!("the header has {METADATA} twice"))));
         }
+        self.header.text = text;
         Ok(())
     }
 

@@ -6,6 +6,8 @@ use apr_arch::{Families, FamilyModel, TensorNameMapper};
 use apr_core::{CheckpointReader, Metadata, Result, TensorInfo};
 use apr_view::SCALES_FILE;
 
+use crate::adapter::is_adapter;
+
 /// Which family a checkpoint is taken for.
 #[derive(Clone, Default)]
 #[non_exhaustive]
@@ -64,6 +66,8 @@ pub fn family_in<'a>(
     architecture: &Architecture,
 ) -> Result<Option<FamilyModel<'a>>> {
     match architecture {
+        // An adapter has the names of what it changes, and is none of it.
+        Architecture::Auto if is_adapter(tensors) => Ok(None),
         Architecture::Auto => Ok(families.identify(tensors, metadata)),
         Architecture::Named(name) => families.apply(name, tensors, metadata).map(Some),
         Architecture::Custom(_) => Ok(None),

@@ -23,6 +23,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod adapter;
 pub mod companions;
 mod family;
 pub mod naming;

@@ -83,6 +83,8 @@ fn values(name: &str, count: u64) -> impl Iterator<Item = f32> + use<> {
 fn bytes_of(name: &str, count: u64, dtype: &str) -> Vec<u8> {
     let values = values(name, count);
     match dtype {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole numbers from 0 to 250")]
+        "uint8" => values.map(|value| (value * 64.0 + 125.0) as u8).collect(),
         "float32" => values.flat_map(f32::to_le_bytes).collect(),
         "float16" => values.flat_map(|value| f16::from_f32(value).to_le_bytes()).collect(),
         _ => values.flat_map(|value| bf16::from_f32(value).to_le_bytes()).collect(),
@@ -96,8 +98,11 @@ fn safetensors(json: &Value) -> Vec<u8> {
     for (name, shape) in tensors {
         let count = shape.as_array().expect("a shape").iter().filter_map(Value::as_u64).product();
         let start = data.len();
+        let is_bytes = name.ends_with("_blocks") || name.ends_with("_scales");
+        let dtype = if is_bytes { "uint8" } else { dtype };
         data.extend(bytes_of(name, count, dtype));
         let code = match dtype {
+            "uint8" => "U8",
             "float32" => "F32",
             "float16" => "F16",
             _ => "BF16",

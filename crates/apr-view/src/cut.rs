@@ -170,7 +170,8 @@ mod tests {
     }
 
     fn taken_apart_and_joined(shape: &[u64], cuts: &[Cut], expected: &[&[u8]]) {
-        let all: Vec<u8> = (0..shape.iter().product::<u64>() as u8).collect();
+        let count = u8::try_from(shape.iter().product::<u64>()).expect("few elements");
+        let all: Vec<u8> = (0..count).collect();
         let base = model(&[shape], &all);
         let (mut shapes, mut parts) = (Vec::new(), Vec::new());
         for (cut, expected) in cuts.iter().zip(expected) {

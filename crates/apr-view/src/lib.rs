@@ -30,6 +30,7 @@ pub mod chunks;
 mod cut;
 mod filter;
 mod first_use;
+mod four_bits;
 mod nearest;
 mod strided;
 mod transform;

@@ -5,6 +5,7 @@
 use apr_core::{CheckpointReader, DType, Error, Result, Shape, TensorInfo};
 use apr_tensor::cast::{can_cast, cast_float};
 
+use crate::four_bits::FourBits;
 use crate::strided::{Strided, Woven};
 
 /// Bytes of scratch that a read may use: a head's rows of the largest models are 2 MiB.
@@ -26,6 +27,8 @@ pub(crate) enum Kind {
     Strided(Strided),
     /// Parts that take turns.
     Woven(Woven),
+    /// Four-bit floats, put together.
+    FourBits(FourBits),
 }
 
 /// A run of bytes.
@@ -203,6 +206,7 @@ impl Change {
             Kind::Rows(Rows { tensor, .. }) | Kind::Strided(Strided { tensor, .. }) | Kind::Sum { tensor, .. } => {
                 return vec![*tensor];
             }
+            Kind::FourBits(rows) => return rows.sources(),
             Kind::Woven(woven) => return woven.parts.iter().map(|(part, _)| part.tensor).collect(),
         };
         let mut seen = std::collections::BTreeSet::new();
@@ -228,6 +232,7 @@ impl Change {
             Kind::Strided(strided) => {
                 aligned(strided.element, offset, buf, |offset, buf| strided.read(base, offset, buf))
             }
+            Kind::FourBits(rows) => aligned(FourBits::block(), offset, buf, |offset, buf| rows.read(base, offset, buf)),
             Kind::Woven(woven) => aligned(woven.element(), offset, buf, |offset, buf| woven.read(base, offset, buf)),
         }
     }

@@ -93,6 +93,10 @@ fn render_model(out: &mut dyn Write, model: &ModelExplanation) -> io::Result<()>
         let size = description.size.as_ref().map_or_else(String::new, |size| format!(" ({size})"));
         let guessed = if description.guessed { ", to judge by the names of its tensors" } else { "" };
         writeln!(out, "This is a {BOLD}**{}{size}**{BOLD:#} model{guessed}.", Escaped(&description.title))?;
+    } else if let Some(adapter) = &model.adapter {
+        let adapter = adapter.to_string();
+        writeln!(out, "This is a {BOLD}**{}**{BOLD:#}.", Escaped(&adapter))?;
+        writeln!(out, "It holds pairs of small matrices that are added to a model's own; alone it computes nothing.")?;
     } else {
         let told = model.model_type.as_deref().filter(|told| *told != "unknown");
         let told = told.map_or_else(String::new, |told| format!(" and that calls itself '{}'", Escaped(told)));

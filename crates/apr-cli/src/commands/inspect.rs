@@ -68,7 +68,12 @@ fn render(out: &mut dyn Write, report: &InspectReport, args: &InspectArgs) -> io
     let unknown = || "unknown".to_owned();
     let line = |out: &mut dyn Write, label: &str, value: String| writeln!(out, "{label:<12} {value}");
     let told = report.model_type.as_deref().map_or_else(unknown, |family| Escaped(family).to_string());
+    let told = if report.adapter.is_some() { "adapter".to_owned() } else { told };
     line(out, "Type:", report.family.as_ref().map_or(told, family_name))?;
+    if let Some(adapter) = &report.adapter {
+        line(out, "Adapter:", Escaped(&adapter.to_string()).to_string())?;
+        line(out, "Pairs:", human::count(adapter.pairs as u64))?;
+    }
     line(out, "Format:", report.format.name.to_owned())?;
     if let Some(version) = &report.version {
         line(out, "Version:", version.clone())?;

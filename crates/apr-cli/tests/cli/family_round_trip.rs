@@ -35,6 +35,63 @@ fn an_export_gives_back_the_bytes_that_were_imported() {
     }
 }
 
+/// As transformers 5 saves them: `rope_parameters`, and no `torch_dtype`.
+#[test]
+fn families_of_today_are_named_imported_judged_and_given_back() {
+    for (case, title) in [
+        ("granite", "Granite"),
+        ("cohere", "Cohere Command R"),
+        ("cohere2", "Cohere Command R7B"),
+        ("olmo2", "OLMo 2"),
+        ("olmo3", "OLMo 2"),
+        ("stablelm", "StableLM"),
+        ("stablelm_qk", "StableLM"),
+        ("smollm3", "SmolLM3"),
+        ("glm4", "GLM-4"),
+        ("minicpm", "MiniCPM"),
+        ("falcon", "Falcon"),
+        ("falcon_grouped", "Falcon"),
+        ("starcoder2", "StarCoder2"),
+        ("deepseek_v2", "DeepSeek V2"),
+        ("deepseek_v3", "DeepSeek V3"),
+        ("gpt_oss", "gpt-oss"),
+        ("modernbert_mlm", "ModernBERT"),
+        ("siglip", "SigLIP"),
+        ("siglip_vision", "SigLIP"),
+        ("llama_5", "LLaMA"),
+        ("gemma3_5", "Gemma 3"),
+    ] {
+        let model = TinyModel::new(case);
+        let sandbox = model.sandbox().with("m/chat_template.jinja", "{{ messages }}");
+        sandbox.apr("validate m").clean().says(&[&format!("shapes of the {title} family\n"), "VALID"]);
+        sandbox.apr("import m -o m.apr").clean().says(&[&format!("{title} family, ")]);
+        sandbox.apr("validate m.apr --strict").clean().says(&["VALID"]);
+        sandbox.apr("export m.apr -o back").clean();
+        for name in ["model.safetensors", "config.json", "chat_template.jinja"] {
+            assert_eq!(sandbox.read(&format!("back/{name}")), sandbox.read(&format!("m/{name}")), "{case} {name}");
+        }
+        // One value that no healthy norm has ends the import.
+        let gamma = model
+            .names()
+            .into_iter()
+            .find(|name| ["norm", ".ln_"].iter().any(|part| name.contains(part)) && name.ends_with("weight"));
+        let gamma = gamma.expect("every family has a norm");
+        model.clone().map(gamma, |_| 500.0).write(&sandbox, "bad");
+        sandbox.apr("import bad -o bad.apr").fails(5, &[gamma, "the mean of this norm weight"]);
+    }
+}
+
+/// Without a configuration, names and shapes alone: OLMo 2 has Gemma's and Cohere has LLaMA's, but not all of them.
+#[test]
+fn names_alone_tell_olmo_and_cohere_from_gemma_and_llama() {
+    for (case, title) in
+        [("olmo2", "OLMo 2"), ("cohere", "Cohere Command R"), ("glm4", "GLM-4"), ("gpt_oss", "gpt-oss")]
+    {
+        let sandbox = Sandbox::new().with("m.safetensors", TinyModel::new(case).safetensors());
+        sandbox.apr("import m.safetensors -o m.apr").ok().says(&[&format!("{title} family (by its names)")]);
+    }
+}
+
 #[test]
 fn an_import_of_an_import_is_the_same_model() {
     let sandbox = TinyModel::new("llama").sandbox();

@@ -575,7 +575,8 @@ fn qa_95_a_legacy_ggml_file_is_known_by_its_hyperparameters_or_by_what_the_user_
     sandbox.apr("inspect cut.bin").fails(4, &["cut.bin"]);
 }
 
-/// Granite is built of LLaMA's tensors, and multiplies by four factors that llama.cpp's `llama` does not have.
+/// Helium is taken here for a relative of LLaMA's that multiplies by four factors as Granite does, which llama.cpp's `llama`
+/// does not have.
 #[test]
 fn qa_95_a_foreign_family_is_no_llama() {
     let factors = [
@@ -586,15 +587,15 @@ fn qa_95_a_foreign_family_is_no_llama() {
     ];
     let listed =
         "attention_multiplier = 0.0156, embedding_multiplier = 12.0, logits_scaling = 8.0, residual_multiplier = 0.22";
-    let granite = |model_type: &str| {
+    let relative = |model_type: &str| {
         let model = TinyModel::new("llama").configured("model_type", model_type);
         factors.iter().fold(model, |model, (key, value)| model.configured(key, value.clone())).sandbox()
     };
-    let sandbox = granite("granite");
-    sandbox.apr("convert m -o m.gguf").fails(4, &["E001", "apr does not know 'granite'", "--arch NAME"]);
-    sandbox.apr("quantize m -o q.gguf --type q8_0").fails(4, &["apr does not know 'granite'"]);
+    let sandbox = relative("helium");
+    sandbox.apr("convert m -o m.gguf").fails(4, &["E001", "apr does not know 'helium'", "--arch NAME"]);
+    sandbox.apr("quantize m -o q.gguf --type q8_0").fails(4, &["apr does not know 'helium'"]);
     assert!(!sandbox.path("m.gguf").exists());
-    sandbox.apr("inspect m").clean().says(&["granite"]);
+    sandbox.apr("inspect m").clean().says(&["helium"]);
     sandbox.apr("import m -o m.apr").clean().says(&["unknown family, names as they are"]);
     sandbox.apr("convert m.apr -o back.safetensors").clean();
     assert_eq!(sandbox.read("back.safetensors"), sandbox.read("m/model.safetensors"));
@@ -605,5 +606,5 @@ fn qa_95_a_foreign_family_is_no_llama() {
     let warnings = report["warnings"].as_array().expect("a list");
     assert!(warnings.iter().any(|warning| warning.as_str().is_some_and(|text| text.contains(listed))), "{warnings:?}");
     // Under a known name, factors are still what llama.cpp lacks.
-    granite("llama").apr("convert m -o m.gguf").ok().says(&["llama.cpp computes without", listed]);
+    relative("llama").apr("convert m -o m.gguf").ok().says(&["llama.cpp computes without", listed]);
 }

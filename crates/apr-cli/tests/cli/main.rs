@@ -1,5 +1,6 @@
 //! The `apr` command from outside: what it prints, writes, refuses and leaves behind.
 
+mod adapters;
 mod bad_input;
 mod changes;
 mod container;
@@ -14,6 +15,7 @@ mod gguf_edit;
 mod golden;
 mod interruption;
 mod llama_cpp;
+mod parts;
 mod pytorch;
 mod qa_container;
 mod qa_conversion;

@@ -3,6 +3,7 @@
 use apr_arch::{Description, Families, FamilyModel, Kind, TensorNameMapper};
 use apr_core::Progress;
 use apr_registry::{CheckpointReader, DType, Format, Pipeline, Result, Shape, keys};
+use apr_source::adapter::Adapter;
 use apr_tensor::stats::Stats;
 use apr_view::{closest, named};
 use serde::Serialize;
@@ -15,7 +16,7 @@ use crate::tensors::{TensorsOptions, find, list};
 const SIMILAR: usize = 5;
 
 /// A model, explained.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ModelExplanation {
     /// What was opened.
     pub file: String,
@@ -23,6 +24,9 @@ pub struct ModelExplanation {
     pub format: &'static Format,
     /// What its family says; `None` where that is not known.
     pub description: Option<Description>,
+    /// What it is where it holds no model, but an adapter for one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adapter: Option<Adapter>,
     /// What the metadata call it, where the family is not known.
     pub model_type: Option<String>,
     /// Dimensions worth knowing: `layers`, `hidden`, `vocab`.
@@ -46,6 +50,7 @@ pub fn explain_model(reader: &dyn CheckpointReader, file: &str, model: Option<&F
         file: file.to_owned(),
         format: reader.format(),
         description: inspected.family,
+        adapter: inspected.adapter,
         model_type: reader.metadata().text(keys::MODEL_TYPE).map(str::to_owned),
         dimensions: DIMENSIONS.into_iter().filter_map(known).collect(),
         parameters: inspected.parameters,

@@ -4,6 +4,7 @@ use apr_core::Progress;
 use apr_quantize::QualityGate;
 use apr_registry::{CheckpointReader, DType, Loss, Pipeline, PlanOptions, Sink};
 use apr_source::Source;
+use apr_source::adapter::{Adapter, adapter_of};
 use apr_view::View;
 use serde::Serialize;
 
@@ -24,6 +25,7 @@ pub struct Planned<'a> {
     /// A gate that only tells.
     told_gate: Option<QualityGate>,
     family: Option<FamilyNote>,
+    adapter: Option<Adapter>,
     misfits: Vec<ValidationError>,
     stops: bool,
 }
@@ -36,6 +38,9 @@ pub struct JobReport {
     pub conversion: ConvertReport,
     /// The family that the model was taken for.
     pub family: Option<FamilyNote>,
+    /// What it is where it holds no model, but an adapter for one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adapter: Option<Adapter>,
     /// What names and shapes tell to be wrong, where that was let pass.
     pub misfits: Vec<ValidationError>,
 }
@@ -76,6 +81,7 @@ impl<'a> Planned<'a> {
         let stops = validator.config().stop;
         let conversion = plan(view, &options, &job.target)?.validated_by(validator);
         let conversion = conversion.after_losing(losses).after_warning(warnings);
+        let adapter = if family.is_none() { adapter_of(source.reader())? } else { None };
         Ok(Self {
             view,
             source: source.reader(),
@@ -85,6 +91,7 @@ impl<'a> Planned<'a> {
             conversion,
             told_gate,
             family,
+            adapter,
             misfits,
             stops,
         })
@@ -137,7 +144,7 @@ impl<'a> Planned<'a> {
         if let (Some(gate), Some(measured)) = (self.told_gate, &conversion.quantization) {
             conversion.warnings.extend(gate.failures(measured));
         }
-        Ok(JobReport { conversion, family: self.family, misfits: self.misfits })
+        Ok(JobReport { conversion, family: self.family, adapter: self.adapter, misfits: self.misfits })
     }
 }
 

@@ -2,15 +2,29 @@
 
 use apr_core::{Signed, counted};
 use apr_registry::{Code, Error, Metadata, Result, keys};
+use apr_source::adapter::{AdapterProblem, adapter_of, is_adapter};
 use apr_source::companions::{Learnt, learn_from};
 
 use super::{Check, Level, Pass, hyperparameters};
 use crate::import::{expected_mels, false_claim, filterbank_misfit, misfits, vocabulary_misfit};
 
 impl Pass<'_> {
-    pub(super) fn check_shapes(&mut self) {
+    /// Whether names and shapes go with the family, or with one another in an adapter.
+    ///
+    /// # Errors
+    /// E007 and E008 when an adapter's configuration can't be read.
+    pub(super) fn check_shapes(&mut self) -> Result<()> {
         if !self.options.shapes {
-            return;
+            return Ok(());
+        }
+        if self.model.is_none() && is_adapter(self.reader.tensors()) {
+            let adapter = adapter_of(self.reader)?;
+            let problems = adapter.iter().flat_map(|adapter| &adapter.problems);
+            for AdapterProblem { tensor, message } in problems {
+                self.find(Level::Error, Check::Shapes, None, message.clone()).tensor = Some(tensor.clone());
+            }
+            self.adapter = adapter;
+            return Ok(());
         }
         let found = match (self.model, self.options.families) {
             (Some(model), _) => misfits(model.mismatches(self.reader.tensors())),
@@ -21,6 +35,7 @@ impl Pass<'_> {
             let finding = self.find(misfit.level, Check::Shapes, None, misfit.message);
             finding.tensor = Some(misfit.tensor);
         }
+        Ok(())
     }
 
     pub(super) fn check_hyperparameters(&mut self) {

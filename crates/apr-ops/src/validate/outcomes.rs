@@ -52,6 +52,9 @@ impl Pass<'_> {
 
     fn shapes_detail(&self) -> Detail {
         asked(self.options.shapes, String::new())?;
+        if let Some(adapter) = &self.adapter {
+            return Ok(format!("{} of a {} adapter", count(adapter.pairs, "pair"), adapter.kind));
+        }
         match self.family("shapes") {
             Err(_) if self.has(Check::Shapes) => Ok(String::new()),
             known => known,

@@ -16,7 +16,7 @@ struct Case {
     key_values: Vec<KeyValue>,
 }
 
-const CASES: [&str; 11] = [
+const CASES: [&str; 12] = [
     "bert",
     "bert_cased",
     "gpt2",
@@ -26,6 +26,7 @@ const CASES: [&str; 11] = [
     "spm",
     "spm_model",
     "spm_trained",
+    "t5_gaps",
     "t5_model",
     "xlm_roberta",
 ];
@@ -38,7 +39,7 @@ impl Case {
         let mut files: Vec<_> =
             files.iter().map(|(name, file)| (name.clone(), file.to_string().into_bytes())).collect();
         if let Some(model) = case["sentencepiece"].as_str() {
-            let name = if name == "t5_model" { "spiece.model" } else { "tokenizer.model" };
+            let name = if name.starts_with("t5") { "spiece.model" } else { "tokenizer.model" };
             let model = std::fs::read(locate::fixture(&format!("sentencepiece/{model}"))).unwrap();
             files.push((name.to_owned(), model));
         }

@@ -67,7 +67,8 @@ pub(super) fn convert(args: &ConvertArgs, context: &Context) -> Outcome {
     let job = Job {
         prefix: args.prefix.clone(),
         weights: quantize::weights(&args.requantize, &args.write, context)?,
-        validation: validation(&args.write),
+        // A part of a model is converted, too.
+        validation: ValidationConfig { complete: false, ..validation(&args.write) },
         ..Job::new(contain(target, &args.write.container, context)?)
     };
     run(job, &args.model, Destination::of(&args.write), context)

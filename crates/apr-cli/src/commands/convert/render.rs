@@ -25,6 +25,9 @@ pub(super) struct WriteReport {
 pub(super) fn render_family(out: &mut dyn Write, report: &WriteReport) -> io::Result<()> {
     let Some(family) = &report.job.family else {
         // What an export writes was judged when it came in.
+        if let Some(adapter) = &report.job.adapter {
+            return writeln!(out, "  {}, names as they are", Escaped(&adapter.to_string()));
+        }
         let judged = report.job.conversion.validation.is_some();
         return if judged {
             writeln!(out, "  unknown family, names as they are (--arch NAME gives one)")

@@ -1,0 +1,290 @@
+//! Adapters: small matrices that are added to those of a model that was trained before (LoRA), in files of their own.
+//!
+//! | written by | files | names |
+//! |---|---|---|
+//! | peft | `adapter_model.safetensors`, `adapter_config.json` | `MODULE.lora_A.weight` `[rank, in]`, `MODULE.lora_B.weight` `[out, rank]` |
+//! | MLX | `adapters.safetensors`, `adapter_config.json` | `MODULE.lora_a` `[in, rank]`, `MODULE.lora_b` `[rank, out]` |
+//! | llama.cpp | GGUF, `general.type` = `adapter` | `TENSOR.lora_a` `[rank, in]`, `TENSOR.lora_b` `[out, rank]` |
+//! | kohya | safetensors | `MODULE.lora_down.weight` `[rank, in]`, `MODULE.lora_up.weight` `[out, rank]` |
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use apr_core::{CheckpointReader, Convention, Result, TensorInfo};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+/// The configuration that lies beside an adapter's weights.
+pub const ADAPTER_CONFIG: &str = "adapter_config.json";
+
+/// What the parts of a pair are called: the one that is applied first, then the other.
+const HALVES: [(&str, bool); 8] = [
+    ("lora_A", true),
+    ("lora_a", true),
+    ("lora_down", true),
+    ("lora_embedding_A", true),
+    ("lora_B", false),
+    ("lora_b", false),
+    ("lora_up", false),
+    ("lora_embedding_B", false),
+];
+
+/// An adapter.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Adapter {
+    /// `LoRA`, or what its configuration calls another kind.
+    pub kind: String,
+    /// The model that it is for, where it says so.
+    pub base: Option<String>,
+    /// Ranks of its matrices, each once, the smallest first; as the configuration has it where there are no matrices.
+    pub ranks: Vec<u64>,
+    /// What the product of its matrices is multiplied by, times the rank.
+    pub alpha: Option<f64>,
+    /// Modules that it changes.
+    pub targets: Vec<String>,
+    /// Pairs of matrices.
+    pub pairs: usize,
+    /// What does not fit together.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<AdapterProblem>,
+}
+
+/// A tensor of an adapter that does not go with the others.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AdapterProblem {
+    /// Its name.
+    pub tensor: String,
+    /// What is wrong.
+    pub message: String,
+}
+
+impl std::fmt::Display for Adapter {
+    /// `LoRA adapter for BASE: rank 16, alpha 32, on q_proj, v_proj`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} adapter", self.kind)?;
+        if let Some(base) = &self.base {
+            write!(f, " for {base}")?;
+        }
+        let ranks: Vec<String> = self.ranks.iter().map(u64::to_string).collect();
+        let rank = (!ranks.is_empty()).then(|| format!("rank {}", ranks.join(", ")));
+        let alpha = self.alpha.map(|alpha| format!("alpha {alpha}"));
+        let targets = (!self.targets.is_empty()).then(|| format!("on {}", self.targets.join(", ")));
+        let facts: Vec<String> = [rank, alpha, targets].into_iter().flatten().collect();
+        if facts.is_empty() { Ok(()) } else { write!(f, ": {}", facts.join(", ")) }
+    }
+}
+
+/// Whether most of these tensors are parts of pairs, as in an adapter's file.
+#[must_use]
+pub fn is_adapter(tensors: &[TensorInfo]) -> bool {
+    let parts = tensors.iter().filter(|info| half_of(&info.name).is_some()).count();
+    parts > 0 && parts * 2 >= tensors.len()
+}
+
+/// Whether a tensor is the half of a pair that starts as zeros, so that an adapter changes nothing before it is trained.
+#[must_use]
+pub fn starts_at_zero(name: &str) -> bool {
+    half_of(name).is_some_and(|(_, half, is_first)| match half {
+        "lora_embedding_A" => true,
+        "lora_embedding_B" => false,
+        _ => !is_first,
+    })
+}
+
+/// The adapter that a checkpoint holds, if it does.
+///
+/// # Errors
+/// E007 and E008 when its configuration can't be read.
+pub fn adapter_of(reader: &dyn CheckpointReader) -> Result<Option<Adapter>> {
+    let position = reader.companions().iter().position(|companion| companion.name == ADAPTER_CONFIG);
+    let config = position.map(|position| reader.read_companion(position)).transpose()?;
+    let config = config.and_then(|bytes| serde_json::from_slice::<Map<String, Value>>(&bytes).ok());
+    let pairs = reader.metadata().key_values()?;
+    let is_told = pairs.as_ref().is_some_and(|pairs| pairs.text("general.type") == Some("adapter"));
+    let says = |key: &str| config.as_ref().is_some_and(|config| config.contains_key(key));
+    let is_configured = says("peft_type") || says("lora_parameters") || says("fine_tune_type");
+    let is_small = is_configured && reader.tensors().len() < 2;
+    if !(is_told || is_adapter(reader.tensors()) || is_small) {
+        return Ok(None);
+    }
+    let config = config.unwrap_or_default();
+    let key = |key: &str| Some(pairs.as_ref()?.find(key)?.json());
+    let is_turned = reader.format().convention != Convention::LlamaCpp && !is_told;
+    let mut adapter = Adapter {
+        kind: kind(&config),
+        base: ["base_model_name_or_path", "model"].iter().find_map(|key| text(config.get(*key)?)).or_else(|| {
+            ["general.base_model.0.repo_url", "general.base_model.0.name"].iter().find_map(|name| text(&key(name)?))
+        }),
+        ranks: Vec::new(),
+        alpha: number(&config, "lora_alpha", "alpha").or_else(|| key("adapter.lora.alpha")?.as_f64()),
+        targets: targets(&config),
+        pairs: 0,
+        problems: Vec::new(),
+    };
+    adapter.hold_together(reader.tensors(), is_turned, number(&config, "r", "rank"), config.get("rank_pattern"));
+    Ok(Some(adapter))
+}
+
+impl Adapter {
+    /// Puts the halves of pairs together, and takes ranks and targets from them.
+    fn hold_together(&mut self, tensors: &[TensorInfo], is_turned: bool, told: Option<f64>, pattern: Option<&Value>) {
+        let mut halves: BTreeMap<&str, [Option<&TensorInfo>; 2]> = BTreeMap::new();
+        let mut ranks: BTreeSet<u64> = BTreeSet::new();
+        for info in tensors {
+            if let Some((stem, half, is_first)) = half_of(&info.name) {
+                halves.entry(stem).or_default()[usize::from(!is_first)] = Some(info);
+                // MLX has inputs as rows.
+                let turned = is_turned && ["lora_a", "lora_b"].contains(&half);
+                ranks.extend(info.shape.dims().get(usize::from(is_first == turned)));
+            }
+        }
+        let has_own = pattern.and_then(Value::as_object).is_some_and(|pattern| !pattern.is_empty());
+        for (stem, pair) in &halves {
+            let problem = match pair {
+                [Some(first), Some(second)] => {
+                    self.pairs += 1;
+                    unfit(first, second, is_turned, told.filter(|_| !has_own))
+                }
+                [Some(alone), None] | [None, Some(alone)] => Some((*alone, "its other half is missing".to_owned())),
+                [None, None] => None,
+            };
+            let problem = problem.map(|(info, message)| AdapterProblem { tensor: info.name.clone(), message });
+            self.problems.extend(problem);
+            let module = stem.strip_suffix(".weight").unwrap_or(stem).rsplit('.').next().unwrap_or(stem);
+            if halves.len() <= MAX_PAIRS && !self.targets.iter().any(|known| known == module || stem.ends_with(known)) {
+                self.targets.push(module.to_owned());
+            }
+        }
+        self.ranks = ranks.into_iter().collect();
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rank is a small whole number")]
+        if self.ranks.is_empty() {
+            self.ranks.extend(told.map(|rank| rank as u64));
+        }
+    }
+}
+
+/// Pairs whose modules are listed: with more, a file is not one that people look at.
+const MAX_PAIRS: usize = 1 << 16;
+
+/// Which of two halves does not go with the other, and why.
+fn unfit<'t>(
+    first: &'t TensorInfo,
+    second: &'t TensorInfo,
+    is_turned: bool,
+    told: Option<f64>,
+) -> Option<(&'t TensorInfo, String)> {
+    let turned = is_turned && half_of(&first.name).is_some_and(|(_, half, _)| half == "lora_a");
+    let rank_of = |info: &TensorInfo, at: usize| info.shape.dims().get(at).copied();
+    let (rank, other) = (rank_of(first, usize::from(turned)), rank_of(second, usize::from(!turned)));
+    let (Some(rank), true) = (rank, rank == other) else {
+        let (shape, other) = (&second.shape, &first.shape);
+        return Some((second, format!("its shape is {shape}, which does not go with the {other} of its other half")));
+    };
+    let told = told.filter(|told| *told != rank as f64)?;
+    Some((first, format!("its rank is {rank}, the configuration says {told}")))
+}
+
+/// What a pair is for, which half of it a tensor is, and whether that is the one applied first.
+fn half_of(name: &str) -> Option<(&str, &'static str, bool)> {
+    let (half, is_first) = *HALVES.iter().find(|(half, _)| name.split('.').any(|part| part == *half))?;
+    let (stem, _) = name.split_once(&format!(".{half}"))?;
+    Some((stem, half, is_first))
+}
+
+fn kind(config: &Map<String, Value>) -> String {
+    let told = config.get("peft_type").or_else(|| config.get("fine_tune_type")).and_then(Value::as_str);
+    let has = |key: &str| config.get(key).and_then(Value::as_bool).unwrap_or(false);
+    match told {
+        _ if has("use_dora") => "DoRA".to_owned(),
+        None => "LoRA".to_owned(),
+        Some(kind) if kind.eq_ignore_ascii_case("lora") => "LoRA".to_owned(),
+        Some(kind) if kind.eq_ignore_ascii_case("dora") => "DoRA".to_owned(),
+        Some(kind) => kind.to_owned(),
+    }
+}
+
+fn text(value: &Value) -> Option<String> {
+    value.as_str().filter(|text| !text.is_empty()).map(str::to_owned)
+}
+
+/// A number of peft's configuration, or of MLX's, which has them in a part of its own.
+fn number(config: &Map<String, Value>, peft: &str, mlx: &str) -> Option<f64> {
+    config.get(peft).or_else(|| config.get("lora_parameters")?.get(mlx)).and_then(Value::as_f64)
+}
+
+fn targets(config: &Map<String, Value>) -> Vec<String> {
+    let told = config.get("target_modules").or_else(|| config.get("lora_parameters")?.get("keys"));
+    let mut targets: Vec<String> = match told {
+        Some(Value::String(one)) => vec![one.clone()],
+        Some(Value::Array(several)) => several.iter().filter_map(text).collect(),
+        _ => Vec::new(),
+    };
+    targets.sort_unstable();
+    targets
+}
+
+#[cfg(test)]
+mod tests {
+    use apr_core::DType;
+
+    use super::*;
+
+    fn tensor(name: &str, shape: [u64; 2]) -> TensorInfo {
+        TensorInfo { name: name.to_owned(), dtype: DType::F32, shape: shape.into() }
+    }
+
+    fn held(tensors: &[TensorInfo], is_turned: bool, rank: Option<f64>) -> Adapter {
+        let mut adapter = Adapter {
+            kind: "LoRA".to_owned(),
+            base: None,
+            ranks: Vec::new(),
+            alpha: None,
+            targets: Vec::new(),
+            pairs: 0,
+            problems: Vec::new(),
+        };
+        adapter.hold_together(tensors, is_turned, rank, None);
+        adapter
+    }
+
+    #[test]
+    fn pairs_of_every_writer_have_a_rank_and_a_target() {
+        for (a, b, turned, target) in [
+            (
+                "base_model.model.layers.0.q_proj.lora_A.weight",
+                "base_model.model.layers.0.q_proj.lora_B.weight",
+                false,
+                "q_proj",
+            ),
+            ("layers.0.q_proj.lora_A.default.weight", "layers.0.q_proj.lora_B.default.weight", false, "q_proj"),
+            ("model.layers.0.q_proj.lora_a", "model.layers.0.q_proj.lora_b", true, "q_proj"),
+            ("blk.0.attn_q.weight.lora_a", "blk.0.attn_q.weight.lora_b", false, "attn_q"),
+            (
+                "lora_unet_down_blocks_0.lora_down.weight",
+                "lora_unet_down_blocks_0.lora_up.weight",
+                false,
+                "lora_unet_down_blocks_0",
+            ),
+        ] {
+            let shapes = if turned { ([32, 4], [4, 16]) } else { ([4, 32], [16, 4]) };
+            let tensors = [tensor(a, shapes.0), tensor(b, shapes.1)];
+            assert!(is_adapter(&tensors), "{a}");
+            let adapter = held(&tensors, turned, Some(4.0));
+            assert_eq!((adapter.ranks, adapter.pairs, adapter.problems), (vec![4], 1, vec![]), "{a}");
+            assert_eq!(adapter.targets, [target]);
+            assert!(starts_at_zero(b) && !starts_at_zero(a), "{a}");
+        }
+        assert!(starts_at_zero("e.lora_embedding_A") && !starts_at_zero("e.lora_embedding_B"));
+        assert!(!is_adapter(&[tensor("model.layers.0.q_proj.weight", [4, 4])]) && !is_adapter(&[]));
+    }
+
+    #[test]
+    fn halves_that_do_not_go_together_are_named() {
+        let a = tensor("q_proj.lora_A.weight", [4, 32]);
+        let alone = held(std::slice::from_ref(&a), false, None);
+        assert_eq!(alone.problems[0].message, "its other half is missing");
+        let other = held(&[a.clone(), tensor("q_proj.lora_B.weight", [16, 8])], false, None);
+        assert!(other.problems[0].message.contains("does not go with the"), "{:?}", other.problems);
+        let told = held(&[a, tensor("q_proj.lora_B.weight", [16, 4])], false, Some(8.0));
+        assert_eq!(told.problems[0].message, "its rank is 4, the configuration says 8");
+    }
+}
