@@ -117,16 +117,19 @@ fn a_request_that_makes_no_sense_changes_nothing() {
 #[test]
 fn an_edit_that_died_halfway_is_undone_by_the_next() {
     let sandbox = sandbox();
+    let long = |letter: &str| format!("edit m.gguf --set general.name={letter} --set note={}", letter.repeat(900));
+    sandbox.apr(&long("a")).ok().says(&["written"]);
     let before = sandbox.read("m.gguf");
-    sandbox.apr("edit m.gguf --set general.name=other").ok().says(&["in place"]);
+    sandbox.apr(&long("b")).ok().says(&["in place"]);
     let after = sandbox.read("m.gguf");
     let front = before.len() - data(&before).len();
-    let torn = [&after[..front / 2], &before[front / 2..]].concat();
+    // A disk writes whole sectors.
+    let torn = [&after[..512], &before[512..]].concat();
     sandbox.write("m.gguf", torn);
     sandbox.write(".m.gguf.undo", undo_file(&before, &after, front, before.len()));
     sandbox.apr("tensors m.gguf --stats").says(&["E002", "m.gguf", "interrupted"]);
     sandbox.apr("edit m.gguf --set llama.context_length=65").ok().says(&["warning", "interrupted", "undone"]);
-    assert_eq!(pair(&sandbox, "m.gguf", "general.name")["value"], "first");
+    assert_eq!(pair(&sandbox, "m.gguf", "general.name")["value"], "a");
     assert_eq!(sandbox.files(), ["m.gguf"]);
 }
 

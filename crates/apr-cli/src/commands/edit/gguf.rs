@@ -21,7 +21,7 @@ use crate::{Outcome, revise, signals};
 /// file in which a change was interrupted can be read here.
 pub(super) fn is_one(path: &Path) -> bool {
     let mut head = Vec::new();
-    let read = || File::open(path)?.take(4).read_to_end(&mut head);
+    let mut read = || File::open(path)?.take(4).read_to_end(&mut head);
     path.is_file() && read().is_ok() && (gguf::FORMAT.recognises)(&head)
 }
 
