@@ -197,9 +197,10 @@ pub(crate) struct IssueArgs {
 /// Arguments of `edit`.
 #[derive(Debug, Args)]
 pub(crate) struct EditArgs {
-    /// The .apr file
+    /// The .apr or GGUF file
     pub(crate) model: PathBuf,
-    /// Set metadata: a key, or a path as architecture.n_layer; the value is JSON, or else text
+    /// Set metadata: a key, or a path as architecture.n_layer; the value is JSON, or else text. A key of GGUF keeps its
+    /// type, unless it is removed and set at once
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
     /// Remove metadata

@@ -174,9 +174,9 @@ pub(crate) enum Command {
     Edit(EditArgs),
     /// Write a file of an older APR format as an .apr file of today
     Upgrade(UpgradeArgs),
-    /// Cut a model into .apr files of a size, with a manifest that stands for all of them
+    /// Cut a model into .apr files of a size, with a manifest that stands for all of them, or into parts of GGUF
     Shard(ShardArgs),
-    /// Put the shards that a manifest names together into one .apr file
+    /// Put the shards that a manifest names, or the parts of a GGUF model, together into one file
     Join(JoinArgs),
     /// Hide an id in the weights, or read it: whose copy of a model is this
     Watermark {

@@ -112,7 +112,11 @@ Types:
   q2_k q3_k_s q3_k_m q3_k_l       mixes of K-quants by llama.cpp's rules
   q4_k_s q4_k_m q5_k_s q5_k_m q6_k
   iq4_nl iq4_xs                   non-linear, 4.5 and 4.25 bits
-  tq1_0 tq2_0 mxfp4 nvfp4         ternary weights; 4-bit floats
+  iq3_m iq3_s iq3_xs              points of a grid, 3.3 to 3.7 bits
+  iq3_xxs iq2_m iq2_s iq2_xs      the same, 2.3 to 3.1 bits; they need --imatrix
+  iq2_xxs iq1_m iq1_s             the same, 1.6 to 2.1 bits; they need --imatrix
+  tq1_0 tq2_0 q1_0 q2_0           ternary weights; signs; 2 bits
+  mxfp4 nvfp4                     4-bit floats
   int8 int4                       apr's own: a scale a row, a scale a group of 32
   f8_e4m3 f8_e5m2 fp16 bf16 fp32  floats";
 

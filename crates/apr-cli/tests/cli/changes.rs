@@ -54,7 +54,7 @@ impl Interrupted {
 
 /// What the command writes before it changes anything: both lengths, where the ends are, the ends before and after, and a
 /// checksum.
-fn undo_file(before: &[u8], after: &[u8], front: usize, tail: usize) -> Vec<u8> {
+pub(crate) fn undo_file(before: &[u8], after: &[u8], front: usize, tail: usize) -> Vec<u8> {
     let mut undo = b"APRUNDO2".to_vec();
     for word in [before.len(), after.len(), front, tail] {
         undo.extend((word as u64).to_le_bytes());

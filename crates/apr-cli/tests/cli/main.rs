@@ -11,6 +11,7 @@ mod falsification;
 mod families;
 mod family_round_trip;
 mod gguf;
+mod gguf_edit;
 mod golden;
 mod interruption;
 mod llama_cpp;
