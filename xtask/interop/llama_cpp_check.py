@@ -6,6 +6,7 @@ the `tokenizers` package.
 """
 
 import json
+import struct
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,11 @@ FILE_TYPES = {
     "fp16": 1, "bf16": 32, "q4_0": 2, "q4_1": 3, "q5_0": 8, "q5_1": 9, "q8_0": 7, "q2_k": 10, "q3_k_s": 11, "q3_k_m": 12,
     "q3_k_l": 13, "q4_k_s": 14, "q4_k_m": 15, "q5_k_s": 16, "q5_k_m": 17, "q6_k": 18, "iq4_nl": 25, "iq4_xs": 30,
     "tq1_0": 36, "tq2_0": 37,
+}
+# Those that want an importance matrix.
+FEW_BITS = {
+    "iq1_s": 24, "iq1_m": 31, "iq2_xxs": 19, "iq2_xs": 20, "iq2_s": 28, "iq2_m": 29, "iq3_xxs": 23, "iq3_xs": 22, "iq3_s": 26,
+    "iq3_m": 27, "q1_0": 40, "q2_0": 41,
 }
 TEXTS = [
     "12+34=", "Hello, world!", "The quick brown fox jumps over the lazy dog.", "Größe, naïve, façade — “quotes”…",
@@ -139,7 +145,48 @@ def check_files(folder):
             llama_quantize(source, theirs, number)
             apr("quantize", source, "--type", name, "-o", ours, "-f")
             (same if ours.read_bytes() == theirs.read_bytes() else different).append(name)
+        matrix = folder / "imatrix.dat"
+        write_imatrix(source, matrix)
+        for name, number in FEW_BITS.items():
+            llama_quantize(source, theirs, number, matrix)
+            apr("quantize", source, "--type", name, "--imatrix", matrix, "-o", ours, "-f")
+            # The name of the matrix is a part of the files.
+            (same if ours.read_bytes() == theirs.read_bytes() else different).append(name)
         check(not different, f"{label}: files equal llama_model_quantize's for {len(same)} types {different}")
+
+
+def write_imatrix(model, path):
+    """Random importance of all matrices, in llama.cpp's older format."""
+    rng = np.random.default_rng(7)
+    entries = []
+    for tensor in gguf.GGUFReader(model).tensors:
+        if len(tensor.shape) > 1:
+            # Innermost first, experts last.
+            count = int(tensor.shape[0]) * (int(tensor.shape[2]) if len(tensor.shape) > 2 else 1)
+            values = (10 * rng.random(count) ** 3 + 0.01).astype("<f4")
+            name = tensor.name.encode()
+            entries.append(struct.pack("<i", len(name)) + name + struct.pack("<ii", 1, count) + values.tobytes())
+    path.write_bytes(struct.pack("<i", len(entries)) + b"".join(entries))
+
+
+def check_edits(folder):
+    """llama.cpp computes the same with an edited file, with its parts, and with what they are joined to."""
+    prompt = "12+34="
+    source = folder / "tiny-q8_0.gguf"
+    expected = generate(load(source), prompt)
+    edited, template = folder / "edited.gguf", folder / "chat.jinja"
+    template.write_text("{{ messages }}")
+    apr("edit", source, "--set", "general.name=edited", "--chat-template", template, "-o", edited)
+    model = load(edited)
+    check(generate(model, prompt) == expected, "an edited file computes the same in llama.cpp")
+    metadata = model.metadata
+    said = (metadata.get("general.name"), metadata.get("tokenizer.chat_template"))
+    check(said == ("edited", "{{ messages }}"), "llama.cpp reads the edited name and chat template")
+    apr("shard", edited, "--size", "100KB", "-o", folder / "cut.gguf")
+    parts = sorted(folder.glob("cut-*.gguf"))
+    check(len(parts) > 1 and generate(load(parts[0]), prompt) == expected, f"llama.cpp loads {len(parts)} parts by the first")
+    apr("join", parts[-1], "-o", folder / "joined.gguf")
+    check((folder / "joined.gguf").read_bytes() == edited.read_bytes(), "the parts join to the file that was cut")
 
 
 def check_round_trips(folder):
@@ -165,6 +212,7 @@ def main():
         check_tokens(folder / "tiny-fp16.gguf", TINY / "tokenizer.json", "tiny-llama", TEXTS)
         check_embeddings(folder)
         check_round_trips(folder)
+        check_edits(folder)
         check_files(folder)
     if failures:
         sys.exit(f"{len(failures)} checks failed")

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
 use apr::{Code, DType, Error, Escaped, IoCause, JobError};
+use apr_ops::document::write_json;
 use apr_ops::inline::ValidationError;
 use apr_quantize::QuantizationReport;
 use serde_json::json;
@@ -35,6 +36,8 @@ pub(crate) enum Failure {
     Usage(String),
     /// A check failed; its report has been printed.
     Validation,
+    /// The user was told already; the exit code.
+    Told(u8),
     /// Names or shapes that the model's family does not have; nothing was written.
     Misfit {
         /// The source.
@@ -96,9 +99,27 @@ impl Failure {
     pub(crate) fn report(&self, json: bool) -> ExitCode {
         let code = self.exit_code();
         // Whoever closed our output, as `head` does, does not want to hear more.
-        if code == 0 || matches!(self, Self::Validation) {
+        if code == 0 || matches!(self, Self::Validation | Self::Told(_)) {
             return ExitCode::from(code);
         }
+        self.tell();
+        if json && !matches!(self, Self::Reported(_)) {
+            // Nobody is left to read that standard output is closed.
+            let _ = print_json(&self.to_json());
+        }
+        ExitCode::from(code)
+    }
+
+    /// Tells the user now, so that only the exit code is left.
+    pub(crate) fn told(self) -> Self {
+        let code = self.exit_code();
+        if code != 0 && !matches!(self, Self::Validation | Self::Told(_)) {
+            self.tell();
+        }
+        Self::Told(code)
+    }
+
+    fn tell(&self) {
         let style = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
         // The exit code says it too, if standard error can't be written to.
         let mut err = anstream::stderr().lock();
@@ -106,17 +127,13 @@ impl Failure {
         if let Some(advice) = self.advice() {
             let _ = writeln!(err, "  {advice}");
         }
-        if json && !matches!(self, Self::Reported(_)) {
-            // Nobody is left to read that standard output is closed.
-            let _ = writeln!(std::io::stdout(), "{}", self.to_json());
-        }
-        ExitCode::from(code)
     }
 
     fn exit_code(&self) -> u8 {
         match self {
             Self::General(_) => GENERAL,
             Self::Usage(_) => ARGUMENTS,
+            Self::Told(code) => *code,
             Self::Validation | Self::Misfit { .. } | Self::Unhealthy { .. } | Self::Gate { .. } => VALIDATION,
             Self::Model(error) | Self::Reported(error) => match (error.code(), error.cause()) {
                 (_, Some(IoCause::NotFound)) => NOT_FOUND,
@@ -135,7 +152,7 @@ impl Failure {
         match self {
             Self::Model(error) | Self::Reported(error) => error.to_string(),
             Self::General(message) | Self::Usage(message) => message.clone(),
-            Self::Validation => "validation failed".to_owned(),
+            Self::Validation | Self::Told(_) => "validation failed".to_owned(),
             Self::Misfit { file, family, misfits } => misfit_message(file, family.as_deref(), misfits),
             Self::Unhealthy { file, error, unfit: None, .. } => format!("{}: {error}", Escaped(file)),
             Self::Unhealthy { file, error, unfit: Some(dtype), .. } => {
@@ -179,13 +196,13 @@ impl Failure {
                 Some("--arch NAME takes it for a family that it is built like".to_owned())
             }
             // Other messages of E001 say what is wrong with this file, which the general advice doesn't know.
-            (Code::Format, _) if error.message() != apr::UNKNOWN_FORMAT => None,
+            (Code::Format, _) if !error.message().starts_with(apr::UNKNOWN_FORMAT) => None,
             (Code::Memory, _) if error.file().is_none() => Some("raise --max-memory or APR_RAM_LIMIT".to_owned()),
             (code, _) => Some(format!("`apr explain {code}` says more")),
         }
     }
 
-    fn to_json(&self) -> serde_json::Value {
+    pub(crate) fn to_json(&self) -> serde_json::Value {
         match self {
             Self::Model(error) => json!({ "error": {
                 "code": error.code().id(),
@@ -236,9 +253,15 @@ pub(crate) fn report_arguments(error: &clap::Error) -> ExitCode {
         let text = error.render().to_string();
         let message = text.split("\n\nUsage:").next().unwrap_or(&text);
         let message = message.trim_start_matches("error: ").trim_end();
-        let _ = writeln!(std::io::stdout(), "{}", Failure::Usage(message.to_owned()).to_json());
+        let _ = print_json(&Failure::Usage(message.to_owned()).to_json());
     }
     ExitCode::from(ARGUMENTS)
+}
+
+fn print_json(document: &serde_json::Value) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    write_json(&mut out, document)?;
+    writeln!(out)
 }
 
 /// Whether reports are wanted as JSON, of arguments that could not be read.

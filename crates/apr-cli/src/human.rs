@@ -18,6 +18,18 @@ pub(crate) fn bytes(number: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
+/// A name in at most `width` characters: the middle of a longer one is left out, since beginnings and ends tell more.
+pub(crate) fn shortened(name: &str, width: usize) -> String {
+    let chars: Vec<char> = name.chars().collect();
+    if chars.len() <= width || width == 0 {
+        return name.to_owned();
+    }
+    let tail = (width - 1).div_ceil(2);
+    let head = width - 1 - tail;
+    let (head, tail) = (&chars[..head], &chars[chars.len() - tail..]);
+    format!("{}…{}", head.iter().collect::<String>(), tail.iter().collect::<String>())
+}
+
 /// A statistic in at most nine characters: four digits, in exponents when small or large.
 pub(crate) fn number(value: f64) -> String {
     let magnitude = value.abs();
@@ -71,6 +83,14 @@ mod tests {
         assert_eq!(bytes(999), "999 B");
         assert_eq!(bytes(999_999), "1.0 MB");
         assert_eq!(bytes(1_500_000_000), "1.5 GB");
+    }
+
+    #[test]
+    fn long_names_lose_their_middle() {
+        assert_eq!(shortened("layers.10.attn.q_proj.weight", 15), "layers.….weight");
+        assert_eq!(shortened("größe", 5), "größe");
+        assert_eq!(shortened("größe", 4), "g…ße");
+        assert_eq!(shortened("weight", 1), "…");
     }
 
     #[test]

@@ -15,11 +15,16 @@ mod signals;
 
 use std::process::ExitCode;
 
+use clap::CommandFactory;
+use clap_complete::CompleteEnv;
+
 use crate::args::Cli;
 use crate::context::Context;
 use crate::failure::Failure;
 
 fn main() -> ExitCode {
+    // A shell asks what a word may become; the process ends here then.
+    CompleteEnv::with_factory(Cli::command).var(commands::COMPLETE).complete();
     let cli = match Cli::read() {
         Ok(cli) => cli,
         Err(error) => return failure::report_arguments(&error),

@@ -44,6 +44,12 @@ pub(crate) fn open(path: &Path, context: &Context) -> Outcome<Model> {
     unlocked(|context| open_to_look(path, context), context)
 }
 
+/// Opens a model whose metadata are only copied: the keys of a GGUF file are left as they are.
+pub(crate) fn open_plain(path: &Path, context: &Context) -> Outcome<Model> {
+    let reader = context.sources.open_model(path, &context.options)?;
+    Ok(Model { reader, name: path.display().to_string(), spool: None })
+}
+
 /// Opens one to look at what is readable of it.
 pub(crate) fn open_to_look(path: &Path, context: &Context) -> Outcome<Model> {
     let name = path.display().to_string();

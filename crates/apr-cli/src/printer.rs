@@ -1,9 +1,11 @@
 //! Everything that is shown: reports on standard output, remarks on standard error.
 
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, IsTerminal, Write};
+use std::os::fd::AsFd;
 
 use anstyle::{AnsiColor, Style};
 use apr::Escaped;
+use apr_ops::document::write_json;
 use serde::Serialize;
 
 use crate::Outcome;
@@ -28,16 +30,43 @@ pub(crate) const BAD: Style = Style::new().fg_color(Some(anstyle::Color::Ansi(An
 /// Something secondary.
 pub(crate) const DIM: Style = Style::new().dimmed();
 
+/// Columns that a report may take: those of the terminal, or of `COLUMNS`; `None` where it goes to a file or a program.
+pub(crate) fn columns() -> Option<usize> {
+    let stated = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    stated.or_else(|| columns_of(&std::io::stdout())).filter(|&columns| columns > 0)
+}
+
+/// Columns of a terminal; `None` for anything else.
+pub(crate) fn columns_of(stream: &(impl IsTerminal + AsFd)) -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(stream).ok().filter(|_| stream.is_terminal())?;
+    Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)
+}
+
+/// Text that is meant to stand out: bold where the output shows it, between asterisks elsewhere.
+pub(crate) fn strong(text: &str) -> String {
+    match anstream::AutoStream::choice(&std::io::stdout()) {
+        anstream::ColorChoice::Never => format!("**{text}**"),
+        _ => format!("{BOLD}{text}{BOLD:#}"),
+    }
+}
+
 /// Prints reports and remarks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Printer {
     level: Level,
     json: bool,
+    /// Whether standard output carries something else.
+    aside: bool,
 }
 
 impl Printer {
     pub(crate) fn new(level: Level, json: bool) -> Self {
-        Self { level, json }
+        Self { level, json, aside: false }
+    }
+
+    /// The same, where standard output carries something else than the report: that goes to standard error.
+    pub(crate) fn aside(self) -> Self {
+        Self { aside: true, ..self }
     }
 
     /// Whether a progress bar would be welcome.
@@ -56,9 +85,12 @@ impl Printer {
         report: &R,
         text: impl FnOnce(&mut dyn Write, &R) -> std::io::Result<()>,
     ) -> Outcome {
+        if self.aside {
+            return self.report_aside(report, text);
+        }
         let mut out = BufWriter::new(anstream::stdout().lock());
         if self.json {
-            serde_json::to_writer_pretty(&mut out, report).map_err(std::io::Error::from)?;
+            write_json(&mut out, report)?;
             writeln!(out)?;
         } else if self.level > Level::Error {
             text(&mut out, report)?;
@@ -74,7 +106,7 @@ impl Printer {
     ) -> Outcome {
         let mut err = anstream::stderr().lock();
         if self.json {
-            serde_json::to_writer_pretty(&mut err, report).map_err(std::io::Error::from)?;
+            write_json(&mut err, report)?;
             writeln!(err)?;
         } else if self.level >= Level::Info {
             text(&mut err, report)?;

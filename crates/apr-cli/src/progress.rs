@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use apr_core::Progress;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::printer::Printer;
+use crate::printer::{Printer, columns_of};
 
 /// How long a job may take before it shows a bar.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -22,9 +22,7 @@ pub(crate) struct Bar {
 impl Bar {
     pub(crate) fn new(printer: &Printer, total: u64) -> Self {
         let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
-        let template =
-            "{bar:30} {percent:>3}%  {decimal_bytes}/{decimal_total_bytes}  {decimal_bytes_per_sec}  {eta} left";
-        if let Ok(style) = ProgressStyle::with_template(template) {
+        if let Ok(style) = ProgressStyle::with_template(template(columns_of(&std::io::stderr()))) {
             bar.set_style(style);
         }
         Self { bar, started: Instant::now(), shown: AtomicBool::new(!printer.shows_progress()) }
@@ -33,6 +31,16 @@ impl Bar {
     /// How long the job has taken.
     pub(crate) fn elapsed(&self) -> Duration {
         self.started.elapsed()
+    }
+}
+
+/// What fits a line of the terminal: a bar that is broken is drawn again and again, each time a line further down.
+fn template(columns: Option<usize>) -> &'static str {
+    match columns.unwrap_or(80) {
+        84.. => "{bar:30} {percent:>3}%  {decimal_bytes}/{decimal_total_bytes}  {decimal_bytes_per_sec}  {eta} left",
+        64.. => "{bar:16} {percent:>3}%  {decimal_bytes}/{decimal_total_bytes}  {eta} left",
+        36.. => "{percent:>3}%  {decimal_bytes}/{decimal_total_bytes}  {eta}",
+        _ => "{percent:>3}%",
     }
 }
 

@@ -45,7 +45,8 @@ pub(crate) fn lock(path: &Path, context: &Context) -> Outcome<LockedFile> {
     Ok(locked)
 }
 
-fn is_same(path: &Path, output: &Path) -> bool {
+/// Whether two paths lead to the same file.
+pub(crate) fn is_same(path: &Path, output: &Path) -> bool {
     matches!((path.canonicalize(), output.canonicalize()), (Ok(path), Ok(output)) if path == output)
 }
 

@@ -36,12 +36,18 @@ impl fmt::Display for Escaped<'_> {
                 '\n' => f.write_str("\\n")?,
                 '\r' => f.write_str("\\r")?,
                 '\t' => f.write_str("\\t")?,
-                c if c.is_control() || is_invisible(c) => write!(f, "\\u{{{:x}}}", u32::from(c))?,
+                c if is_hidden(c) => write!(f, "\\u{{{:x}}}", u32::from(c))?,
                 c => fmt::Write::write_char(f, c)?,
             }
         }
         Ok(())
     }
+}
+
+/// Whether a character could steer a terminal or fool a reader: a control character of any kind, or one that is not seen.
+#[must_use]
+pub fn is_hidden(c: char) -> bool {
+    c.is_control() || is_invisible(c)
 }
 
 /// Zero-width, direction-changing and tag characters (Unicode UTS #39 and UAX #9).

@@ -55,7 +55,7 @@ pub use container::{Container, ContainerFacts, Extent, ExtentKind, Features, Fil
 pub use dtype::{DType, DTypeKind};
 pub use due::Due;
 pub use error::{Code, Error, IoCause, Result};
-pub use escape::Escaped;
+pub use escape::{Escaped, is_hidden};
 pub use file_name::check_file_name;
 pub use format::{Alignments, Convention, Format, HEAD_LEN, QuantizedTypes, Target};
 pub use key_values::{Array, KeyValue, KeyValues, KeyValuesBuilder, Pair, Value};

@@ -157,6 +157,10 @@ impl GgufReader {
         self.metadata.set_key_values(pairs);
     }
 
+    pub(crate) fn is_one_little_endian_file(&self) -> bool {
+        self.big_endian == [false]
+    }
+
     pub(crate) fn warn(&mut self, warning: String) {
         self.warnings.push(warning);
     }

@@ -34,6 +34,12 @@ impl GgufWriter {
         Self { plan, due: Due::default() }
     }
 
+    /// What precedes the data of an only file, and the layout.
+    pub(crate) fn only_front(&self) -> Option<(&[u8], &Layout)> {
+        let [front] = &self.plan.headers[..] else { return None };
+        Some((front, &self.plan.layout))
+    }
+
     fn start_file(&self, sink: &mut dyn Sink, file: usize) -> Result<()> {
         if self.plan.named {
             sink.next_file(&self.plan.layout.files[file].name)?;

@@ -8,6 +8,8 @@ pub mod analyze;
 pub mod convert;
 pub mod debug;
 pub mod diff;
+pub mod document;
+pub mod elements;
 pub mod explain;
 pub mod import;
 pub mod inline;

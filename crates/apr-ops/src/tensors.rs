@@ -176,7 +176,7 @@ pub fn histogram<P: Pipeline>(
     Ok(HistogramReport { tensor, start: bins.start, width: bins.width, counts: bins.counts })
 }
 
-fn row(reader: &dyn CheckpointReader, tensor: usize) -> Result<TensorRow> {
+pub(crate) fn row(reader: &dyn CheckpointReader, tensor: usize) -> Result<TensorRow> {
     let info = &reader.tensors()[tensor];
     let stored = reader.stored(tensor);
     let (range, form) = (stored.range, stored.form());

@@ -154,12 +154,22 @@ const ALIASES: &[(&str, Scheme)] = &[
     ("q4_k", Scheme::Q4_K_M),
     ("q5_k", Scheme::Q5_K_M),
     ("f32", Scheme::Fp32),
+    ("float32", Scheme::Fp32),
     ("f16", Scheme::Fp16),
+    ("float16", Scheme::Fp16),
+    ("bfloat16", Scheme::Bf16),
 ];
 
 /// Names of single types that differ from [`DType::name`].
-const DTYPE_ALIASES: &[(&str, DType)] =
-    &[("fp32", DType::F32), ("fp16", DType::F16), ("int8", DType::I8_ROW), ("int4", DType::I4_ROW)];
+const DTYPE_ALIASES: &[(&str, DType)] = &[
+    ("fp32", DType::F32),
+    ("float32", DType::F32),
+    ("fp16", DType::F16),
+    ("float16", DType::F16),
+    ("bfloat16", DType::BF16),
+    ("int8", DType::I8_ROW),
+    ("int4", DType::I4_ROW),
+];
 
 /// A name that no scheme or type has.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,6 +12,12 @@ use crate::{OpenOptions, open_in};
 /// The file whose content becomes `model_type` and `architecture`.
 const CONFIG: &str = "config.json";
 
+/// Files that say that the weights beside them are one model.
+const CONFIGS: [&str; 2] = [CONFIG, "adapter_config.json"];
+
+/// Extensions that only files of weights have, and that are read.
+const READ: [&str; 6] = ["safetensors", "apr", "gguf", "pt", "pth", "ckpt"];
+
 /// What describes the `.distcp` files of a distributed checkpoint.
 const DISTRIBUTED: &str = apr_pytorch::METADATA;
 
@@ -140,6 +146,7 @@ fn find_weights(names: &[String]) -> Result<String> {
     if top().any(|name| name == DISTRIBUTED) && top().any(|name| name.ends_with(".distcp")) {
         return Ok(DISTRIBUTED.to_owned());
     }
+    check_one_model(names)?;
     if let Some(name) = top().find(|name| *name == "model.safetensors") {
         return Ok(name.clone());
     }
@@ -180,6 +187,30 @@ fn find_weights(names: &[String]) -> Result<String> {
             Err(Error::format(format!("the folder holds several models; name one of {}", many.join(", "))))
         }
     }
+}
+
+/// Refuses a folder of files that nothing makes one model: without a configuration, each file of weights is one. With it,
+/// they are the same model for several programs.
+fn check_one_model(names: &[String]) -> Result<()> {
+    /// Names that an error lists.
+    const SHOWN: usize = 20;
+    let top = || names.iter().filter(|name| !name.contains('/'));
+    if top().any(|name| CONFIGS.contains(&name.as_str()) || name.ends_with(".index.json")) {
+        return Ok(());
+    }
+    let is_model = |name: &str| {
+        let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
+        READ.contains(&extension) && shard_number(name).is_none_or(|(number, _)| number == 1)
+    };
+    // A manifest and its first shard are one.
+    let is_shard = |name: &str| shard_stem(name).is_some_and(|stem| top().any(|other| *other == format!("{stem}.apr")));
+    let models: Vec<&str> = top().map(String::as_str).filter(|name| is_model(name) && !is_shard(name)).collect();
+    if models.len() < 2 {
+        return Ok(());
+    }
+    let more = if models.len() > SHOWN { format!(" and {} more", models.len() - SHOWN) } else { String::new() };
+    let listed = models[..models.len().min(SHOWN)].join(", ");
+    Err(Error::format(format!("the folder holds {} models; name one of {listed}{more}", models.len())))
 }
 
 /// What the names of a model's shards start with: `model` of `model-00001-of-00003.apr`.

@@ -95,7 +95,14 @@ pub fn open<S: ByteSource + 'static>(
         let message = "this is the manifest of a sharded model, which is opened where its shards are: in a folder";
         return Err(Error::format(message).in_file(name));
     }
-    let Some(entry) = entry_of(&head).or_else(|| entry_by_extension(extension(name))) else {
+    // Programs of all kinds call their files .bin: the name speaks for no format.
+    let by_extension = || entry_by_extension(extension(name)).filter(|_| extension(name) != "bin");
+    let Some(entry) = entry_of(&head).or_else(by_extension) else {
+        if extension(name) == "bin" {
+            let message =
+                format!("{UNKNOWN_FORMAT}: neither a PyTorch checkpoint nor a file of GGML, which are called .bin");
+            return Err(Error::format(message).in_file(name).at(0));
+        }
         return Err(Error::format(UNKNOWN_FORMAT).in_file(name).at(0));
     };
     let Some(open) = entry.open else {

@@ -13,6 +13,24 @@ pub fn parse_filter(pattern: &str) -> Result<GlobMatcher> {
         .map_err(|error| Error::format(format!("the filter is not a pattern: {error}")))
 }
 
+/// Parses a pattern that is looked for: without a wildcard, names that contain it match too.
+///
+/// ```
+/// let filter = apr_view::parse_search("q_proj")?;
+/// assert!(filter.is_match("layers.0.attn.q_proj.weight"));
+/// assert!(!apr_view::parse_search("q_proj*")?.is_match("layers.0.attn.q_proj.weight"));
+/// # Ok::<(), apr_core::Error>(())
+/// ```
+///
+/// # Errors
+/// E001 when the pattern is malformed.
+pub fn parse_search(pattern: &str) -> Result<GlobMatcher> {
+    if pattern.contains(['*', '?', '[', ']', '{', '}', '\\']) {
+        return parse_filter(pattern);
+    }
+    parse_filter(&format!("*{}*", globset::escape(pattern)))
+}
+
 /// A filter that only this name passes.
 ///
 /// # Errors

@@ -39,7 +39,7 @@ pub mod values;
 mod view;
 
 pub use cut::{Cut, Turned};
-pub use filter::{named, parse_filter};
+pub use filter::{named, parse_filter, parse_search};
 pub use first_use::sort_by_first_use;
 pub use nearest::{closest, nearest};
 pub use transform::Change;

@@ -91,11 +91,14 @@ pub fn read(reader: &dyn CheckpointReader, tensor: usize, elements: Range<u64>) 
         );
     }
     if info.dtype.is_quantized() {
+        // Whole blocks decode, of which the range may want a part.
         let start = elements.start / info.dtype.block_len() * info.dtype.block_len();
+        let end = elements.end.next_multiple_of(info.dtype.block_len()).min(total);
         let mut values = Vec::new();
-        read_quantized(reader, tensor, start..elements.end, (&mut Vec::new(), &mut Vec::new()), &mut values)?;
+        read_quantized(reader, tensor, start..end, (&mut Vec::new(), &mut Vec::new()), &mut values)?;
         let before = in_memory(elements.start - start)?;
-        return Ok(values.into_iter().skip(before).map(f64::from).collect());
+        let count = in_memory(elements.end - elements.start)?;
+        return Ok(values.into_iter().skip(before).take(count).map(f64::from).collect());
     }
     if !is_decodable(info.dtype) {
         return Err(Error::format(format!("elements of {} are no real numbers", info.dtype)).for_tensor(&info.name));

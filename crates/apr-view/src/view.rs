@@ -127,8 +127,13 @@ impl<'a> View<'a> {
                 self.tensors.iter().filter_map(|info| Some(&info.name[..=info.name.find('.')?])).collect();
             beginnings.sort_unstable();
             beginnings.dedup();
-            let beginnings = beginnings.into_iter().take(BEGINNINGS).collect::<Vec<_>>().join(", ");
-            return Err(Error::format(format!("no tensor's name starts with '{prefix}'; there are {beginnings}")));
+            let more = if beginnings.len() > BEGINNINGS { " and others" } else { "" };
+            let listed = beginnings.iter().take(BEGINNINGS).copied().collect::<Vec<_>>().join(", ");
+            let there_are = match listed.as_str() {
+                "" => "no name has a part in front that ends with a dot".to_owned(),
+                listed => format!("the names start with {listed}{more}"),
+            };
+            return Err(Error::format(format!("no tensor's name starts with the prefix '{prefix}'; {there_are}")));
         }
         self.drop_tensors(|name| !name.starts_with(prefix));
         self.rename(|_, name| name.strip_prefix(prefix).filter(|rest| !rest.is_empty()).map(str::to_owned));

@@ -20,10 +20,10 @@ pub(crate) struct ContainerArgs {
     #[arg(long, value_name = "PUB")]
     pub(crate) recipient: Vec<PathBuf>,
     /// Encrypt the metadata too, all but the family and its dimensions
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub(crate) encrypt_metadata: bool,
     /// Sign with this private key; may be given several times
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", hide_short_help = true)]
     pub(crate) sign: Vec<PathBuf>,
 }
 
@@ -197,9 +197,10 @@ pub(crate) struct IssueArgs {
 /// Arguments of `edit`.
 #[derive(Debug, Args)]
 pub(crate) struct EditArgs {
-    /// The .apr file
+    /// The .apr or GGUF file
     pub(crate) model: PathBuf,
-    /// Set metadata: a key, or a path as architecture.n_layer; the value is JSON, or else text
+    /// Set metadata: a key, or a path as architecture.n_layer; the value is JSON, or else text. A key of GGUF keeps its
+    /// type, unless it is removed and set at once
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
     /// Remove metadata

@@ -56,16 +56,14 @@ pub(crate) struct WriteArgs {
     #[arg(long)]
     pub(crate) relaxed: bool,
     /// Do what --relaxed does, and pass a quality gate that fails; it replaces no file
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub(crate) force: bool,
     /// Cast floating-point tensors of 16 to 64 bits
-    #[arg(long, value_enum, value_name = "DTYPE")]
+    #[arg(long, value_enum, ignore_case = true, value_name = "DTYPE")]
     pub(crate) precision: Option<Precision>,
     /// Show the size of every tensor and write nothing
     #[arg(long, group = "look")]
     pub(crate) dry_run: bool,
-    #[command(flatten)]
-    pub(crate) container: ContainerArgs,
 }
 
 /// Arguments of `import`.
@@ -75,23 +73,26 @@ pub(crate) struct ImportArgs {
     pub(crate) source: PathBuf,
     #[command(flatten)]
     pub(crate) write: WriteArgs,
-    #[command(flatten)]
-    pub(crate) requantize: RequantizeArgs,
     /// Refuse a source of another format
-    #[arg(long, value_name = "FORMAT", value_parser = parse_format(apr::formats()))]
+    #[arg(long, value_name = "FORMAT", value_parser = parse_format(apr::formats()), hide_short_help = true)]
     pub(crate) from: Option<&'static Format>,
     /// Licence of the model, where its files state none or a wrong one
     #[arg(long, value_name = "ID")]
     pub(crate) license: Option<String>,
     /// Refuse a weights file with another SHA-256
-    #[arg(long, value_name = "HEX", value_parser = parse_sha256)]
+    #[arg(long, value_name = "HEX", value_parser = parse_sha256, hide_short_help = true)]
     pub(crate) sha256: Option<Sha256>,
     /// Only the entries of a checkpoint below this prefix, such as state_dict. or model.
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", hide_short_help = true)]
     pub(crate) prefix: Option<String>,
     /// Align tensors to 32 bytes, as GGUF does, or 64 [default: 64]
-    #[arg(long, value_name = "BYTES", value_parser = parse_alignment)]
+    #[arg(long, value_name = "BYTES", value_parser = parse_alignment, hide_short_help = true)]
     pub(crate) align: Option<u32>,
+    // What has a heading of its own comes last: what follows it would stand under it.
+    #[command(flatten)]
+    pub(crate) requantize: RequantizeArgs,
+    #[command(flatten)]
+    pub(crate) container: ContainerArgs,
 }
 
 /// Arguments of `convert`.
@@ -101,14 +102,9 @@ pub(crate) struct ConvertArgs {
     pub(crate) model: PathBuf,
     #[command(flatten)]
     pub(crate) write: WriteArgs,
-    #[command(flatten)]
-    pub(crate) requantize: RequantizeArgs,
     /// Only the entries of a checkpoint below this prefix, such as state_dict. or model.
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", hide_short_help = true)]
     pub(crate) prefix: Option<String>,
-    /// Judge every tensor of the source and write nothing
-    #[arg(long, group = "look")]
-    pub(crate) analyze_source: bool,
     /// Target format [default: by the output's extension]
     #[arg(long, value_name = "FORMAT", value_parser = parse_target())]
     pub(crate) format: Option<&'static Format>,
@@ -116,11 +112,19 @@ pub(crate) struct ConvertArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_shard_size)]
     pub(crate) shard_size: Option<u64>,
     /// Align tensors: .apr output to 32 or 64 bytes [default: 64], GGUF to any power of two [default: the source's, or 32]
-    #[arg(long, value_name = "BYTES", value_parser = parse_alignment)]
+    #[arg(long, value_name = "BYTES", value_parser = parse_alignment, hide_short_help = true)]
     pub(crate) align: Option<u32>,
     /// Store the tensors of .apr output in the order in which the model uses them, and flag the file as made for streaming
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub(crate) streaming: bool,
+    /// Judge every tensor of the source and write nothing
+    #[arg(long, group = "look", hide_short_help = true)]
+    pub(crate) analyze_source: bool,
+    // What has a heading of its own comes last: what follows it would stand under it.
+    #[command(flatten)]
+    pub(crate) requantize: RequantizeArgs,
+    #[command(flatten)]
+    pub(crate) container: ContainerArgs,
 }
 
 /// Arguments of `export`.
@@ -130,32 +134,36 @@ pub(crate) struct ExportArgs {
     pub(crate) model: PathBuf,
     #[command(flatten)]
     pub(crate) write: WriteArgs,
-    #[command(flatten)]
-    pub(crate) requantize: RequantizeArgs,
     /// Target format [default: by the output's extension; without one, a safetensors folder]
     #[arg(long, value_name = "FORMAT", value_parser = parse_target())]
     pub(crate) format: Option<&'static Format>,
     /// Cut the output into files of at most this many bytes of tensors, such as 5GB
     #[arg(long, value_name = "SIZE", value_parser = parse_shard_size)]
     pub(crate) shard_size: Option<u64>,
+    // What has a heading of its own comes last: what follows it would stand under it.
+    #[command(flatten)]
+    pub(crate) requantize: RequantizeArgs,
+    #[command(flatten)]
+    pub(crate) container: ContainerArgs,
 }
 
 /// Precision of a cast.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Precision {
     /// 32 bits
-    #[value(alias = "f32")]
+    #[value(aliases = ["f32", "float32", "float"])]
     Fp32,
     /// 16 bits, 5 of exponent
-    #[value(alias = "f16")]
+    #[value(aliases = ["f16", "float16", "half"])]
     Fp16,
     /// 16 bits, 8 of exponent
+    #[value(alias = "bfloat16")]
     Bf16,
     /// 8 bits, 4 of exponent, up to 448
-    #[value(name = "f8_e4m3")]
+    #[value(name = "f8_e4m3", aliases = ["float8_e4m3fn", "float8_e4m3"])]
     F8E4m3,
     /// 8 bits, 5 of exponent, up to 57,344
-    #[value(name = "f8_e5m2")]
+    #[value(name = "f8_e5m2", alias = "float8_e5m2")]
     F8E5m2,
 }
 

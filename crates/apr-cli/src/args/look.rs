@@ -2,12 +2,16 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use clap_complete::engine::ArgValueCompleter;
+
+use super::completion;
 
 /// Arguments of `inspect`.
 #[derive(Debug, Args)]
 pub(crate) struct InspectArgs {
-    /// File, folder, shard index, or - for standard input
-    pub(crate) model: PathBuf,
+    /// Files, folders, shard indexes, or - for standard input
+    #[arg(required = true, value_name = "MODEL")]
+    pub(crate) models: Vec<PathBuf>,
     /// Show the first tokens of the vocabulary and the special ones
     #[arg(long)]
     pub(crate) vocab: bool,
@@ -28,15 +32,20 @@ pub(crate) struct InspectArgs {
 /// Arguments of `tensors`.
 #[derive(Debug, Args)]
 pub(crate) struct TensorsArgs {
-    /// File, folder, shard index, or - for standard input
-    pub(crate) model: PathBuf,
+    /// Files, folders, shard indexes, or - for standard input
+    #[arg(required = true, value_name = "MODEL")]
+    pub(crate) models: Vec<PathBuf>,
     /// Read the tensors and show min, max, mean, std, L2, NaN, infinities and zeros
     #[arg(long)]
     pub(crate) stats: bool,
     /// Show the distribution of one tensor
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["stats", "filter", "sort"])]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["stats", "filter", "sort"], add = ArgValueCompleter::new(completion::tensors))]
     pub(crate) hist: Option<String>,
-    /// Only tensors whose name matches, such as '*.weight'
+    /// Show values of a tensor: NAME, or a part of it as NAME[0:4, -1]
+    #[arg(long, value_name = "NAME[RANGES]", conflicts_with_all = ["stats", "filter", "sort", "hist", "offset"],
+          add = ArgValueCompleter::new(completion::tensors))]
+    pub(crate) values: Option<String>,
+    /// Only tensors whose name matches, such as '*.weight'; without a wildcard, whose name contains it
     #[arg(long, value_name = "GLOB")]
     pub(crate) filter: Option<String>,
     /// Order of the list
@@ -86,7 +95,7 @@ pub(crate) struct ValidateArgs {
     /// Public key that you trust; may be given several times
     #[arg(long, value_name = "PUB")]
     pub(crate) trusted: Vec<PathBuf>,
-    /// Write what was found, also what a pickle would run, as SARIF
+    /// Write what was found, also what a pickle would run, as SARIF; - is standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) sarif: Option<PathBuf>,
     /// Fail on warnings too
@@ -100,7 +109,7 @@ pub(crate) struct ScanArgs {
     /// Files and folders, or - for standard input; of a folder, all that is in it and below
     #[arg(required = true, value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
-    /// Write what was found as SARIF, for code scanning services
+    /// Write what was found as SARIF, for code scanning services; - is standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) sarif: Option<PathBuf>,
 }
@@ -127,7 +136,7 @@ pub(crate) struct DiffArgs {
     /// Exit with 5 when the L2 distance is larger, or a tensor can't be compared
     #[arg(long, value_name = "X", value_parser = super::quantize::parse_limit)]
     pub(crate) max_l2: Option<f64>,
-    /// Only tensors whose name matches, each with its own line
+    /// Only tensors whose name matches, each with its own line; without a wildcard, whose name contains it
     #[arg(long, value_name = "GLOB")]
     pub(crate) tensors: Option<String>,
 }
@@ -150,7 +159,7 @@ pub(crate) struct DebugArgs {
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<usize>,
     /// Show the bytes of this tensor
-    #[arg(long, value_name = "NAME", requires = "hex")]
+    #[arg(long, value_name = "NAME", requires = "hex", add = ArgValueCompleter::new(completion::tensors))]
     pub(crate) tensor: Option<String>,
 }
 
@@ -169,9 +178,9 @@ pub(crate) struct LintArgs {
 #[command(override_usage = "apr explain <MODEL|E00x>\n       apr explain [MODEL] --tensor <NAME>")]
 pub(crate) struct ExplainArgs {
     /// A model, or an error code from E001 to E008
-    #[arg(required_unless_present = "tensor")]
+    #[arg(required_unless_present = "tensor", value_hint = clap::ValueHint::AnyPath)]
     pub(crate) subject: Option<OsString>,
     /// Explain this tensor: of the model, or of any family where no model is given
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(completion::tensors))]
     pub(crate) tensor: Option<String>,
 }

@@ -1,10 +1,13 @@
 //! What can be typed.
 
+mod completion;
 mod container;
 mod convert;
+pub(crate) mod examples;
 mod hints;
 mod look;
 mod quantize;
+pub(crate) mod settings;
 mod shard;
 mod upgrade;
 mod watermark;
@@ -12,8 +15,9 @@ mod watermark;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use clap_complete::engine::ArgValueCandidates;
 
 pub(crate) use container::{
     Compress, ContainerArgs, DecryptArgs, EditArgs, EncryptArgs, IssueArgs, KeyPurpose, KeygenArgs, LicenseAction,
@@ -44,7 +48,13 @@ pub(crate) struct Cli {
 impl Cli {
     /// What was typed; the error says what was meant, where that is known.
     pub(crate) fn read() -> Result<Self, clap::Error> {
-        Self::try_parse().map_err(hints::advised)
+        let matches = Self::command_with_help().try_get_matches().and_then(|matches| Self::from_arg_matches(&matches));
+        matches.map_err(hints::advised)
+    }
+
+    /// The command with all that its help has.
+    pub(crate) fn command_with_help() -> clap::Command {
+        examples::with_examples(Self::command())
     }
 }
 
@@ -53,41 +63,42 @@ impl Cli {
 #[command(next_help_heading = "Options of every command")]
 pub(crate) struct GlobalArgs {
     /// Print the report as one JSON document
-    #[arg(long, global = true)]
+    #[arg(long, global = true, hide_short_help = true)]
     pub(crate) json: bool,
     /// Print errors only
-    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    #[arg(short, long, global = true, hide_short_help = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
     /// Print more detail
-    #[arg(short, long, global = true)]
+    #[arg(short, long, global = true, hide_short_help = true)]
     pub(crate) verbose: bool,
     /// When to colour the output [default: auto]
-    #[arg(long, global = true, value_name = "WHEN", env = "APR_COLOR", hide_env = true)]
+    #[arg(long, global = true, hide_short_help = true, value_name = "WHEN", env = "APR_COLOR", hide_env = true)]
     pub(crate) color: Option<ColorWhen>,
     /// Threads to work with [default: all cores]
-    #[arg(long, global = true, value_name = "N", env = "APR_THREADS")]
+    #[arg(long, global = true, hide_short_help = true, value_name = "N", env = "APR_THREADS")]
     pub(crate) threads: Option<NonZeroUsize>,
     /// Memory to stay within, such as 512M [default: 1GiB]
-    #[arg(long, global = true, value_name = "SIZE", env = "APR_RAM_LIMIT", value_parser = parse_size)]
+    #[arg(long, global = true, hide_short_help = true, value_name = "SIZE", env = "APR_RAM_LIMIT", value_parser = parse_size)]
     pub(crate) max_memory: Option<u64>,
     /// Largest metadata or header to accept [default: 100MiB]
-    #[arg(long, global = true, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, global = true, hide_short_help = true, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) max_metadata: Option<u64>,
     /// Private key that opens an encrypted model, as PEM; commands that sign or mark take theirs by it
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, hide_short_help = true, value_name = "FILE")]
     pub(crate) key: Option<PathBuf>,
     /// File or pipe whose first line is the password of an encrypted model; - is standard input [default: APR_PASSWORD, or
     /// asked for]
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, hide_short_help = true, value_name = "FILE")]
     pub(crate) password_file: Option<PathBuf>,
     /// Read pickled objects of this class, such as __main__.Net, for their parameters; nothing of it is run
-    #[arg(long, global = true, value_name = "CLASS")]
+    #[arg(long, global = true, hide_short_help = true, value_name = "CLASS")]
     pub(crate) pickle_class: Vec<String>,
     /// Family of the model, where detection fails or is wrong; auto detects it [default: auto]
-    #[arg(long, global = true, value_name = "NAME", value_parser = parse_arch)]
+    #[arg(long, global = true, hide_short_help = true, value_name = "NAME", value_parser = parse_arch,
+          add = ArgValueCandidates::new(completion::families))]
     pub(crate) arch: Option<Arch>,
     /// A family of your own, as a TOML file
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, hide_short_help = true, value_name = "FILE")]
     pub(crate) arch_file: Vec<PathBuf>,
 }
 
@@ -121,7 +132,8 @@ pub(crate) enum Command {
     /// Show what a model is: family, size, dtypes, metadata; reads no tensor bytes
     #[command(visible_alias = "info")]
     Inspect(InspectArgs),
-    /// List the tensors, with statistics or a histogram
+    /// List the tensors, with statistics, a histogram or values
+    #[command(visible_alias = "ls")]
     Tensors(TensorsArgs),
     /// Check structure, checksums, shapes and values in one read
     Validate(ValidateArgs),
@@ -162,9 +174,9 @@ pub(crate) enum Command {
     Edit(EditArgs),
     /// Write a file of an older APR format as an .apr file of today
     Upgrade(UpgradeArgs),
-    /// Cut a model into .apr files of a size, with a manifest that stands for all of them
+    /// Cut a model into .apr files of a size, with a manifest that stands for all of them, or into parts of GGUF
     Shard(ShardArgs),
-    /// Put the shards that a manifest names together into one .apr file
+    /// Put the shards that a manifest names, or the parts of a GGUF model, together into one file
     Join(JoinArgs),
     /// Hide an id in the weights, or read it: whose copy of a model is this
     Watermark {

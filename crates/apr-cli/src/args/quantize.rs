@@ -3,8 +3,9 @@ use std::path::PathBuf;
 use apr::{DType, Format};
 use apr_quantize::Scheme;
 use clap::{Args, ValueEnum};
+use clap_complete::engine::ArgValueCandidates;
 
-use super::WriteArgs;
+use super::{ContainerArgs, WriteArgs, completion};
 
 fn parse_scheme(name: &str) -> Result<Scheme, String> {
     Scheme::parse(name).map_err(|error| error.to_string())
@@ -33,31 +34,31 @@ pub(super) fn parse_limit(text: &str) -> Result<f64, String> {
 #[command(next_help_heading = "Quantization")]
 pub(crate) struct QuantizeOptions {
     /// Type of the token embeddings
-    #[arg(long, value_name = "TYPE", value_parser = parse_dtype)]
+    #[arg(long, value_name = "TYPE", value_parser = parse_dtype, add = ArgValueCandidates::new(completion::dtypes), hide_short_help = true)]
     pub(crate) embedding_type: Option<DType>,
     /// Type of the output projection
-    #[arg(long, value_name = "TYPE", value_parser = parse_dtype)]
+    #[arg(long, value_name = "TYPE", value_parser = parse_dtype, add = ArgValueCandidates::new(completion::dtypes), hide_short_help = true)]
     pub(crate) output_type: Option<DType>,
     /// Type of the tensors whose names match; may be given several times, the first match counts
-    #[arg(long, value_name = "GLOB=TYPE", value_parser = parse_rule)]
+    #[arg(long, value_name = "GLOB=TYPE", value_parser = parse_rule, hide_short_help = true)]
     pub(crate) tensor_type: Vec<(String, DType)>,
     /// The same type for all tensors, without the mix's exceptions
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub(crate) pure: bool,
     /// Quantize again what is quantized already, which adds one error to the other
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub(crate) requantize: bool,
     /// Importance matrix of llama.cpp: GGUF, or the older .dat
-    #[arg(long, value_name = "FILE", conflicts_with = "calibration")]
+    #[arg(long, value_name = "FILE", conflicts_with = "calibration", hide_short_help = true)]
     pub(crate) imatrix: Option<PathBuf>,
     /// Samples as CSV, one a line: their mean squares weigh the columns of tensors that take such samples
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub(crate) calibration: Option<PathBuf>,
     /// Write nothing if the error exceeds 10 % of the weights' norm, 50 % in one tensor, or turns them by 8 degrees
     #[arg(long)]
     pub(crate) quality_check: bool,
     /// Write nothing if the error's norm exceeds this share of the weights' norm (in one tensor: five times that)
-    #[arg(long, value_name = "X", value_parser = parse_limit)]
+    #[arg(long, value_name = "X", value_parser = parse_limit, hide_short_help = true)]
     pub(crate) max_drift: Option<f64>,
 }
 
@@ -66,13 +67,13 @@ pub(crate) struct QuantizeOptions {
 #[command(next_help_heading = "Quantization")]
 pub(crate) struct RequantizeArgs {
     /// Quantize: q8_0, q4_0, q4_k_m, int8 ...; `apr quantize --help` lists all
-    #[arg(long, value_name = "TYPE", value_parser = parse_scheme)]
+    #[arg(long, value_name = "TYPE", value_parser = parse_scheme, add = ArgValueCandidates::new(completion::schemes))]
     pub(crate) quantize: Option<Scheme>,
     /// Turn quantized tensors back into floats
-    #[arg(long, value_enum, value_name = "DTYPE", conflicts_with_all = ["quantize", "keep_quantization"])]
+    #[arg(long, value_enum, ignore_case = true, value_name = "DTYPE", conflicts_with_all = ["quantize", "keep_quantization"])]
     pub(crate) dequantize: Option<Dequantized>,
     /// Leave quantized tensors as they are; this is the default
-    #[arg(long, conflicts_with = "quantize")]
+    #[arg(long, conflicts_with = "quantize", hide_short_help = true)]
     pub(crate) keep_quantization: bool,
     #[command(flatten)]
     pub(crate) options: QuantizeOptions,
@@ -85,14 +86,12 @@ pub(crate) struct QuantizeArgs {
     /// File, folder, shard index, or - for standard input
     pub(crate) model: PathBuf,
     /// Type or mix of types
-    #[arg(short, long = "type", value_name = "TYPE", value_parser = parse_scheme)]
+    #[arg(short = 't', short_alias = 's', long = "type", value_name = "TYPE", value_parser = parse_scheme, add = ArgValueCandidates::new(completion::schemes))]
     pub(crate) scheme: Scheme,
-    #[command(flatten)]
-    pub(crate) options: QuantizeOptions,
     #[command(flatten)]
     pub(crate) write: WriteArgs,
     /// Only the entries of a checkpoint below this prefix, such as state_dict. or model.
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", hide_short_help = true)]
     pub(crate) prefix: Option<String>,
     /// Target format [default: by the output's extension]
     #[arg(long, value_name = "FORMAT", value_parser = super::convert::parse_target())]
@@ -100,6 +99,11 @@ pub(crate) struct QuantizeArgs {
     /// Cut the output into files of at most this many bytes of tensors, such as 5GB
     #[arg(long, value_name = "SIZE", value_parser = super::convert::parse_shard_size)]
     pub(crate) shard_size: Option<u64>,
+    // What has a heading of its own comes last: what follows it would stand under it.
+    #[command(flatten)]
+    pub(crate) options: QuantizeOptions,
+    #[command(flatten)]
+    pub(crate) container: ContainerArgs,
 }
 
 const TYPES: &str = "\
@@ -108,7 +112,11 @@ Types:
   q2_k q3_k_s q3_k_m q3_k_l       mixes of K-quants by llama.cpp's rules
   q4_k_s q4_k_m q5_k_s q5_k_m q6_k
   iq4_nl iq4_xs                   non-linear, 4.5 and 4.25 bits
-  tq1_0 tq2_0 mxfp4 nvfp4         ternary weights; 4-bit floats
+  iq3_m iq3_s iq3_xs              points of a grid, 3.3 to 3.7 bits
+  iq3_xxs iq2_m iq2_s iq2_xs      the same, 2.3 to 3.1 bits; they need --imatrix
+  iq2_xxs iq1_m iq1_s             the same, 1.6 to 2.1 bits; they need --imatrix
+  tq1_0 tq2_0 q1_0 q2_0           ternary weights; signs; 2 bits
+  mxfp4 nvfp4                     4-bit floats
   int8 int4                       apr's own: a scale a row, a scale a group of 32
   f8_e4m3 f8_e5m2 fp16 bf16 fp32  floats";
 
@@ -116,12 +124,13 @@ Types:
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Dequantized {
     /// 32 bits
-    #[value(alias = "fp32")]
+    #[value(aliases = ["fp32", "float32", "float"])]
     F32,
     /// 16 bits, 5 of exponent
-    #[value(alias = "fp16")]
+    #[value(aliases = ["fp16", "float16", "half"])]
     F16,
     /// 16 bits, 8 of exponent
+    #[value(alias = "bfloat16")]
     Bf16,
 }
 

@@ -8,7 +8,7 @@ use apr::{DType, Escaped};
 use apr_core::counted;
 use apr_io::io_error;
 use apr_ops::diff::{DiffOptions, DiffReport, MetadataChange, Side, TensorDiff, Verdict, alike, diff};
-use apr_view::parse_filter;
+use apr_view::parse_search;
 
 use crate::args::DiffArgs;
 use crate::context::Context;
@@ -25,7 +25,7 @@ const SHOWN: usize = 20;
 pub(super) fn run(args: &DiffArgs, context: &Context) -> Outcome {
     let left = model::open_with_companions(&args.left, context)?;
     let right = model::open_with_companions(&args.right, context)?;
-    let filter = args.tensors.as_deref().map(parse_filter).transpose();
+    let filter = args.tensors.as_deref().map(parse_search).transpose();
     let options = DiffOptions {
         tolerance: args.tolerance,
         filter: filter.map_err(|error| Failure::Usage(error.message().to_owned()))?,

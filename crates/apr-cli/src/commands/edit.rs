@@ -1,5 +1,7 @@
 //! `apr edit`: metadata, names, the chat template.
 
+mod gguf;
+
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -42,9 +44,12 @@ struct EditReport {
     dropped_licence: bool,
 }
 
-/// Edits an `.apr` file.
+/// Edits an `.apr` or a GGUF file.
 pub(super) fn run(args: &EditArgs, context: &Context) -> Outcome {
     check_asked(args)?;
+    if gguf::is_one(&args.model) {
+        return gguf::run(args, context);
+    }
     let file = revise::open_to_change(&args.model, args.output.as_deref(), context)?;
     let changes = changes(&file.reader, args)?;
     let drops = args.drop.iter().map(|glob| Ok(parse_filter(glob)?)).collect::<Outcome<Vec<_>>>()?;

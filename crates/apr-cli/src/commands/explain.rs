@@ -16,7 +16,7 @@ use super::tensors::unknown_tensor;
 use crate::args::ExplainArgs;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::printer::{BAD, BOLD, GOOD, ODD};
+use crate::printer::{BAD, BOLD, GOOD, ODD, strong};
 use crate::progress::Bar;
 use crate::{Outcome, human, model};
 
@@ -78,10 +78,10 @@ fn explain_known_tensor(name: &str, context: &Context) -> Outcome {
 
 fn render_code(out: &mut dyn Write, explanation: &ErrorExplanation) -> io::Result<()> {
     let ErrorExplanation { code, title, meaning, causes, steps } = explanation;
-    writeln!(out, "{BOLD}{code}: {title}{BOLD:#}")?;
+    writeln!(out, "{}", strong(&format!("{code}: {title}")))?;
     writeln!(out, "{meaning}")?;
-    writeln!(out, "- {BOLD}Common Causes{BOLD:#}: {}.", causes.join(", "))?;
-    writeln!(out, "- {BOLD}Troubleshooting{BOLD:#}:")?;
+    writeln!(out, "- {}: {}.", strong("Common Causes"), causes.join(", "))?;
+    writeln!(out, "- {}:", strong("Troubleshooting"))?;
     for (number, step) in (1..).zip(*steps) {
         writeln!(out, "  {number}. {step}")?;
     }
@@ -92,10 +92,10 @@ fn render_model(out: &mut dyn Write, model: &ModelExplanation) -> io::Result<()>
     if let Some(description) = &model.description {
         let size = description.size.as_ref().map_or_else(String::new, |size| format!(" ({size})"));
         let guessed = if description.guessed { ", to judge by the names of its tensors" } else { "" };
-        writeln!(out, "This is a {BOLD}**{}{size}**{BOLD:#} model{guessed}.", Escaped(&description.title))?;
+        let name = strong(&format!("{}{size}", Escaped(&description.title)));
+        writeln!(out, "This is a {name} model{guessed}.")?;
     } else if let Some(adapter) = &model.adapter {
-        let adapter = adapter.to_string();
-        writeln!(out, "This is a {BOLD}**{}**{BOLD:#}.", Escaped(&adapter))?;
+        writeln!(out, "This is a {}.", strong(&Escaped(&adapter.to_string()).to_string()))?;
         writeln!(out, "It holds pairs of small matrices that are added to a model's own; alone it computes nothing.")?;
     } else {
         let told = model.model_type.as_deref().filter(|told| *told != "unknown");
@@ -104,7 +104,7 @@ fn render_model(out: &mut dyn Write, model: &ModelExplanation) -> io::Result<()>
     }
     model_facts(model).into_iter().try_for_each(|(label, fact)| {
         let fact = fact.as_str();
-        writeln!(out, "- {BOLD}**{label}**{BOLD:#}: {}", Escaped(fact))
+        writeln!(out, "- {}: {}", strong(label), Escaped(fact))
     })
 }
 
@@ -132,8 +132,8 @@ fn model_facts(model: &ModelExplanation) -> Vec<(&'static str, String)> {
 }
 
 fn render_tensor(out: &mut dyn Write, tensor: &TensorExplanation) -> io::Result<()> {
-    writeln!(out, "{BOLD}**{}**{BOLD:#}", Escaped(&tensor.name))?;
-    let mut item = |label: &str, value: &str| writeln!(out, "- {BOLD}**{label}**{BOLD:#}: {value}");
+    writeln!(out, "{}", strong(&Escaped(&tensor.name).to_string()))?;
+    let mut item = |label: &str, value: &str| writeln!(out, "- {}: {value}", strong(label));
     if let Some(canonical) = &tensor.canonical {
         item("Canonical name", &Escaped(canonical).to_string())?;
     }

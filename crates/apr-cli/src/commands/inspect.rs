@@ -1,6 +1,7 @@
 //! `apr inspect`.
 
 use std::io::{self, Write};
+use std::path::Path;
 
 use apr::gguf::{self, Pair};
 use apr::{CheckpointReader, Escaped, Metadata};
@@ -15,9 +16,10 @@ use apr_view::{View, named};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::several;
 use crate::args::InspectArgs;
 use crate::context::Context;
-use crate::printer::{BOLD, DIM, ODD};
+use crate::printer::{BOLD, DIM, ODD, columns};
 use crate::{Outcome, human, model};
 
 /// Companions and metadata keys shown without `--full`.
@@ -35,9 +37,30 @@ struct Report {
     filters: Option<Filters>,
 }
 
-/// Describes a model.
+/// Describes models.
 pub(super) fn run(args: &InspectArgs, context: &Context) -> Outcome {
-    let model = model::look_with_companions(&args.model, context)?;
+    several::each(
+        &args.models,
+        context,
+        |path| describe(path, args, context),
+        |out, report| {
+            render(out, &report.inspect, args)?;
+            match &report.vocabulary {
+                Some(vocabulary) => render_vocabulary(out, vocabulary, &report.inspect.metadata)?,
+                None if args.vocab => writeln!(out, "\nThe model carries no vocabulary.")?,
+                None => {}
+            }
+            match &report.filters {
+                Some(filters) => render_filters(out, filters),
+                None if args.filters => writeln!(out, "\nThe model carries no filterbank and no preprocessing."),
+                None => Ok(()),
+            }
+        },
+    )
+}
+
+fn describe(path: &Path, args: &InspectArgs, context: &Context) -> Outcome<Report> {
+    let model = model::look_with_companions(path, context)?;
     let reader: &dyn CheckpointReader = &*model.reader;
     let settings = &context.config.inspect;
     let vocabulary = if args.vocab || args.full || settings.show_vocab {
@@ -47,20 +70,7 @@ pub(super) fn run(args: &InspectArgs, context: &Context) -> Outcome {
     };
     let filters = if args.filters || args.full { filters(reader, context)? } else { None };
     let family = context.family(reader)?;
-    let report = Report { inspect: inspect(reader, &model.name, family.as_ref()), vocabulary, filters };
-    context.printer.report(&report, |out, report| {
-        render(out, &report.inspect, args)?;
-        match &report.vocabulary {
-            Some(vocabulary) => render_vocabulary(out, vocabulary, &report.inspect.metadata)?,
-            None if args.vocab => writeln!(out, "\nThe model carries no vocabulary.")?,
-            None => {}
-        }
-        match &report.filters {
-            Some(filters) => render_filters(out, filters),
-            None if args.filters => writeln!(out, "\nThe model carries no filterbank and no preprocessing."),
-            None => Ok(()),
-        }
-    })
+    Ok(Report { inspect: inspect(reader, &model.name, family.as_ref()), vocabulary, filters })
 }
 
 fn render(out: &mut dyn Write, report: &InspectReport, args: &InspectArgs) -> io::Result<()> {
@@ -81,7 +91,7 @@ fn render(out: &mut dyn Write, report: &InspectReport, args: &InspectArgs) -> io
     if let Some(version) = &report.version {
         line(out, "Version:", version.clone())?;
     }
-    line(out, "Size:", format!("{} ({} of tensors)", human::bytes(report.size), human::bytes(report.tensor_bytes)))?;
+    line(out, "Size:", size(report))?;
     line(out, "Parameters:", human::count(report.parameters))?;
     line(out, "Tensors:", human::count(report.tensor_count as u64))?;
     if let Some(size) = report.vocab_size {
@@ -116,6 +126,17 @@ fn render(out: &mut dyn Write, report: &InspectReport, args: &InspectArgs) -> io
         writeln!(out)?;
     }
     report.warnings.iter().try_for_each(|warning| writeln!(out, "{ODD}warning{ODD:#}: {}", Escaped(warning)))
+}
+
+/// Of what is compressed, the size that it has decoded, and the one that it has.
+fn size(report: &InspectReport) -> String {
+    let saved = report.compression.iter().map(|share| share.bytes.saturating_sub(share.stored)).sum::<u64>();
+    match saved {
+        0 => format!("{} ({} of tensors)", human::bytes(report.size), human::bytes(report.tensor_bytes)),
+        saved => {
+            format!("{} (compressed: {})", human::bytes(report.size.saturating_add(saved)), human::bytes(report.size))
+        }
+    }
 }
 
 /// For each quantized type: block length, bits per weight, original type, number of tensors.
@@ -228,6 +249,7 @@ fn render_pairs(out: &mut dyn Write, metadata: &Metadata, rows: usize, width: us
     writeln!(out, "\n{BOLD}GGUF keys{BOLD:#}")?;
     let label = |pair: &Pair<'_>| Escaped(pair.key).to_string();
     let label_width = pairs.iter().map(|pair| label(&pair).chars().count()).max().unwrap_or_default().min(44);
+    let width = fitting(width, label_width);
     for pair in pairs.iter().take(rows) {
         let value = match pair.items() {
             Some(count) if count > LONGEST_ARRAY => {
@@ -239,6 +261,14 @@ fn render_pairs(out: &mut dyn Write, metadata: &Metadata, rows: usize, width: us
         writeln!(out, "  {:<label_width$}  {}", label(&pair), Escaped(&shortened(&value, width)))?;
     }
     render_more(out, pairs.len(), rows)
+}
+
+/// What a terminal has room for beside a label, of a width that is not to be exceeded anyway.
+fn fitting(width: usize, label: usize) -> usize {
+    /// Characters of a value that say something.
+    const LEAST: usize = 12;
+    let room = columns().filter(|_| width < usize::MAX);
+    room.map_or(width, |columns| width.min(columns.saturating_sub(label + 5).max(LEAST)))
 }
 
 fn shortened(text: &str, width: usize) -> String {
@@ -268,6 +298,7 @@ fn flatten(object: &Map<String, Value>) -> Map<String, Value> {
 fn render_object(out: &mut dyn Write, object: &Value, rows: usize, width: usize) -> io::Result<()> {
     let Some(object) = object.as_object() else { return writeln!(out, "  none") };
     let label_width = object.keys().map(|key| key.chars().count()).max().unwrap_or_default().min(32);
+    let width = fitting(width, label_width);
     for (key, value) in object.iter().take(rows) {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         writeln!(out, "  {:<label_width$}  {}", Escaped(key).to_string(), Escaped(&shortened(&text, width)))?;

@@ -5,38 +5,96 @@ use std::path::Path;
 
 use apr::Sink;
 use apr_io::{AtomicOutput, Target};
-use clap::{Command, CommandFactory};
+use clap::{Command, CommandFactory, ValueEnum};
 use clap_complete::Shell;
+use clap_complete::env::Shells;
 use clap_mangen::Man;
+use clap_mangen::roff::{Roff, bold, roman};
 
+use super::COMPLETE;
 use crate::args::Cli;
+use crate::args::examples::examples;
+use crate::args::settings::{ENVIRONMENT, FILES, KEYS};
 use crate::context::Context;
+use crate::failure::Failure;
 use crate::{Outcome, signals};
 
-/// Prints a completion script.
+/// Prints a script with which a shell asks `apr` what a word may become.
 pub(super) fn completions(shell: Shell) -> Outcome {
-    // It panics where writing fails, as it does when the reader has gone.
+    let name = shell.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+    let shells = Shells::builtins();
+    let unknown = || Failure::General(format!("there is no completion for {name}"));
+    let completer = shells.completer(&name).ok_or_else(unknown)?;
+    // In memory first: the reader may have gone.
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "apr", &mut script);
+    completer.write_registration(COMPLETE, "apr", "apr", "apr", &mut script)?;
     Ok(std::io::stdout().lock().write_all(&script)?)
 }
 
 /// Writes a page for `apr` and one for each command. Those of an older version are replaced, all or none.
 pub(super) fn write_pages(dir: &Path, context: &Context) -> Outcome {
-    let mut command = Cli::command().disable_help_subcommand(true);
+    let mut command = all_explained(Cli::command().disable_help_subcommand(true));
     command.build();
     signals::stop_cleanly(&context.interrupt)?;
     let mut output = AtomicOutput::create(Target::Folder(dir.into()), true, [])?;
-    write_page(command, &mut output)?;
+    write_page(command, "", &mut output)?;
     Ok(output.commit()?)
 }
 
-fn write_page(command: Command, output: &mut AtomicOutput) -> Outcome {
-    let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
-    shown.cloned().try_for_each(|command| write_page(command, output))?;
+/// The command with the rare options, too, whose help the pages would leave out.
+fn all_explained(command: Command) -> Command {
+    let names: Vec<String> = command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
+    let command = names.into_iter().fold(command, |command, name| command.mut_subcommand(name, all_explained));
+    command.mut_args(|arg| arg.hide_short_help(false))
+}
+
+fn write_page(command: Command, words: &str, output: &mut AtomicOutput) -> Outcome {
+    for command in command.get_subcommands().filter(|command| !command.is_hide_set()) {
+        let words = format!("{words} {}", command.get_name());
+        write_page(command.clone(), words.trim_start(), output)?;
+    }
+    let has_subcommands = command.get_subcommands().next().is_some();
+    let has_more = command.get_after_help().is_some();
     let page = Man::new(command);
     let mut text = Vec::new();
-    page.render(&mut text)?;
+    page.render_title(&mut text)?;
+    page.render_name_section(&mut text)?;
+    page.render_synopsis_section(&mut text)?;
+    page.render_description_section(&mut text)?;
+    page.render_options_section(&mut text)?;
+    if has_subcommands {
+        page.render_subcommands_section(&mut text)?;
+    }
+    if has_more {
+        page.render_extra_section(&mut text)?;
+    }
+    sections(words).to_writer(&mut text)?;
+    page.render_version_section(&mut text)?;
     output.next_file(&page.get_filename())?;
     Ok(output.write_all(&text)?)
+}
+
+/// What the options alone don't say: examples, and where settings come from.
+fn sections(words: &str) -> Roff {
+    let mut page = Roff::default();
+    if !examples(words).is_empty() {
+        page.control("SH", ["EXAMPLES"]);
+    }
+    for (line, what) in examples(words) {
+        page.control("TP", []).text([bold(*line)]).text([roman(*what)]);
+    }
+    let (variables, files) = (ENVIRONMENT.iter(), FILES.iter());
+    for (title, rows) in [("ENVIRONMENT", variables), ("FILES", files)] {
+        page.control("SH", [title]);
+        for (name, what) in rows {
+            page.control("TP", []).text([bold(*name)]).text([roman(*what)]);
+        }
+    }
+    if words.is_empty() {
+        page.control("SH", ["CONFIGURATION"]);
+        for (key, default, what) in KEYS {
+            page.control("TP", []).text([bold(key), roman(" = "), roman(default)]).text([roman(what)]);
+        }
+    }
+    page
 }

@@ -15,6 +15,7 @@ mod lint;
 mod manual;
 mod quantize;
 mod scan;
+mod several;
 mod shard;
 mod sign;
 mod tensors;
@@ -25,6 +26,9 @@ mod watermark;
 use crate::Outcome;
 use crate::args::Command;
 use crate::context::Context;
+
+/// The environment variable with which the scripts of `apr completions` ask.
+pub(crate) const COMPLETE: &str = "APR_COMPLETE";
 
 /// Runs a command.
 pub(crate) fn run(command: Command, context: &Context) -> Outcome {

@@ -8,7 +8,9 @@ use apr_quantize::{Choices, Imatrix, QualityGate, SchemeKind, Weighting, importa
 use apr_view::parse_filter;
 
 use super::convert::{self, Destination, contain, layout, target, validation};
-use crate::args::{Compress, Dequantized, Precision, QuantizeArgs, QuantizeOptions, RequantizeArgs, WriteArgs};
+use crate::args::{
+    Compress, ContainerArgs, Dequantized, Precision, QuantizeArgs, QuantizeOptions, RequantizeArgs, WriteArgs,
+};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::{Outcome, model};
@@ -18,16 +20,21 @@ pub(super) fn run(args: &QuantizeArgs, context: &Context) -> Outcome {
     let target = layout(target(&args.model, args.format, &args.write)?, None, args.shard_size)?;
     let job = Job {
         prefix: args.prefix.clone(),
-        weights: quantized(args.scheme, &args.options, &changes(&args.options, &args.write), context)?,
+        weights: quantized(args.scheme, &args.options, &changes(&args.options, &args.write, &args.container), context)?,
         validation: validation(&args.write),
-        ..Job::new(contain(target, &args.write.container, context)?)
+        ..Job::new(contain(target, &args.container, context)?)
     };
     convert::run(job, &args.model, Destination::of(&args.write), context)
 }
 
 /// What a command that may quantize does to the weights.
-pub(super) fn weights(args: &RequantizeArgs, write: &WriteArgs, context: &Context) -> Outcome<Weights> {
-    let weights = changes(&args.options, write);
+pub(super) fn weights(
+    args: &RequantizeArgs,
+    write: &WriteArgs,
+    container: &ContainerArgs,
+    context: &Context,
+) -> Outcome<Weights> {
+    let weights = changes(&args.options, write, container);
     let dequantize = args.dequantize.map(Dequantized::dtype);
     let Some(scheme) = args.quantize else {
         check_idle(&args.options)?;
@@ -48,13 +55,13 @@ fn quantized(scheme: Scheme, options: &QuantizeOptions, weights: &Weights, conte
 }
 
 /// What is asked for beside quantizing.
-fn changes(options: &QuantizeOptions, write: &WriteArgs) -> Weights {
+fn changes(options: &QuantizeOptions, write: &WriteArgs, container: &ContainerArgs) -> Weights {
     let gate = options.quality_check.then(QualityGate::default);
     Weights {
         precision: write.precision.map(Precision::dtype),
         gate: options.max_drift.map(QualityGate::with_max_drift).or(gate),
         gate_only_tells: write.force,
-        decompress: write.container.compress == Some(Compress(None)),
+        decompress: container.compress == Some(Compress(None)),
         ..Weights::default()
     }
 }

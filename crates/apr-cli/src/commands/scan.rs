@@ -12,7 +12,7 @@ use apr_io::io_error;
 use apr_ops::sarif;
 use apr_ops::scan::{ScanSummary, scan_file};
 
-use super::validate::write_sarif;
+use super::validate::{beside_log, write_sarif};
 use crate::args::ScanArgs;
 use crate::context::Context;
 use crate::failure::Failure;
@@ -40,7 +40,7 @@ pub(super) fn run(args: &ScanArgs, context: &Context) -> Outcome {
         write_sarif(path, &sarif::of_scans(&summary))?;
     }
     let all = files.len() == 1 || context.printer.shows_detail();
-    context.printer.report(&summary, |out, summary| render(out, summary, all))?;
+    beside_log(args.sarif.as_deref(), context).report(&summary, |out, summary| render(out, summary, all))?;
     if summary.verdict == FileVerdict::Clean { Ok(()) } else { Err(Failure::Validation) }
 }
 

@@ -1,13 +1,13 @@
 //! `apr shard` and `apr join` (`docs/format/apr2.md`, "Shards"): the same model, in several files
-//! or in one.
+//! or in one. The same for GGUF, whose parts need no manifest.
 
 use std::path::Path;
 
-use apr::{CheckpointReader, Job, Output, PlanOptions, title};
+use apr::{CheckpointReader, Format, Job, Output, PlanOptions, title};
 
 use apr_ops::inline::ValidationConfig;
 
-use super::convert::{Destination, layout, write};
+use super::convert::{Destination, layout, open_for, write};
 use crate::args::{JoinArgs, ShardArgs};
 use crate::context::Context;
 use crate::failure::Failure;
@@ -17,12 +17,17 @@ use crate::{Outcome, model};
 /// Cuts a model into shards. One of another format is converted on the way, as `convert` does.
 pub(super) fn shard(args: &ShardArgs, context: &Context) -> Outcome {
     let to = Destination { dry_run: args.dry_run, ..Destination::at(&args.output, args.overwrite) };
-    let model = model::open(&args.model, context)?;
-    if model.reader.format() == &apr::apr2::FORMAT {
+    let format = format_of(&args.output);
+    let model = open_for(format, &args.model, context)?;
+    if model.reader.format() == &apr::apr2::FORMAT && format == &apr::apr2::FORMAT {
         let target = PlanOptions { shard_size: Some(args.size), ..as_it_is(&*model.reader, &args.output) };
         return copy(&model, target, to, context);
     }
-    let target = layout(Output::layout(&apr::apr2::FORMAT, Some(&args.output)), None, Some(args.size))?;
+    let target = layout(Output::layout(format, Some(&args.output)), None, Some(args.size))?;
+    // Standard input can't be opened again.
+    if model.reader.format() == format && args.model != Path::new("-") {
+        return write(&Job::copy(target), &model::open_plain(&args.model, context)?, to, Vec::new(), context);
+    }
     let validation = if args.relaxed { ValidationConfig::relaxed() } else { ValidationConfig::strict() };
     let job = Job { title: title(&args.model), validation, ..Job::new(target) };
     write(&job, &model, to, Vec::new(), context)
@@ -31,6 +36,9 @@ pub(super) fn shard(args: &ShardArgs, context: &Context) -> Outcome {
 /// Puts shards together.
 pub(super) fn join(args: &JoinArgs, context: &Context) -> Outcome {
     let model = model::open(&args.manifest, context)?;
+    if model.reader.format() == &apr::gguf::FORMAT {
+        return join_gguf(&model, args, context);
+    }
     if model.reader.container().shard_count() == 0 {
         let name = &model.name;
         let message =
@@ -40,6 +48,39 @@ pub(super) fn join(args: &JoinArgs, context: &Context) -> Outcome {
     check_output(&model, &args.manifest, &args.output)?;
     let target = as_it_is(&*model.reader, &args.output);
     copy(&model, target, Destination::at(&args.output, args.overwrite), context)
+}
+
+/// Puts the parts of a split GGUF model together.
+fn join_gguf(model: &Model, args: &JoinArgs, context: &Context) -> Outcome {
+    if model.reader.files().len() < 2 {
+        let message =
+            format!("'{}' is not a part of a split model, whose names end in -00001-of-00002.gguf", model.name);
+        return Err(Failure::Usage(message));
+    }
+    if format_of(&args.output) != &apr::gguf::FORMAT && !Output::is_stdout(&args.output) {
+        let message = "parts of a GGUF model make one GGUF file; `apr convert` writes other formats";
+        return Err(Failure::Usage(message.to_owned()));
+    }
+    check_parts(model, &args.manifest, &args.output)?;
+    let target = Output::layout(&apr::gguf::FORMAT, Some(&args.output));
+    let plain = model::open_plain(&args.manifest, context)?;
+    write(&Job::copy(target), &plain, Destination::at(&args.output, args.overwrite), Vec::new(), context)
+}
+
+/// The output may not take a part's place: the others would then belong to nothing.
+fn check_parts(model: &Model, part: &Path, output: &Path) -> Outcome {
+    let Ok(target) = output.canonicalize() else { return Ok(()) };
+    let mut parts = model.reader.files().iter().map(|file| part.with_file_name(&file.name));
+    if parts.any(|part| part.canonicalize().is_ok_and(|part| part == target)) {
+        return Err(Failure::Usage(format!("'{}' is one of the parts", output.display())));
+    }
+    Ok(())
+}
+
+/// What an output is by its extension: GGUF, or our own format.
+fn format_of(output: &Path) -> &'static Format {
+    let is_gguf = output.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
+    if is_gguf { &apr::gguf::FORMAT } else { &apr::apr2::FORMAT }
 }
 
 /// The output may take the manifest's place, but not a shard's: the manifest would then name a file that is gone.

@@ -1,38 +1,86 @@
 //! `apr tensors`.
 
 use std::io::{self, Write};
+use std::path::Path;
 
-use apr::Escaped;
+use apr::{CheckpointReader, Escaped};
 use apr_core::counted;
+use apr_ops::elements::{Selection, ValuesReport, elements};
 use apr_ops::tensors::{HistogramReport, SortBy, TensorRow, TensorsOptions, TensorsReport, find, histogram, list};
-use apr_view::parse_filter;
+use apr_view::parse_search;
+use serde::{Serialize, Serializer};
 
+use super::several;
 use crate::args::{Sort, TensorsArgs};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::human::number;
 use crate::model::{self, Model};
-use crate::printer::{BAD, BOLD, DIM};
+use crate::printer::{self, BAD, BOLD, DIM, columns};
 use crate::progress::Bar;
 use crate::{Outcome, human};
 
-/// Most characters that a column is padded to; longer names are shown in full.
-const WIDEST: usize = 80;
 /// Columns of a histogram at most.
 const BINS: usize = 64;
 /// Rows of a histogram.
 const BIN_HEIGHT: u64 = 10;
 
-/// Lists the tensors, or shows one's distribution.
+/// Lists the tensors of models, or shows the distribution or values of one.
 pub(super) fn run(args: &TensorsArgs, context: &Context) -> Outcome {
-    let reads_values = args.stats || args.hist.is_some();
-    let open = if reads_values { model::open } else { model::open_to_look };
-    let model = open(&args.model, context)?;
-    model.reader.warnings().iter().for_each(|warning| context.printer.warn(warning));
-    if let Some(name) = &args.hist {
-        return show_histogram(&model, name, context);
+    let titled = args.models.len() > 1;
+    several::each(
+        &args.models,
+        context,
+        |path| look(path, args, context),
+        |out, report| {
+            if titled {
+                writeln!(out, "{BOLD}=== {} ==={BOLD:#}", Escaped(&report.file))?;
+            }
+            match &report.found {
+                Found::List(list) => render(out, list, args),
+                Found::Histogram(histogram) => render_histogram(out, histogram),
+                Found::Values(values) => render_values(out, values),
+            }
+        },
+    )
+}
+
+/// What was found in a model.
+struct Look {
+    file: String,
+    found: Found,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Found {
+    List(TensorsReport),
+    Histogram(HistogramReport),
+    Values(ValuesReport),
+}
+
+/// The report is what was found; the file is a heading.
+impl Serialize for Look {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.found.serialize(serializer)
     }
-    let filter = args.filter.as_deref().map(parse_filter).transpose();
+}
+
+fn look(path: &Path, args: &TensorsArgs, context: &Context) -> Outcome<Look> {
+    let reads_values = args.stats || args.hist.is_some() || args.values.is_some();
+    let open = if reads_values { model::open } else { model::open_to_look };
+    let model = open(path, context)?;
+    model.reader.warnings().iter().for_each(|warning| context.printer.warn(warning));
+    let found = match (&args.hist, &args.values) {
+        (Some(name), _) => Found::Histogram(distribution(&model, name, context)?),
+        (None, Some(part)) => Found::Values(values(&*model.reader, part)?),
+        (None, None) => Found::List(listed(&model, args, context)?),
+    };
+    Ok(Look { file: model.name, found })
+}
+
+fn listed(model: &Model, args: &TensorsArgs, context: &Context) -> Outcome<TensorsReport> {
+    let filter = args.filter.as_deref().map(parse_search).transpose();
     let options = TensorsOptions {
         filter: filter.map_err(|error| Failure::Usage(error.message().to_owned()))?,
         sort: match args.sort {
@@ -45,18 +93,30 @@ pub(super) fn run(args: &TensorsArgs, context: &Context) -> Outcome {
     };
     let total = model.reader.tensors().iter().filter_map(|info| info.byte_len().ok()).sum();
     let bar = Bar::new(&context.printer, total);
-    let report = list(&*model.reader, &model.name, &options, &context.pipeline()?, &bar)?;
-    drop(bar);
-    context.printer.report(&report, |out, report| render(out, report, args))
+    Ok(list(&*model.reader, &model.name, &options, &context.pipeline()?, &bar)?)
 }
 
-fn show_histogram(model: &Model, name: &str, context: &Context) -> Outcome {
+fn distribution(model: &Model, name: &str, context: &Context) -> Outcome<HistogramReport> {
     let reader = &*model.reader;
     let tensor = find(reader, name).map_err(|similar| unknown_tensor(name, &similar))?;
     let bar = Bar::new(&context.printer, reader.tensors()[tensor].byte_len()?);
-    let report = histogram(reader, tensor, BINS, &context.pipeline()?, &bar)?;
-    drop(bar);
-    context.printer.report(&report, render_histogram)
+    Ok(histogram(reader, tensor, BINS, &context.pipeline()?, &bar)?)
+}
+
+/// The values that `NAME` or `NAME[RANGES]` stands for. A name may end with a bracket itself.
+fn values(reader: &dyn CheckpointReader, part: &str) -> Outcome<ValuesReport> {
+    let whole = find(reader, part);
+    let (name, ranges) = match part.strip_suffix(']').and_then(|part| part.rsplit_once('[')) {
+        Some((name, ranges)) if whole.is_err() => (name, Some(ranges)),
+        _ => (part, None),
+    };
+    let tensor = find(reader, name).map_err(|similar| unknown_tensor(name, &similar))?;
+    let shape = &reader.tensors()[tensor].shape;
+    let selection = match ranges {
+        Some(ranges) => Selection::parse(ranges, shape).map_err(|error| Failure::Usage(error.message().to_owned()))?,
+        None => Selection::corner(shape),
+    };
+    Ok(elements(reader, tensor, &selection)?)
 }
 
 /// The failure for a name that no tensor has, with the names that may have been meant.
@@ -71,40 +131,48 @@ pub(super) fn unknown_tensor(name: &str, similar: &[&str]) -> Failure {
     Failure::General(message)
 }
 
+/// Columns beside the name, as wide as their widest cell.
+struct Columns {
+    name: usize,
+    /// Whether longer names lose their middle.
+    shortens: bool,
+    dtype: usize,
+    shape: usize,
+    compressed: bool,
+}
+
+impl Columns {
+    /// The names get what the other columns leave of the terminal, where it is one.
+    fn of(report: &TensorsReport, args: &TensorsArgs) -> Self {
+        /// Characters of a name that say something.
+        const LEAST: usize = 8;
+        /// Characters that a column is padded to at most; what is longer stands out of it.
+        const WIDEST: usize = 80;
+        let widest = |text: fn(&TensorRow) -> String, label: &str| {
+            let widths = report.tensors.iter().map(|row| text(row).chars().count());
+            widths.chain([label.len()]).max().unwrap_or_default().min(WIDEST)
+        };
+        let dtype = widest(|row| row.dtype.to_string(), "Dtype");
+        let shape = widest(|row| row.shape.to_string(), "Shape");
+        let compressed = report.tensors.iter().any(|row| row.codec.is_some());
+        let others = dtype + shape + 14 + if compressed { 26 } else { 0 } + if args.offset { 16 } else { 0 };
+        let name = widest(|row| Escaped(&row.name).to_string(), "Name");
+        let room = columns().map(|columns| columns.saturating_sub(others).max(LEAST));
+        Self { name: name.min(room.unwrap_or(name)), shortens: room.is_some(), dtype, shape, compressed }
+    }
+}
+
 fn render(out: &mut dyn Write, report: &TensorsReport, args: &TensorsArgs) -> io::Result<()> {
-    let names: Vec<String> = report.tensors.iter().map(|row| Escaped(&row.name).to_string()).collect();
-    let shapes: Vec<String> = report.tensors.iter().map(|row| row.shape.to_string()).collect();
-    let width = |texts: &[String], label: &str| {
-        texts.iter().map(|text| text.chars().count()).chain([label.len()]).max().unwrap_or_default().min(WIDEST)
-    };
-    let dtypes: Vec<String> = report.tensors.iter().map(|row| row.dtype.to_string()).collect();
-    let (name_width, dtype_width, shape_width) =
-        (width(&names, "Name"), width(&dtypes, "Dtype"), width(&shapes, "Shape"));
-    write!(out, "{BOLD}{:<name_width$}  {:<dtype_width$}  {:<shape_width$}  {:>8}", "Name", "Dtype", "Shape", "Size")?;
-    let compressed = report.tensors.iter().any(|row| row.codec.is_some());
-    if compressed {
-        write!(out, "  {:>8}  {:<14}", "Stored", "Codec")?;
-    }
-    if args.offset {
-        write!(out, "  {:>14}", "Offset")?;
-    }
-    if args.stats {
-        for label in ["Min", "Max", "Mean", "Std", "L2", "Zeros"] {
-            write!(out, " {label:>9}")?;
-        }
-    }
-    writeln!(out, "{BOLD:#}")?;
-    for ((row, name), shape) in report.tensors.iter().zip(&names).zip(&shapes) {
-        let size = human::bytes(row.bytes);
-        write!(out, "{name:<name_width$}  {:<dtype_width$}  {shape:<shape_width$}  {size:>8}", row.dtype)?;
-        if compressed {
-            let stored = human::bytes(row.stored_bytes.unwrap_or(row.bytes));
-            write!(out, "  {stored:>8}  {:<14}", row.codec.as_deref().unwrap_or("-"))?;
-        }
-        if args.offset {
-            write!(out, "  {:>14}", row.offset)?;
-        }
+    let columns = Columns::of(report, args);
+    // Where statistics don't fit beside it, they stand below.
+    let is_narrow = printer::columns().is_some_and(|width| width < columns.name + columns.dtype + columns.shape + 74);
+    render_heading(out, &columns, args, is_narrow)?;
+    for row in &report.tensors {
+        render_row(out, row, &columns, args)?;
         if args.stats {
+            if is_narrow {
+                write!(out, "\n ")?;
+            }
             render_stats(out, row)?;
         }
         writeln!(out)?;
@@ -114,6 +182,42 @@ fn render(out: &mut dyn Write, report: &TensorsReport, args: &TensorsArgs) -> io
     let shown = report.tensors.len();
     let of = if shown < report.total { format!("{} of ", human::count(shown as u64)) } else { String::new() };
     writeln!(out, "{DIM}{of}{total}, {}{DIM:#}", human::bytes(bytes))
+}
+
+fn render_heading(out: &mut dyn Write, columns: &Columns, args: &TensorsArgs, is_narrow: bool) -> io::Result<()> {
+    let &Columns { name, dtype, shape, compressed, .. } = columns;
+    write!(out, "{BOLD}{:<name$}  {:<dtype$}  {:<shape$}  {:>8}", "Name", "Dtype", "Shape", "Size")?;
+    if compressed {
+        write!(out, "  {:>8}  {:<14}", "Stored", "Codec")?;
+    }
+    if args.offset {
+        write!(out, "  {:>14}", "Offset")?;
+    }
+    if args.stats {
+        if is_narrow {
+            write!(out, "\n ")?;
+        }
+        for label in ["Min", "Max", "Mean", "Std", "L2", "Zeros"] {
+            write!(out, " {label:>9}")?;
+        }
+    }
+    writeln!(out, "{BOLD:#}")
+}
+
+fn render_row(out: &mut dyn Write, row: &TensorRow, columns: &Columns, args: &TensorsArgs) -> io::Result<()> {
+    let &Columns { name, shortens, dtype, shape, compressed } = columns;
+    let whole = Escaped(&row.name).to_string();
+    let shown = if shortens { human::shortened(&whole, name) } else { whole };
+    let (dims, size) = (row.shape.to_string(), human::bytes(row.bytes));
+    write!(out, "{shown:<name$}  {:<dtype$}  {dims:<shape$}  {size:>8}", row.dtype)?;
+    if compressed {
+        let stored = human::bytes(row.stored_bytes.unwrap_or(row.bytes));
+        write!(out, "  {stored:>8}  {:<14}", row.codec.as_deref().unwrap_or("-"))?;
+    }
+    if args.offset {
+        write!(out, "  {:>14}", row.offset)?;
+    }
+    Ok(())
 }
 
 fn render_stats(out: &mut dyn Write, row: &TensorRow) -> io::Result<()> {
@@ -129,6 +233,61 @@ fn render_stats(out: &mut dyn Write, row: &TensorRow) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Rows of the last dimension, each after its index.
+fn render_values(out: &mut dyn Write, report: &ValuesReport) -> io::Result<()> {
+    let TensorRow { name, dtype, shape, .. } = &report.tensor;
+    let ranges: Vec<String> = report.ranges.iter().map(|[start, end]| format!("{start}:{end}")).collect();
+    let is_whole = report.ranges.iter().zip(shape.dims()).all(|(&range, &dim)| range == [0, dim]);
+    let ranges = ranges.join(", ");
+    let part = if is_whole { String::new() } else { format!(", of which [{ranges}]") };
+    writeln!(out, "{BOLD}{}{BOLD:#} ({dtype} {shape}{part})", Escaped(name))?;
+    let Some((columns, outer)) = report.ranges.split_last() else {
+        return report.values.iter().try_for_each(|value| writeln!(out, "{}", exact(*value)));
+    };
+    let row_len = usize::try_from(columns[1] - columns[0]).unwrap_or(usize::MAX).max(1);
+    for (number, row) in report.values.chunks(row_len).enumerate() {
+        let index = row_index(number as u64, outer);
+        if !index.is_empty() {
+            write!(out, "{DIM}{index:>8}{DIM:#} ")?;
+        }
+        let cells: Vec<String> = row.iter().map(|&value| format!("{:>10}", exact(value))).collect();
+        writeln!(out, "{}", cells.join(" "))?;
+    }
+    if report.values.is_empty() {
+        writeln!(out, "There are no values.")?;
+    }
+    Ok(())
+}
+
+/// The indices before the last one, of the row of this number.
+fn row_index(mut number: u64, outer: &[[u64; 2]]) -> String {
+    let mut index = Vec::with_capacity(outer.len());
+    for [start, end] in outer.iter().rev() {
+        let count = (end - start).max(1);
+        index.push((start + number % count).to_string());
+        number /= count;
+    }
+    index.reverse();
+    index.join(",")
+}
+
+/// A value in five digits, or whole where it is an integer.
+fn exact(value: f64) -> String {
+    let magnitude = value.abs();
+    match magnitude {
+        0.0..1e15 if value.fract() == 0.0 => format!("{value}"),
+        1e-3..1e6 => {
+            let places = (4.0 - magnitude.log10().floor()).max(0.0);
+            // Between 0 and 7.
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small and not negative")]
+            let places = places as usize;
+            format!("{value:.places$}")
+        }
+        _ if value.is_finite() => format!("{value:.4e}"),
+        _ => format!("{value}"),
+    }
 }
 
 fn render_histogram(out: &mut dyn Write, report: &HistogramReport) -> io::Result<()> {

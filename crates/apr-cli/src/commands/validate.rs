@@ -5,8 +5,9 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use apr::pytorch::{ScanReport, Verdict, scan};
-use apr::{ByteSource, Code, Error, Escaped, HEAD_LEN, Sink};
+use apr::{ByteSource, Code, Error, Escaped, HEAD_LEN, Output, Sink};
 use apr_io::{AtomicOutput, StreamSink, Target, io_error};
+use apr_ops::document::write_json;
 use apr_ops::sarif;
 use apr_ops::scan::may_hold_pickles;
 use apr_ops::shards::validate_all;
@@ -18,7 +19,7 @@ use super::scan::render_findings;
 use crate::args::ValidateArgs;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::printer::{BAD, BOLD, DIM, GOOD, ODD};
+use crate::printer::{BAD, BOLD, DIM, GOOD, ODD, Printer};
 use crate::progress::Bar;
 use crate::{Outcome, human, model, secrets};
 
@@ -27,13 +28,14 @@ const SHOWN: usize = 20;
 
 /// Checks a model.
 pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
+    let printer = beside_log(args.sarif.as_deref(), context);
     let model = match model::look_with_companions(&args.model, context) {
         Ok(model) => model,
         Err(Failure::Model(error)) => {
             if let Some(path) = args.sarif.as_ref().filter(|_| error.code() != Code::Io) {
                 write_sarif(path, &sarif::of_error(&args.model.display().to_string(), &error))?;
             }
-            return scan_pickles(args, error, context);
+            return scan_pickles(args, error, printer, context);
         }
         Err(failure) => return Err(failure),
     };
@@ -70,7 +72,7 @@ pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
     if let Some(path) = &args.sarif {
         write_sarif(path, &sarif::of_validation(&report))?;
     }
-    context.printer.report(&report, render)?;
+    printer.report(&report, render)?;
     if report.valid { Ok(()) } else { Err(Failure::Validation) }
 }
 
@@ -84,7 +86,7 @@ struct Refusal {
 }
 
 /// Tells why a file does not open, and where pickles are the reason, everything they import and call.
-fn scan_pickles(args: &ValidateArgs, error: Error, context: &Context) -> Outcome {
+fn scan_pickles(args: &ValidateArgs, error: Error, printer: Printer, context: &Context) -> Outcome {
     let path = args.model.as_path();
     if path.is_dir() || error.code() == Code::Io {
         return Err(error.into());
@@ -105,13 +107,22 @@ fn scan_pickles(args: &ValidateArgs, error: Error, context: &Context) -> Outcome
         write_sarif(path, &sarif::of_scan(&scan, &error.to_string()))?;
     }
     let refusal = Refusal { file: scan.file.clone(), valid: false, error: error.to_string(), scan };
-    context.printer.report(&refusal, render_refusal)?;
+    printer.report(&refusal, render_refusal)?;
     Err(Failure::Validation)
 }
 
+/// Where the report goes: aside of a log that takes standard output.
+pub(super) fn beside_log(log: Option<&Path>, context: &Context) -> Printer {
+    if log.is_some_and(Output::is_stdout) { context.printer.aside() } else { context.printer }
+}
+
 pub(super) fn write_sarif(path: &Path, log: &serde_json::Value) -> Outcome {
-    let mut text = serde_json::to_vec_pretty(log).map_err(std::io::Error::from)?;
+    let mut text = Vec::new();
+    write_json(&mut text, log)?;
     text.push(b'\n');
+    if Output::is_stdout(path) {
+        return Ok(io::stdout().lock().write_all(&text)?);
+    }
     if StreamSink::is_for(path) {
         return Ok(std::fs::write(path, text).map_err(|error| io_error(&error, path))?);
     }

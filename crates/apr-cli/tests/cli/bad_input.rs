@@ -228,3 +228,23 @@ fn file_names_with_escape_sequences_are_shown_escaped() {
         assert!(!run.to_string().contains("\u{1b}]"), "{line:?}: {run}");
     }
 }
+
+#[test]
+fn messages_about_files_and_prefixes_are_whole_sentences() {
+    let sandbox = Sandbox::new()
+        .with("unknown.bin", b"\x07\x00\x00\x00 nothing that anybody knows")
+        .with("m.safetensors", small_safetensors())
+        .with("flat.safetensors", safetensors(&[("weight", "F32", &[1], f32s(&[1.0]))]));
+    sandbox
+        .apr("inspect unknown.bin")
+        .fails(4, &["not a model format that apr knows: neither a PyTorch checkpoint nor a file of GGML"]);
+    // The start of a Parakeet file, as whisper.cpp's converter writes it.
+    let mut head = vec![0x6767_6d6c_u32, 8192, 5000, 1024, 8, 24, 128, 1, 512, 8, 256, 640, 2, 5, 10, 128, 257];
+    head.extend([0; 300]);
+    sandbox.write("parakeet.bin", head.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>());
+    sandbox.apr("inspect parakeet.bin").fails(4, &["E001", "a Parakeet model as whisper.cpp reads it", ".nemo"]);
+    let run = sandbox.apr("convert m.safetensors -o x.apr --prefix model.");
+    run.fails(4, &["no tensor's name starts with the prefix 'model.'; the names start with layers."]);
+    let run = sandbox.apr("convert flat.safetensors -o x.apr --prefix model.");
+    run.fails(4, &["the prefix 'model.'; no name has a part in front that ends with a dot"]);
+}

@@ -421,7 +421,7 @@ fn every_command_reads_a_quantized_gguf_file() {
         ("tensors q.gguf --stats", &["blk.0.ffn_down.weight", "q4_k", "[128, 256]"]),
         ("tensors q.gguf --hist token_embd.weight", &["bins of width"]),
         ("validate q.gguf", &["pass  Names and shapes shapes of the LLaMA family", "pass  Physics", "\nVALID"]),
-        ("diff q.gguf llama", &["model.layers.0.mlp.down_proj.weight: DRIFT", "DIFFERENT"]),
+        ("diff q.gguf llama", &["tensor rounded, q4_k and bf16", "ROUNDED: 5 of 21"]),
         ("explain q.gguf", &["This is a **LLaMA** model.", "kv heads 2", "mostly q5_0", "GGUF"]),
         (
             "explain q.gguf --tensor blk.0.attn_q.weight",

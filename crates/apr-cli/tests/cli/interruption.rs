@@ -6,7 +6,7 @@ use std::io::Read;
 use std::process::{Child, Stdio};
 use std::time::{Duration, SystemTime};
 
-use crate::support::{Sandbox, model_folder, small_safetensors, wait_until};
+use crate::support::{Run, Sandbox, model_folder, small_safetensors, wait_until};
 
 /// More than any machine writes before the test has seen the first byte of it.
 const LARGE: u64 = 8 << 30;
@@ -24,6 +24,39 @@ fn qa_98_a_full_disk_is_e007_and_leaves_nothing() {
         assert_eq!(sandbox.files(), ["m.safetensors"]);
     }
     assert!(!sandbox.path("new").exists());
+}
+
+/// Runs a script in a folder `disk`, which is a file system of 256 KiB; `None` where this system does not let its users have
+/// one.
+fn on_a_small_disk(sandbox: &Sandbox, script: &str) -> Option<Run> {
+    let mount = "mkdir -p disk && mount -t tmpfs -o size=256k none disk";
+    let probe = sandbox.shell(&format!("unshare -Urm sh -c '{mount}' 2> /dev/null"));
+    if probe.code != Some(0) {
+        eprintln!("skipped: unshare can't mount a file system here");
+        return None;
+    }
+    Some(sandbox.shell(&format!("unshare -Urm sh -c '{mount} && {script}'")))
+}
+
+#[test]
+fn qa_98_a_file_system_without_room_is_e007_and_leaves_nothing() {
+    let sandbox = Sandbox::new().with("small.safetensors", small_safetensors());
+    sandbox.write_sparse("m.safetensors", 8 << 20);
+    let lines = [
+        "convert m.safetensors -o disk/m.apr",
+        "export m.safetensors -o disk/folder",
+        "shard m.safetensors --size 1MB -o disk/s.apr",
+    ];
+    for line in lines {
+        let script = format!(r#"echo precious > disk/old; "$APR" {line}; echo "exit $?"; ls -A disk; cat disk/old"#);
+        let Some(run) = on_a_small_disk(&sandbox, &script) else { return };
+        let run = run.ok().says(&["E007", "No space left on device"]);
+        assert_eq!(run.text(), "exit 1\nold\nprecious\n", "{line}: {run}");
+    }
+    // What is there is replaced only by what is whole, in place too.
+    let script = r#""$APR" convert small.safetensors -o disk/old.apr -q && cp disk/old.apr old.apr; head -c 300000 /dev/zero > disk/rest 2> /dev/null; "$APR" convert m.safetensors -o disk/old.apr -f; "$APR" edit disk/old.apr --set note=1 -q; cmp disk/old.apr old.apr || "$APR" validate disk/old.apr -q; echo "exit $?"; ls -A disk"#;
+    let Some(run) = on_a_small_disk(&sandbox, script) else { return };
+    assert_eq!(run.ok().says(&["E007", "No space left"]).text(), "exit 0\nold.apr\nrest\n");
 }
 
 #[test]

@@ -33,6 +33,22 @@ const FILE_TYPES: [(&str, u32); 20] = [
     ("tq2_0", 37),
 ];
 
+/// Those of few bits, which are made with an importance matrix.
+const WITH_IMPORTANCE: [(&str, u32); 12] = [
+    ("iq1_s", 24),
+    ("iq1_m", 31),
+    ("iq2_xxs", 19),
+    ("iq2_xs", 20),
+    ("iq2_s", 28),
+    ("iq2_m", 29),
+    ("iq3_xxs", 23),
+    ("iq3_xs", 22),
+    ("iq3_s", 26),
+    ("iq3_m", 27),
+    ("q1_0", 40),
+    ("q2_0", 41),
+];
+
 const F32: u32 = 0;
 const F16: u32 = 1;
 const HIDDEN: u64 = 256;
@@ -115,4 +131,71 @@ fn whole_files_are_the_bytes_that_llama_quantize_writes() {
             assert!(sandbox.read(&format!("{name}.gguf")) == *bytes, "{name} differs from llama.cpp's");
         }
     });
+}
+
+/// An importance matrix of all weights of [`model`], in the older of llama.cpp's formats.
+fn importance() -> Vec<u8> {
+    let experts = |columns: u64| columns * EXPERTS;
+    let entries = [
+        ("blk.0.attn_q", HIDDEN),
+        ("blk.0.attn_k", HIDDEN),
+        ("blk.0.attn_v", HIDDEN),
+        ("blk.0.attn_output", HIDDEN),
+        ("blk.0.ffn_gate_exps", experts(HIDDEN)),
+        ("blk.0.ffn_up_exps", experts(HIDDEN)),
+        ("blk.0.ffn_down_exps", experts(FEED_FORWARD)),
+        ("output", HIDDEN),
+        ("token_embd", HIDDEN),
+    ];
+    let number = |number: usize| i32::try_from(number).expect("a small number").to_le_bytes();
+    let mut file = number(entries.len()).to_vec();
+    for (seed, (name, len)) in (1_u64..).zip(entries) {
+        let name = format!("{name}.weight");
+        file.extend(number(name.len()));
+        file.extend(name.as_bytes());
+        // Counted once, so that what is stored is what counts.
+        file.extend([number(1), number(usize::try_from(len).expect("few columns"))].concat());
+        let values: Vec<f32> = (0..len).map(|i| (scrambled(seed << 32 | i) >> 48) as f32 / 4096.0 + 0.01).collect();
+        file.extend(f32s(&values));
+    }
+    file
+}
+
+#[test]
+fn whole_files_of_few_bits_are_the_bytes_that_llama_quantize_writes() {
+    let sandbox = Sandbox::new().with("m.gguf", model()).with("i.dat", importance());
+    let ours: Vec<_> = WITH_IMPORTANCE
+        .iter()
+        .map(|(name, _)| {
+            sandbox.apr(&format!("quantize m.gguf --type {name} --imatrix i.dat -o {name}.ours.gguf")).ok();
+            ((*name).to_owned(), sandbox.read(&format!("{name}.ours.gguf")))
+        })
+        .collect();
+    agreed("llama.cpp/whole_files_of_few_bits", &ours, || {
+        let mut command = Command::new(locate::reference_python().expect("`cargo xtask interop` makes it"));
+        command.current_dir(sandbox.path(""));
+        command.arg(locate::workspace().join("xtask/interop/llama_quantize.py"));
+        command.args(["m.gguf", ".", "--imatrix=i.dat"]);
+        command.args(WITH_IMPORTANCE.iter().map(|(name, number)| format!("{name}={number}")));
+        Run::of(command).ok();
+        for (name, bytes) in &ours {
+            assert!(sandbox.read(&format!("{name}.gguf")) == *bytes, "{name} differs from llama.cpp's");
+        }
+    });
+}
+
+#[test]
+fn types_of_few_bits_are_refused_without_importance() {
+    let sandbox = Sandbox::new().with("m.gguf", model());
+    for name in ["iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq2_m", "iq3_xxs"] {
+        let refused = sandbox.apr(&format!("quantize m.gguf --type {name} -o q.gguf"));
+        refused.fails(2, &["needs an importance matrix", "blk.0."]);
+    }
+    // These llama-quantize makes without one, but not of the embeddings a type that can't be made so.
+    for name in ["iq3_s", "iq3_m", "q1_0", "q2_0"] {
+        sandbox.apr(&format!("quantize m.gguf --type {name} -o {name}.gguf")).ok();
+    }
+    let refused = sandbox.apr("quantize m.gguf --type iq3_s --embedding-type iq2_xs -o q.gguf");
+    refused.fails(2, &["needs an importance matrix", "token_embd.weight"]);
+    assert!(!sandbox.path("q.gguf").exists());
 }

@@ -101,6 +101,20 @@ fn qa_06_tensors_that_are_not_aligned_warn() {
 }
 
 #[test]
+fn qa_06_lint_warns_of_a_tensor_that_starts_at_any_byte() {
+    let entry =
+        Apr2Entry { offset: Some(193), size: Some(3), dims: vec![3], ..Apr2Entry::of_bytes("d", &[0, 1, 2, 3]) };
+    let broken = Apr2Builder { digests: false, ..sound().entry(entry) }.build();
+    let warning = ["[WARN] Structure: 1 of 4 tensors do not start at a multiple of 64"];
+    let remark = ["[INFO] Efficiency: 1 tensor could be aligned to 64 bytes (currently 1)"];
+    accepted_then("lint m.apr", broken.clone()).ok().says(&warning).says(&remark);
+    let run = accepted_then("lint m.apr", broken).ok();
+    assert!(run.text().ends_with("4 warnings, 2 remarks\n"), "{run}");
+    let run = accepted_then("lint m.apr", sound().build()).ok();
+    assert!(!run.text().contains("aligned") && !run.text().contains("multiple of 64"), "{run}");
+}
+
+#[test]
 fn qa_07_an_index_that_is_not_sorted_is_corrupt() {
     let broken = Apr2Builder { unsorted: true, ..sound() }.build();
     accepted_then("validate m.apr", broken).fails(4, &["E002", "tensor 'a.bias'", "not sorted"]);
@@ -258,4 +272,13 @@ fn qa_22_padding_that_is_not_zero_warns() {
     let file = Apr2Builder { padding: 0xff, ..sound() }.build();
     accepted_then("validate m.apr", file.clone()).ok().says(&["warning", "the padding is not zero", "\nVALID"]);
     accepted_then("validate m.apr --strict", file).fails(5, &["the padding is not zero"]);
+}
+
+#[test]
+fn qa_22_lint_warns_of_padding_that_is_not_zero() {
+    let file = Apr2Builder { padding: 0xff, ..sound() }.build();
+    let warning = ["[WARN] Structure: the padding is not zero (at byte "];
+    accepted_then("lint m.apr", file).ok().says(&warning);
+    let run = accepted_then("lint m.apr", sound().build()).ok();
+    assert!(!run.text().contains("padding"), "{run}");
 }

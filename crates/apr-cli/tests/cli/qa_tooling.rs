@@ -72,7 +72,7 @@ fn qa_65_every_error_code_is_explained_and_others_are_unknown() {
     let sandbox = Sandbox::new();
     for code in 1..=8 {
         let run = sandbox.apr(&format!("explain E00{code}")).clean();
-        assert!(run.text().starts_with(&format!("E00{code}: ")), "{run}");
+        assert!(run.text().starts_with(&format!("**E00{code}: ")), "{run}");
         run.says(&["Common Causes", "Troubleshooting", "1. "]);
     }
     sandbox.apr("explain e002").clean().says(&["E002: Corrupted Data"]);

@@ -166,13 +166,17 @@ fn every_type_that_the_help_lists_quantizes() {
     let sandbox = sandbox();
     let help = sandbox.apr("quantize --help").clean().text();
     let (_, list) = help.split_once("Types:").expect("a list of types");
+    let list = list.split("\n\n").next().expect("a list");
     let column = |line: &str| line.trim_start().split("  ").next().unwrap_or_default().to_owned();
     let names: Vec<String> =
         list.lines().map(column).flat_map(|names| names.split(' ').map(str::to_owned).collect::<Vec<_>>()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).filter(|name| !name.is_empty()).collect();
     assert!(names.len() > 25, "{names:?}");
+    // Those that need importance get it for the only matrix that their blocks fit.
+    sandbox.write("i.dat", legacy_imatrix("a.weight", &[1.0; 256]));
     for name in names {
-        sandbox.apr(&format!("quantize m.safetensors --type {name} -o q.apr -f")).ok();
+        let importance = if name.starts_with("iq") { "--imatrix i.dat" } else { "" };
+        sandbox.apr(&format!("quantize m.safetensors --type {name} {importance} -o q.apr -f")).ok();
         sandbox.apr("validate q.apr").clean();
         assert!(sandbox.read("q.apr").len() < 8000);
     }
@@ -450,7 +454,7 @@ fn a_failure_leaves_what_was_there() {
     // And says what to do.
     sandbox.apr("quantize m.safetensors --type q8_0 -o q.gguf -f").says(&["--arch NAME"]);
     let run = sandbox.apr("quantize m.safetensors --type q4_0 --tensor-type a.*=iq1_s -o q.apr -f");
-    run.says(&["no quantization type is called 'iq1_s'"]);
+    run.says(&["a.weight", "iq1_s", "needs an importance matrix"]);
 }
 
 #[test]

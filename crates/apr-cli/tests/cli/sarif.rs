@@ -120,3 +120,38 @@ fn a_byte_is_one_of_the_file_it_is_in() {
     let place = &log["runs"][0]["results"][0]["locations"][0]["physicalLocation"];
     assert_eq!(place["artifactLocation"]["uri"], "m/model.safetensors");
 }
+
+#[test]
+fn a_log_on_standard_output_is_all_that_is_there() {
+    let sandbox = TinyModel::new("bert").first("encoder.layer.0.output.dense.weight", f32::NAN).sandbox();
+    for line in ["validate m --sarif -", "validate m --sarif - --json"] {
+        let run = sandbox.apr(line);
+        assert_eq!((run.code, &run.json()["version"]), (Some(5), &"2.1.0".into()), "{run}");
+        assert!(run.stderr.contains(if line.ends_with("json") { "\"valid\": false" } else { "INVALID" }), "{run}");
+    }
+    let sandbox = Sandbox::new().with("m.safetensors", b"\x08\0\0\0\0\0\0\0no json!");
+    let run = sandbox.apr("validate m.safetensors --sarif -");
+    assert_eq!((run.code, &run.json()["runs"][0]["results"][0]["ruleId"]), (Some(4), &"apr/E001".into()), "{run}");
+    assert_eq!(sandbox.files(), ["m.safetensors"]);
+}
+
+#[test]
+fn nothing_hides_in_a_log_or_a_report() {
+    // A control sequence of one character, marks that turn the direction of text, tags.
+    let hostile = "x\u{9b}2K\u{202e}y\u{2066}\u{e0041}\u{7f}";
+    let tensors = [(hostile, "F32", &[2_u64][..], crate::support::f32s(&[1.0, f32::NAN]))];
+    let sandbox = Sandbox::new().with("m.safetensors", crate::support::safetensors(&tensors));
+    let hides =
+        |text: &str| text.chars().any(|c| c != '\n' && (c.is_control() || "\u{202e}\u{2066}\u{e0041}".contains(c)));
+    for line in [
+        "tensors m.safetensors --json",
+        "validate m.safetensors --json",
+        "validate m.safetensors --sarif -",
+        "convert m.safetensors -o m.apr --json",
+    ] {
+        let run = sandbox.apr(line);
+        assert!(!hides(&run.text()) && run.text().contains("\\udb40\\udc41"), "{line}: {run}");
+        // To a program it is the same name.
+        assert!(run.json().to_string().contains(hostile), "{line}: {run}");
+    }
+}

@@ -148,15 +148,91 @@ fn version_and_help_are_on_standard_output() {
 }
 
 #[test]
+fn short_help_has_what_is_common_and_long_help_the_rest_under_its_heading() {
+    let sandbox = Sandbox::new();
+    let after = |text: &str, heading: &str| text.split(heading).nth(1).unwrap_or_else(|| panic!("{text}")).to_owned();
+    for command in ["convert", "import", "quantize", "export"] {
+        let short = sandbox.apr(&format!("{command} -h")).clean().text();
+        let long = sandbox.apr(&format!("{command} --help")).clean().text();
+        assert!(short.lines().count() < 60 && long.lines().count() < 160, "{command}: {short}{long}");
+        for text in [&short, &long] {
+            let own = after(text, "\nOptions:");
+            let own = own.split("\n\nQuantization:").next().expect("a part");
+            assert!(own.contains("--output") && own.contains("--overwrite"), "{text}");
+            assert!(own.trim_start().starts_with("-o,") || own.trim_start().starts_with("-t,"), "{text}");
+            assert!(!own.contains("--embedding-type") && !own.contains("--recipient"), "{text}");
+            assert!(text.contains("Examples:\n  # ") && text.contains(&format!("\n  apr {command} ")), "{text}");
+            assert!(!text.contains("--max-metadata") && text.contains("`apr --help`"), "{text}");
+        }
+        assert!(
+            !short.contains("--embedding-type") && after(&long, "\nQuantization:").contains("--embedding-type"),
+            "{long}"
+        );
+        // What is the command's own stands under no heading of others.
+        let quantization = after(&long, "\nQuantization:");
+        let quantization = quantization.split("\nExamples:").next().expect("a part");
+        assert!(["--prefix", "--shard-size", "--license"].iter().all(|own| !quantization.contains(own)), "{long}");
+    }
+    let help = sandbox.apr("--help").clean().text();
+    assert!(help.contains("--max-metadata <SIZE>") && help.contains("--arch-file <FILE>"), "{help}");
+    sandbox.apr("inspect --help").clean().says(&["apr inspect *.gguf --quantization"]);
+}
+
+#[test]
 fn completions_and_manual_pages_are_made() {
     let sandbox = Sandbox::new();
-    for shell in ["bash", "zsh", "fish", "powershell"] {
-        sandbox.apr(&format!("completions {shell}")).clean().says(&["inspect", "max-memory"]);
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        sandbox.apr(&format!("completions {shell}")).clean().says(&["APR_COMPLETE", "apr"]);
     }
     sandbox.apr("man pages/here").clean();
     let pages = sandbox.files();
     for page in ["pages/here/apr.1", "pages/here/apr-convert.1", "pages/here/apr-cache-info.1"] {
         assert!(pages.iter().any(|name| name == page), "{pages:?}");
+        let page = String::from_utf8(sandbox.read(page)).expect("text");
+        for section in [".SH EXAMPLES", ".SH ENVIRONMENT", ".SH FILES"] {
+            assert!(page.contains(section), "{page}");
+        }
+    }
+    let page = String::from_utf8(sandbox.read("pages/here/apr.1")).expect("text");
+    for setting in ["APR_CONFIG", "APR_CACHE", "config.toml", "hex_limit", "require_signature"] {
+        assert!(page.replace('\\', "").contains(setting), "{page}");
+    }
+    // The rare options are explained, too.
+    let page = String::from_utf8(sandbox.read("pages/here/apr-convert.1")).expect("text");
+    assert!(page.contains("Importance matrix of llama.cpp"), "{page}");
+}
+
+/// What a shell offers for the last word.
+fn completed(sandbox: &Sandbox, words: &[&str]) -> Vec<String> {
+    let mut command = sandbox.command(&[&["--", "apr"], words].concat());
+    let index = words.len().to_string();
+    let asked = [
+        ("APR_COMPLETE", "bash"),
+        ("_CLAP_COMPLETE_INDEX", &index),
+        ("_CLAP_IFS", "\n"),
+        ("_CLAP_COMPLETE_COMP_TYPE", "9"),
+    ];
+    command.envs(asked).env("_CLAP_COMPLETE_SPACE", "false");
+    crate::support::Run::of(command).clean().text().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_shell_completes_files_types_families_and_names_of_tensors() {
+    let hostile = Apr2Builder::new().entry(Apr2Entry::of_bytes("x\u{1b}[2K", &[1])).build();
+    let sandbox =
+        Sandbox::new().with("m.apr", sound().build()).with("hostile.apr", hostile).with("text.apr", "no model");
+    assert_eq!(completed(&sandbox, &["inspect", "m"]), ["m.apr"]);
+    assert_eq!(completed(&sandbox, &["inspect", ""])[..4], [".", "hostile.apr", "m.apr", "text.apr"]);
+    assert!(completed(&sandbox, &["quantize", "m.apr", "--type", "q4_k"]).contains(&"q4_k_m".to_owned()));
+    assert!(completed(&sandbox, &["convert", "m.apr", "--quantize", "q8"]).contains(&"q8_0".to_owned()));
+    assert!(completed(&sandbox, &["inspect", "--arch", "lla"]).contains(&"llama".to_owned()));
+    for words in [["tensors", "m.apr", "--hist"], ["tensors", "m.apr", "--values"], ["explain", "m.apr", "--tensor"]] {
+        assert_eq!(completed(&sandbox, &[&words[..], &["b."]].concat()), ["b.weight"]);
+        assert_eq!(completed(&sandbox, &[&words[..], &[""]].concat()), ["b.weight", "a.bias", "c.norm"]);
+    }
+    assert_eq!(completed(&sandbox, &["debug", "m.apr", "--hex", "--tensor", "c"]), ["c.norm"]);
+    for model in ["hostile.apr", "text.apr", "absent.apr"] {
+        assert_eq!(completed(&sandbox, &["tensors", model, "--hist", ""]), [""; 0], "{model}");
     }
 }
 

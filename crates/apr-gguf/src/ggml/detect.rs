@@ -31,6 +31,7 @@ pub(super) fn read(source: &dyn ByteSource, limits: &Limits, arch: Option<&str>)
     // Without tokens it does not matter whether they have scores.
     found.dedup_by(|one, other| std::ptr::eq(one.layout, other.layout) && one.vocabulary.len() == 0);
     match found.len() {
+        0 if arch.is_none() && is_parakeet(source, len)? => Err(Error::format(PARAKEET).at(0)),
         0 => Err(explain(failures, container, arch)),
         1 => found.pop().ok_or_else(|| unknown(container)),
         _ => Err(ambiguous(&found, container)),
@@ -65,6 +66,28 @@ fn ambiguous(found: &[Reading], container: Container) -> Error {
     Error::format(message).at(container.len())
 }
 
+/// What a file of whisper.cpp's is said to be whose layout is not read.
+const PARAKEET: &str = "this is a Parakeet model as whisper.cpp reads it, which this version of apr does not read; the .nemo \
+                        archive that it was made of holds the same weights as a PyTorch checkpoint";
+
+/// Whether the hyperparameters are those of Parakeet (`convert-parakeet-to-ggml.py` of whisper.cpp): a mel filterbank follows
+/// them, whose two lengths they state.
+fn is_parakeet(source: &dyn ByteSource, len: u64) -> Result<bool> {
+    /// Magic, fourteen hyperparameters, mels and frequencies of the filterbank.
+    const WORDS: usize = 17;
+    let mut head = [0; 4 * WORDS];
+    if len < head.len() as u64 {
+        return Ok(false);
+    }
+    source.read_at(0, &mut head)?;
+    let mut words = [0; WORDS];
+    for (word, bytes) in words.iter_mut().zip(head.chunks_exact(4)) {
+        *word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+    }
+    let (mels, fft) = (words[6], words[8]);
+    Ok(mels > 0 && fft > 1 && words[15] == mels && words[16] == fft / 2 + 1)
+}
+
 /// The error of the reading that came furthest, if its hyperparameters made sense.
 fn explain(failures: Vec<(&Layout, Failure)>, container: Container, arch: Option<&str>) -> Error {
     // Of those that came equally far, the one whose tensor it is; else the first.
@@ -75,12 +98,17 @@ fn explain(failures: Vec<(&Layout, Failure)>, container: Container, arch: Option
     match (furthest, arch) {
         (Some((_, failure)), Some(_)) => failure.error,
         (Some((layout, failure)), None) if failure.reached > Reached::Start => {
-            let message = format!("read as a file of {}: {}", layout.name, failure.error.message());
-            let doubt = match failure.reached {
-                Reached::Tensors(_) => String::new(),
-                _ => format!("; if it is of another model, {}", advice()),
+            let (name, reason) = (layout.name, failure.error.message());
+            let message = match failure.reached {
+                Reached::Tensors(_) => format!("read as a file of {name}: {reason}"),
+                _ => format!(
+                    "this is a file of {} whose model is not recognised; as one of {name}, {reason}. If you know what it \
+                     is, {}",
+                    container.origin(),
+                    advice()
+                ),
             };
-            let mut error = Error::new(failure.error.code(), message + &doubt);
+            let mut error = Error::new(failure.error.code(), message);
             if let Some(tensor) = failure.error.tensor() {
                 error = error.for_tensor(tensor);
             }

@@ -93,6 +93,17 @@ fn quantizing_to_points_returns_the_bytes_of_ggml() {
 }
 
 #[test]
+fn sub_blocks_of_zeros_take_the_place_that_ggml_gives_them() {
+    let (values, importance) = (floats(&fixture("pruned.f32")), floats(&fixture("importance.f32")));
+    // In the order of the script.
+    let order = ["iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq1_s", "iq1_m"];
+    let dtypes = order.map(|name| POINTS.into_iter().find(|dtype| dtype.name() == name).unwrap());
+    let ours: Vec<u8> =
+        dtypes.into_iter().flat_map(|dtype| quantized(dtype, &values, 256, Some(&importance))).collect();
+    assert_eq!(ours, fixture("pruned.blocks"));
+}
+
+#[test]
 fn dequantizing_returns_the_values_of_ggml() {
     for dtype in dtypes().filter(|dtype| !ROWS.contains(dtype)) {
         let ours = dequantized(dtype, &fixture(&format!("{dtype}.blocks")), 256);

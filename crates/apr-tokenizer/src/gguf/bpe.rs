@@ -125,6 +125,10 @@ fn find_pre(context: &Context<'_>, json: &TokenizerJson) -> Result<String> {
     let nfc = has_nfc(&json.normalizer);
     let found = pre::recognize(&json.pre_tokenizer, context.architecture, json.model.ignore_merges, nfc);
     found.map(str::to_owned).map_err(|what| {
+        if what.is_empty() {
+            let message = "it has no pre-tokenizer: a text is not split into words, for which llama.cpp has no name";
+            return Error::format(message).in_file("tokenizer.json");
+        }
         let what = Escaped(&what).to_string();
         let message = format!("it splits a text by {what}, for which llama.cpp has no name that is known here");
         Error::format(message).in_file("tokenizer.json")

@@ -43,11 +43,11 @@ pub(super) fn import(args: &ImportArgs, context: &Context) -> Outcome {
     let target = layout(Output::layout(&apr::apr2::FORMAT, output), args.align, None)?;
     let job = Job {
         prefix: args.prefix.clone(),
-        weights: quantize::weights(&args.requantize, &args.write, context)?,
+        weights: quantize::weights(&args.requantize, &args.write, &args.container, context)?,
         validation: validation(&args.write),
         license: args.license.clone(),
         source_sha256: args.sha256.as_ref().map(|digest| encode_string(digest)),
-        ..Job::new(contain(target, &args.write.container, context)?)
+        ..Job::new(contain(target, &args.container, context)?)
     };
     write(&job, &model, Destination::of(&args.write), Vec::new(), context)
 }
@@ -66,10 +66,10 @@ pub(super) fn convert(args: &ConvertArgs, context: &Context) -> Outcome {
     let target = layout(PlanOptions { streaming: args.streaming, ..target }, args.align, args.shard_size)?;
     let job = Job {
         prefix: args.prefix.clone(),
-        weights: quantize::weights(&args.requantize, &args.write, context)?,
+        weights: quantize::weights(&args.requantize, &args.write, &args.container, context)?,
         // A part of a model is converted, too.
         validation: ValidationConfig { complete: false, ..validation(&args.write) },
-        ..Job::new(contain(target, &args.write.container, context)?)
+        ..Job::new(contain(target, &args.container, context)?)
     };
     run(job, &args.model, Destination::of(&args.write), context)
 }
@@ -81,9 +81,9 @@ pub(super) fn export(args: &ExportArgs, context: &Context) -> Outcome {
     // What went through an import was judged there; an export gives back what is in the file.
     let stop = validation(&args.write).stop;
     let job = Job {
-        weights: quantize::weights(&args.requantize, &args.write, context)?,
+        weights: quantize::weights(&args.requantize, &args.write, &args.container, context)?,
         validation: ValidationConfig { stop, ..ValidationConfig::integrity() },
-        ..Job::new(contain(target, &args.write.container, context)?)
+        ..Job::new(contain(target, &args.container, context)?)
     };
     run(job, &args.model, Destination::of(&args.write), context)
 }

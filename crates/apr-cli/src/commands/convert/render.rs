@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::SHOWN;
 use crate::human;
-use crate::printer::{BAD, BOLD, DIM, GOOD, ODD};
+use crate::printer::{BAD, BOLD, DIM, GOOD, ODD, columns};
 
 /// What was written, and as what.
 #[derive(Serialize)]
@@ -172,8 +172,17 @@ fn render_exceptions(out: &mut dyn Write, report: &ConvertReport) -> io::Result<
 }
 
 pub(super) fn render_plan(out: &mut dyn Write, report: &ConvertReport) -> io::Result<()> {
-    let names: Vec<String> = report.tensors.iter().map(|tensor| Escaped(&tensor.name).to_string()).collect();
-    // Longer names stand out of their column.
+    /// Columns beside the name.
+    const OTHERS: usize = 44;
+    /// Characters of a name that say something.
+    const LEAST: usize = 8;
+    // On a terminal names lose their middle where they must; elsewhere longer ones stand out of their column.
+    let room = columns().map(|columns| columns.saturating_sub(OTHERS).max(LEAST));
+    let name = |name: &str| {
+        let name = Escaped(name).to_string();
+        room.map_or(name.clone(), |room| human::shortened(&name, room))
+    };
+    let names: Vec<String> = report.tensors.iter().map(|tensor| name(&tensor.name)).collect();
     let width = names.iter().map(|name| name.chars().count()).chain([6]).max().unwrap_or_default().min(80);
     writeln!(out, "{BOLD}{:<width$}  {:<8}  {:<8}  {:>10}  {:>10}{BOLD:#}", "Tensor", "From", "To", "Before", "After")?;
     for (tensor, name) in report.tensors.iter().zip(&names) {

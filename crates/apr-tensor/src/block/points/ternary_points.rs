@@ -31,35 +31,47 @@ struct Cut {
     way: usize,
 }
 
-/// Tries all cuts of `len` values, and `WAYS` ways to move the levels.
-///
-/// `sums` returns, for a first end and as many second ends as there are lanes, the weighted sums of level times value and of
-/// the level's square, for each way. `None` where no cut leads to a scale.
+/// Sums over a sub-block whose sorted values are cut, by which a cut is judged.
+trait Cuts<const LEN: usize, const WAYS: usize> {
+    /// For a first end and as many second ends as there are lanes, the weighted sums of level times value and of the level's
+    /// square, for each way to move the levels. Lanes beyond the last end hold anything.
+    fn sums(&self, first: usize, start: usize) -> [Fits; WAYS];
+}
+
+/// Weighted sums of level times value and of the level's square, of several cuts.
+#[derive(Clone, Copy)]
+struct Fits {
+    products: Lanes,
+    squares: Lanes,
+}
+
+/// Tries all cuts of `LEN` values, and `WAYS` ways to move the levels. `None` where no cut leads to a scale.
 #[inline(always)]
-fn best_cut<const WAYS: usize>(len: usize, sums: impl Fn(usize, usize) -> [(Lanes, Lanes); WAYS]) -> Option<Cut> {
+fn best_cut<T: Cuts<LEN, WAYS>, const LEN: usize, const WAYS: usize>(cuts: &T) -> Option<Cut> {
     let (mut best, mut cut) = (-f32::MAX, None);
-    for first in 0..=len {
-        for start in (first..=len).step_by(LANES) {
-            let sums = sums(first, start);
+    for first in 0..=LEN {
+        let mut start = first;
+        while start <= LEN {
+            let fits = cuts.sums(first, start);
             // Most lanes hold nothing better: that is seen for all of them at once.
-            let mut any = false;
-            for (products, squares) in &sums {
+            let mut any = [false; LANES];
+            for Fits { products, squares } in &fits {
                 for lane in 0..LANES {
-                    any |= is_better(products[lane], squares[lane], best);
+                    any[lane] |= is_better(products[lane], squares[lane], best);
                 }
             }
-            if !any {
-                continue;
-            }
-            for lane in 0..LANES.min(len + 1 - start) {
-                for (way, (products, squares)) in sums.iter().enumerate() {
-                    if is_better(products[lane], squares[lane], best) {
-                        let scale = products[lane] / squares[lane];
-                        best = scale * products[lane];
-                        cut = Some(Cut { scale, ends: [first, start + lane], way });
+            if any.iter().fold(false, |any, &lane| any | lane) {
+                for lane in 0..LANES.min(LEN + 1 - start) {
+                    for (way, Fits { products, squares }) in fits.iter().enumerate() {
+                        if is_better(products[lane], squares[lane], best) {
+                            let scale = products[lane] / squares[lane];
+                            best = scale * products[lane];
+                            cut = Some(Cut { scale, ends: [first, start + lane], way });
+                        }
                     }
                 }
             }
+            start += LANES;
         }
     }
     cut
@@ -173,7 +185,7 @@ impl QuantizeToPoints<50, EIGHT> for Iq1S {
             }
             let weights = weigh(values, importance, spread);
             let order = sorted(values);
-            let Some(mut cut) = best_cut_of_32(values, &weights, &order) else { continue };
+            let Some(mut cut) = best_cut(&Together::of(values, &weights, &order)) else { continue };
             let mut levels = levels(&order, cut.ends);
             if cut.scale < 0.0 {
                 levels = levels.map(|level| 2 - level);
@@ -210,32 +222,89 @@ struct Sums<const ROOM: usize> {
     weights: [f32; ROOM],
 }
 
-/// The cut of 32 values: all levels are moved up, or all down.
+/// The sums up to several ends.
 #[inline(always)]
-fn best_cut_of_32(values: &[f32; 32], weights: &[f32; 32], order: &[u8; 32]) -> Option<Cut> {
-    let mut sums = Sums { products: [0.0; 48], weights: [0.0; 48] };
-    for (rank, &at) in order.iter().enumerate() {
-        let at = usize::from(at) % 32;
-        sums.products[rank + 1] = sums.products[rank] + weights[at] * values[at];
-        sums.weights[rank + 1] = sums.weights[rank] + weights[at];
+fn lanes(sums: &[f32], start: usize) -> &Lanes {
+    sums[start..].first_chunk().unwrap_or(&[0.0; LANES])
+}
+
+/// All levels are moved up, or all down.
+struct Together(Sums<48>);
+
+impl Together {
+    #[inline(always)]
+    fn of(values: &[f32; 32], weights: &[f32; 32], order: &[u8; 32]) -> Self {
+        let mut sums = Sums { products: [0.0; 48], weights: [0.0; 48] };
+        for (rank, &at) in order.iter().enumerate() {
+            let at = usize::from(at) % 32;
+            sums.products[rank + 1] = sums.products[rank] + weights[at] * values[at];
+            sums.weights[rank + 1] = sums.weights[rank] + weights[at];
+        }
+        Self(sums)
     }
-    let Sums { products, weights } = &sums;
-    best_cut(32, |first, start| {
-        [&UP, &DOWN].map(|[low, middle, high]| {
-            let (mut of_products, mut of_squares) = ([0.0; LANES], [0.0; LANES]);
-            let (low_product, low_square) = (products[first] * low, weights[first] * low * low);
-            for lane in 0..LANES {
-                let second = (start + lane).min(47);
-                of_products[lane] = low_product
-                    + (products[second] - products[first]) * middle
-                    + (products[32] - products[second]) * high;
-                of_squares[lane] = low_square
-                    + (weights[second] - weights[first]) * middle * middle
-                    + (weights[32] - weights[second]) * high * high;
-            }
-            (of_products, of_squares)
-        })
-    })
+
+    #[inline(always)]
+    fn moved(&self, &[low, middle, high]: &[f32; 3], first: usize, start: usize) -> Fits {
+        let Sums { products, weights } = &self.0;
+        let mut fits = Fits { products: [0.0; LANES], squares: [0.0; LANES] };
+        let (low_product, low_square) = (products[first] * low, weights[first] * low * low);
+        let (second_products, second_weights) = (lanes(products, start), lanes(weights, start));
+        for lane in 0..LANES {
+            fits.products[lane] = low_product
+                + (second_products[lane] - products[first]) * middle
+                + (products[32] - second_products[lane]) * high;
+            fits.squares[lane] = low_square
+                + (second_weights[lane] - weights[first]) * middle * middle
+                + (weights[32] - second_weights[lane]) * high * high;
+        }
+        fits
+    }
+}
+
+impl Cuts<32, 2> for Together {
+    #[inline(always)]
+    fn sums(&self, first: usize, start: usize) -> [Fits; 2] {
+        [self.moved(&UP, first, start), self.moved(&DOWN, first, start)]
+    }
+}
+
+/// What was found for 16 values.
+#[derive(Clone, Copy)]
+struct Part {
+    weights: [f32; 16],
+    scale: f32,
+    way: usize,
+    numbers: [u16; 2],
+}
+
+impl Part {
+    /// Without a scale where all values are (nearly) zero.
+    #[inline(always)]
+    fn of(values: &[f32; 16], weights: [f32; 16], grid: &Grid<EIGHT>) -> Self {
+        let zero = Self { weights, scale: 0.0, way: 0, numbers: [0; 2] };
+        if greatest_magnitude(values) < 1e-7 {
+            return zero;
+        }
+        let order = sorted(values);
+        let Some(mut cut) = best_cut(&Apart::of(values, &weights, &order)) else { return zero };
+        let mut levels = levels(&order, cut.ends);
+        if cut.scale < 0.0 {
+            levels = levels.map(|level| 2 - level);
+            (cut.scale, cut.way) = (-cut.scale, 3 - cut.way);
+        }
+        let Fitted { scale, numbers } = to_points(grid, values, &weights, levels, cut.scale, meanings(cut.way));
+        Self { weights, scale, way: cut.way, numbers }
+    }
+
+    /// Adds its values to weighted sums of level times value and of the level's square, where a level is a multiple of the
+    /// unit.
+    #[inline(always)]
+    fn add_up(&self, values: &[f32; 16], multiple: f32, grid: &Grid<EIGHT>, products: &mut f32, squares: &mut f32) {
+        let groups = values.as_chunks().0.iter().zip(self.weights.as_chunks().0);
+        for (((values, weights), meaning), number) in groups.zip(meanings(self.way)).zip(self.numbers) {
+            add_up(values, weights, grid.point(number), |level| meaning[level] * multiple, products, squares);
+        }
+    }
 }
 
 impl QuantizeToPoints<56, EIGHT> for Iq1M {
@@ -246,29 +315,16 @@ impl QuantizeToPoints<56, EIGHT> for Iq1M {
     #[inline(always)]
     fn quantize(values: &[f32; SUPER], importance: Option<&[f32; SUPER]>, grid: &Grid<EIGHT>, block: &mut [u8; 56]) {
         let spread = 2.0 * sum_of_squares(values) / SUPER as f32;
-        let mut all_weights = [[0.0; 16]; 16];
-        let (mut scales, mut ways, mut numbers) = ([0.0; 16], [0; 16], [[0; 2]; 16]);
+        let mut parts = [Part { weights: [0.0; 16], scale: 0.0, way: 0, numbers: [0; 2] }; 16];
         let mut greatest = 0.0;
-        let parts = values.as_chunks::<16>().0;
-        for (at, values) in parts.iter().enumerate() {
-            all_weights[at] = match importance {
+        for (at, (part, values)) in parts.iter_mut().zip(values.as_chunks().0).enumerate() {
+            let weights = match importance {
                 Some(importance) => weigh(values, &importance.as_chunks().0[at], spread),
                 None => values.map(|value| value * value),
             };
-            if greatest_magnitude(values) < 1e-7 {
-                continue;
-            }
-            let order = sorted(values);
-            let Some(mut cut) = best_cut_of_16(values, &all_weights[at], &order) else { continue };
-            let mut levels = levels(&order, cut.ends);
-            if cut.scale < 0.0 {
-                levels = levels.map(|level| 2 - level);
-                (cut.scale, cut.way) = (-cut.scale, 3 - cut.way);
-            }
-            let fitted = to_points(grid, values, &all_weights[at], levels, cut.scale, meanings(cut.way));
-            (scales[at], ways[at], numbers[at]) = (fitted.scale, cut.way, fitted.numbers);
-            greatest = if greatest > fitted.scale { greatest } else { fitted.scale };
-            write_numbers(block, at, fitted.numbers, 0);
+            *part = Part::of(values, weights, grid);
+            greatest = if greatest > part.scale { greatest } else { part.scale };
+            write_numbers(block, at, part.numbers, 0);
         }
         if greatest == 0.0 {
             return;
@@ -277,15 +333,11 @@ impl QuantizeToPoints<56, EIGHT> for Iq1M {
         let inverse = 1.0 / unit;
         let (mut products, mut squares) = (0.0, 0.0);
         let mut stored = [0_u16; 4];
-        for (at, values) in parts.iter().enumerate() {
-            let multiple = odd_multiple::<8>(inverse, scales[at]);
+        for (at, (part, values)) in parts.iter().zip(values.as_chunks().0).enumerate() {
+            let multiple = odd_multiple::<8>(inverse, part.scale);
             stored[at / 4] |= u16::from(multiple) << (3 * (at % 4));
-            write_numbers(block, at, numbers[at], ways[at]);
-            let groups = values.as_chunks().0.iter().zip(all_weights[at].as_chunks().0);
-            for (((values, weights), meaning), number) in groups.zip(meanings(ways[at])).zip(numbers[at]) {
-                let meaning = |level: usize| meaning[level] * f32::from(2 * multiple + 1);
-                add_up(values, weights, grid.point(number), meaning, &mut products, &mut squares);
-            }
+            write_numbers(block, at, part.numbers, part.way);
+            part.add_up(values, f32::from(2 * multiple + 1), grid, &mut products, &mut squares);
         }
         if squares > 0.0 {
             unit = products / squares;
@@ -313,44 +365,58 @@ fn write_numbers(block: &mut [u8; 56], at: usize, numbers: [u16; 2], way: usize)
     block[32 + at] = (first >> 8) as u8 | (second >> 8 << 4) as u8 | moved;
 }
 
-/// The cut of 16 values: the levels of each half are moved up or down.
-#[inline(always)]
-fn best_cut_of_16(values: &[f32; 16], weights: &[f32; 16], order: &[u8; 16]) -> Option<Cut> {
-    let mut halves = [const { Sums { products: [0.0; 32], weights: [0.0; 32] } }; 2];
-    for (rank, &at) in order.iter().enumerate() {
-        let at = usize::from(at) % 16;
-        for (half, sums) in halves.iter_mut().enumerate() {
-            let (product, weight) = if at / 8 == half { (weights[at] * values[at], weights[at]) } else { (0.0, 0.0) };
-            sums.products[rank + 1] = sums.products[rank] + product;
-            sums.weights[rank + 1] = sums.weights[rank] + weight;
+/// The levels of each half of 16 values are moved up or down.
+struct Apart([Sums<32>; 2]);
+
+impl Apart {
+    #[inline(always)]
+    fn of(values: &[f32; 16], weights: &[f32; 16], order: &[u8; 16]) -> Self {
+        let mut halves = [const { Sums { products: [0.0; 32], weights: [0.0; 32] } }; 2];
+        for (rank, &at) in order.iter().enumerate() {
+            let at = usize::from(at) % 16;
+            for (half, sums) in halves.iter_mut().enumerate() {
+                let (product, weight) =
+                    if at / 8 == half { (weights[at] * values[at], weights[at]) } else { (0.0, 0.0) };
+                sums.products[rank + 1] = sums.products[rank] + product;
+                sums.weights[rank + 1] = sums.weights[rank] + weight;
+            }
         }
+        Self(halves)
     }
-    best_cut(16, |first, start| {
-        let [[up, down], [up_2, down_2]] = halves.each_ref().map(|sums| {
-            [&UP, &DOWN].map(|[low, middle, high]| {
-                let (mut of_products, mut of_squares) = ([0.0; LANES], [0.0; LANES]);
-                // Levels are one apart: the sum over three ranges is that over all, less those below each end.
-                let (to_middle, to_high) = (low * low - middle * middle, middle * middle - high * high);
-                for lane in 0..LANES {
-                    let second = (start + lane).min(31);
-                    of_products[lane] = sums.products[16] * high - (sums.products[first] + sums.products[second]);
-                    of_squares[lane] = sums.weights[16] * high * high
-                        + sums.weights[first] * to_middle
-                        + sums.weights[second] * to_high;
-                }
-                (of_products, of_squares)
-            })
-        });
+
+    /// The sums of a half. Levels are one apart, so that the sum over three ranges is that over all, less those below each
+    /// end.
+    #[inline(always)]
+    fn moved(&self, half: usize, &[low, middle, high]: &[f32; 3], first: usize, start: usize) -> Fits {
+        let Sums { products, weights } = &self.0[half];
+        let mut fits = Fits { products: [0.0; LANES], squares: [0.0; LANES] };
+        let (to_middle, to_high) = (low * low - middle * middle, middle * middle - high * high);
+        let (all_product, all_square) = (products[16] * high, weights[16] * high * high);
+        let first_square = weights[first] * to_middle;
+        let (second_products, second_weights) = (lanes(products, start), lanes(weights, start));
+        for lane in 0..LANES {
+            fits.products[lane] = all_product - (products[first] + second_products[lane]);
+            fits.squares[lane] = all_square + first_square + second_weights[lane] * to_high;
+        }
+        fits
+    }
+}
+
+impl Cuts<16, 4> for Apart {
+    #[inline(always)]
+    fn sums(&self, first: usize, start: usize) -> [Fits; 4] {
+        let (up, down) = (self.moved(0, &UP, first, start), self.moved(0, &DOWN, first, start));
+        let (up_2, down_2) = (self.moved(1, &UP, first, start), self.moved(1, &DOWN, first, start));
         [both(&up, &up_2), both(&up, &down_2), both(&down, &up_2), both(&down, &down_2)]
-    })
+    }
 }
 
 #[inline(always)]
-fn both(first: &(Lanes, Lanes), second: &(Lanes, Lanes)) -> (Lanes, Lanes) {
+fn both(first: &Fits, second: &Fits) -> Fits {
     let mut sums = *first;
     for lane in 0..LANES {
-        sums.0[lane] += second.0[lane];
-        sums.1[lane] += second.1[lane];
+        sums.products[lane] += second.products[lane];
+        sums.squares[lane] += second.squares[lane];
     }
     sums
 }

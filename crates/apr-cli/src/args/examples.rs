@@ -1,0 +1,259 @@
+//! Examples of each command, which its help and its manual page end with.
+
+use clap::{Arg, Command};
+
+/// A command line, and what it does.
+type Example = (&'static str, &'static str);
+
+/// By the words of the command.
+const EXAMPLES: [(&str, &[Example]); 30] = [
+    (
+        "",
+        &[
+            ("apr inspect model.gguf", "what a model is; reads no weights"),
+            ("apr import llama-folder -o llama.apr", "pack a Hugging Face folder, and check every tensor"),
+            ("apr quantize llama.apr --type q4_k_m -o llama.gguf", "blocks of 4 bits, with llama.cpp's bytes"),
+        ],
+    ),
+    (
+        "inspect",
+        &[
+            ("apr inspect model.safetensors", "family, size, dtypes, metadata"),
+            ("apr inspect *.gguf --quantization", "how several models are quantized"),
+            ("apr inspect model.apr --json", "the same for programs"),
+        ],
+    ),
+    (
+        "tensors",
+        &[
+            ("apr tensors model.gguf --filter attn_q --stats", "statistics of some tensors"),
+            ("apr tensors model.apr --hist norm.weight", "the distribution of one"),
+            ("apr tensors model.apr --values 'lm_head.weight[0:4, -3:]'", "values of a part"),
+        ],
+    ),
+    (
+        "validate",
+        &[
+            ("apr validate model.apr", "all checks, in one read"),
+            ("apr validate model.safetensors --nan-check --strict", "one check, and fail on warnings"),
+            ("apr validate pytorch_model.bin --sarif found.sarif", "what a pickle would run, for a code scanner"),
+        ],
+    ),
+    (
+        "scan",
+        &[
+            ("apr scan checkpoint.pt", "what loading it would run; nothing of it is run"),
+            ("apr scan downloads --sarif -", "a folder, for a code scanner"),
+        ],
+    ),
+    (
+        "diff",
+        &[
+            ("apr diff model.apr model.gguf", "what differs, and what a type rounds"),
+            ("apr diff a.apr b.apr --read --exit-code", "compare bytes; exit 5 when they differ"),
+            ("apr diff a.apr b.safetensors --max-l2 1.0", "a gate on the distance"),
+        ],
+    ),
+    (
+        "debug",
+        &[
+            ("apr debug broken.apr", "what can be said of a file that does not open"),
+            ("apr debug model.apr --hex --tensor norm.weight", "the first bytes of a tensor"),
+        ],
+    ),
+    (
+        "lint",
+        &[
+            ("apr lint model.apr", "what could be better"),
+            ("apr lint llama-folder --strict", "exit 5 when there is a warning"),
+        ],
+    ),
+    (
+        "explain",
+        &[
+            ("apr explain model.gguf", "what kind of model it is"),
+            ("apr explain model.apr --tensor norm.weight", "what a tensor is for"),
+            ("apr explain E002", "what an error means"),
+        ],
+    ),
+    (
+        "import",
+        &[
+            ("apr import llama-folder -o llama.apr", "weights, configuration and tokenizer in one file"),
+            ("apr import model.safetensors -o model.apr --quantize q8_0", "quantized on the way"),
+            ("apr import checkpoint.pt -o model.apr --prefix state_dict.", "a part of a checkpoint"),
+        ],
+    ),
+    (
+        "convert",
+        &[
+            ("apr convert model.safetensors -o model.gguf", "the extension says the format"),
+            ("apr convert model.apr -o small.apr --precision bf16 --compress", "other floats, compressed without loss"),
+            ("apr convert model.gguf -o back.safetensors --dequantize f16", "blocks as floats"),
+        ],
+    ),
+    (
+        "quantize",
+        &[
+            ("apr quantize model.safetensors --type q4_k_m -o model.gguf", "a mix of K-quants"),
+            ("apr quantize model.apr -t q8_0 -o q.apr --max-drift 0.01", "write nothing if it costs too much"),
+            ("apr quantize llama-folder -t q4_k_m --imatrix imatrix.gguf -o q.gguf", "weighed by an importance matrix"),
+        ],
+    ),
+    (
+        "export",
+        &[
+            ("apr export model.apr -o folder", "a folder as transformers load it"),
+            ("apr export model.gguf --format safetensors --dequantize f16 -o folder", "from blocks to floats"),
+        ],
+    ),
+    (
+        "keygen",
+        &[
+            ("apr keygen -o signing.pem", "to sign with; signing.pem.pub is for others"),
+            ("apr keygen --for encryption -o anna.pem", "to receive encrypted models"),
+        ],
+    ),
+    ("sign", &[("apr sign model.apr --key signing.pem", "in place, without reading the weights again")]),
+    (
+        "verify",
+        &[("apr verify model.apr --trusted signing.pem.pub", "who signed it, and that no byte was changed since")],
+    ),
+    (
+        "encrypt",
+        &[
+            ("apr encrypt model.apr -o sealed.apr --recipient anna.pem.pub", "for the owner of a key"),
+            ("apr encrypt model.apr -o sealed.apr --password-file -", "for a password from standard input"),
+        ],
+    ),
+    ("decrypt", &[("apr decrypt sealed.apr -o model.apr --key anna.pem", "with the private key")]),
+    (
+        "license issue",
+        &[(
+            "apr license issue model.apr --licensee Anna --expires 2027-01-31 --key signing.pem",
+            "for a person, until a day",
+        )],
+    ),
+    ("license show", &[("apr license show model.apr", "what it says")]),
+    (
+        "license check",
+        &[("apr license check model.apr --trusted signing.pem.pub --licensee Anna", "whether it covers this use")],
+    ),
+    (
+        "edit",
+        &[
+            ("apr edit model.apr --set license=mit", "metadata, in place"),
+            ("apr edit model.apr --chat-template template.jinja", "another chat template"),
+            ("apr edit model.apr --drop 'vision.*' -o text.apr", "a copy without some tensors"),
+        ],
+    ),
+    ("upgrade", &[("apr upgrade old.apr new.apr", "a file of today, with the same weights")]),
+    ("shard", &[("apr shard model.apr --size 5GB -o parts.apr", "parts-00001-of-00004.apr ..., and a manifest")]),
+    ("join", &[("apr join parts.apr -o model.apr", "the file that it was")]),
+    (
+        "watermark embed",
+        &[("apr watermark embed model.apr -o annas.apr --id anna-2026 --key secret", "a copy that says whose it is")],
+    ),
+    ("watermark detect", &[("apr watermark detect leaked.gguf --key secret", "whose copy it was")]),
+    ("cache info", &[("apr cache info", "where it is and what it holds")]),
+    (
+        "completions",
+        &[
+            (
+                "apr completions bash > ~/.local/share/bash-completion/completions/apr",
+                "for bash, from the next shell on",
+            ),
+            ("apr completions fish > ~/.config/fish/completions/apr.fish", "for fish"),
+            ("apr completions zsh > ~/.zfunc/_apr", "for zsh, where ~/.zfunc is in fpath"),
+        ],
+    ),
+    ("man", &[("apr man ~/.local/share/man/man1", "then: man apr")]),
+];
+
+/// The examples of a command, by its words after `apr`.
+pub(crate) fn examples(words: &str) -> &'static [Example] {
+    EXAMPLES.iter().find(|(of, _)| *of == words).map_or(&[], |(_, examples)| examples)
+}
+
+/// Every command with its examples at the end of its help, and without the options that all of them have, which `apr --help`
+/// lists.
+pub(super) fn with_examples(command: Command) -> Command {
+    let global: Vec<Arg> = command.get_arguments().filter(|arg| arg.is_global_set()).cloned().collect();
+    let command = global.iter().fold(command, |command, arg| command.mut_arg(arg.get_id(), |arg| arg.hide(true)));
+    let codes = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let long = [global_options(&global), text(""), codes].join("\n\n");
+    with_examples_of(command, "").after_long_help(long)
+}
+
+fn with_examples_of(command: Command, words: &str) -> Command {
+    const REST: &str = "Options of every command, such as --json, -q, --threads and --key: `apr --help`";
+    let own = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let names: Vec<String> = command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
+    let command = names.into_iter().fold(command, |command, name| {
+        let words = format!("{words} {name}").trim_start().to_owned();
+        command.mut_subcommand(name, |command| with_examples_of(command, &words))
+    });
+    let mut after = vec![text(words), own, REST.to_owned()];
+    after.retain(|text| !text.is_empty());
+    command.after_help(after.join("\n\n"))
+}
+
+/// The options of every command, one a line or two.
+fn global_options(options: &[Arg]) -> String {
+    let mut text = "Options of every command:".to_owned();
+    for option in options {
+        let short = option.get_short().map_or_else(|| "    ".to_owned(), |short| format!("-{short}, "));
+        let long = option.get_long().unwrap_or_default();
+        let takes_value = option.get_action().takes_values();
+        let value = option.get_value_names().unwrap_or_default().first().filter(|_| takes_value);
+        let value = value.map_or_else(String::new, |value| format!(" <{value}>"));
+        let help = option.get_help().map(ToString::to_string).unwrap_or_default();
+        text.push_str(&format!("\n  {short}--{long}{value}\n          {help}"));
+    }
+    text
+}
+
+/// Each example below its purpose, since some are long.
+fn text(words: &str) -> String {
+    let examples = examples(words);
+    if examples.is_empty() {
+        return String::new();
+    }
+    let lines: Vec<String> = examples.iter().map(|(line, what)| format!("  # {what}\n  {line}")).collect();
+    format!("Examples:\n{}", lines.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::Cli;
+
+    /// Words as a shell takes them, where single quotes keep spaces.
+    fn words_of(line: &str) -> Vec<String> {
+        let quoted = line.split('\'').enumerate();
+        let words = quoted.flat_map(|(at, part)| match at % 2 {
+            0 => part.split_whitespace().map(str::to_owned).collect(),
+            _ => vec![part.to_owned()],
+        });
+        words.collect()
+    }
+
+    #[test]
+    fn every_command_has_examples_that_can_be_typed() {
+        fn check(command: &Command, words: &str) {
+            let own = examples(words);
+            let has_subcommands = command.get_subcommands().next().is_some();
+            assert!(!own.is_empty() || has_subcommands || words == "cache clear", "{words} has no example");
+            for (line, _) in own {
+                assert!(line.starts_with(format!("apr {words}").trim_end()) || words.is_empty(), "{line}");
+                let args = words_of(line.split('>').next().unwrap_or_default());
+                let parsed = Cli::command_with_help().try_get_matches_from(args);
+                assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
+            }
+            for command in command.get_subcommands() {
+                check(command, format!("{words} {}", command.get_name()).trim_start());
+            }
+        }
+        check(&Cli::command_with_help(), "");
+    }
+}

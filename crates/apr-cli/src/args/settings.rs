@@ -1,0 +1,67 @@
+//! Environment variables, files and configuration keys, as the manual pages list them; `docs/configuration.md` says more.
+
+/// Environment variables, and what each is for.
+pub(crate) const ENVIRONMENT: [(&str, &str); 11] = [
+    ("APR_CONFIG", "The configuration file, in place of ~/.config/apr/config.toml."),
+    ("APR_CACHE", "The cache folder, in place of ~/.cache/apr."),
+    ("APR_LOG_LEVEL", "error, warn, info or debug: what is said aside of the report; -q and -v win over it."),
+    ("APR_COLOR", "auto, always or never; --color wins over it."),
+    ("NO_COLOR", "Where it is set, nothing is coloured unless --color or APR_COLOR say so."),
+    ("APR_THREADS", "Threads to work with; --threads wins over it."),
+    ("APR_RAM_LIMIT", "Memory to stay within, such as 512M; --max-memory wins over it."),
+    ("APR_PASSWORD", "The password of encrypted models; --password-file wins over it."),
+    ("APR_COMPLETE", "Set by the scripts of `apr completions`, which ask apr itself what a word may become."),
+    ("COLUMNS", "Columns that lists of tensors may take; by default those of the terminal."),
+    ("XDG_CONFIG_HOME, XDG_CACHE_HOME", "In place of ~/.config and ~/.cache."),
+];
+
+/// Files, and what each is for.
+pub(crate) const FILES: [(&str, &str); 2] = [
+    ("~/.config/apr/config.toml", "The configuration. It need not be there; unknown keys are an error."),
+    (
+        "~/.cache/apr",
+        "Copies of what came through a pipe, while they are read. `apr cache clear` removes what is left.",
+    ),
+];
+
+/// Keys of the configuration, their defaults, and what each is for.
+pub(crate) const KEYS: [(&str, &str, &str); 9] = [
+    ("defaults.output_format", "\"text\"", "\"json\" prints every report as --json does, errors too."),
+    ("defaults.color", "true", "false is --color never; NO_COLOR, APR_COLOR and --color win over it."),
+    ("inspect.show_vocab", "false", "true is --vocab of every `apr inspect`."),
+    ("inspect.max_tokens_display", "20", "Tokens that --vocab shows."),
+    ("debug.drama_mode", "false", "true is --drama of every `apr debug`."),
+    ("debug.hex_limit", "256", "Bytes that `apr debug --hex` shows without --limit."),
+    ("validate.strict", "false", "true is --strict of every `apr validate`."),
+    ("validate.require_signature", "false", "true is --signature of every `apr validate`."),
+    (
+        "validate.trusted",
+        "[]",
+        "Files of public keys that `apr validate` trusts; paths count from the configuration's folder.",
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn every_key_with_its_default_is_a_configuration() {
+        for (key, default, _) in KEYS {
+            let (table, key) = key.split_once('.').expect("a table and a key");
+            let text = format!("[{table}]\n{key} = {default}\n");
+            assert!(toml::from_str::<Config>(&text).is_ok(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_page_about_the_configuration_names_everything() {
+        let page = include_str!("../../../../docs/configuration.md");
+        let names = ENVIRONMENT.iter().map(|(name, _)| *name).chain(FILES.iter().map(|(name, _)| *name));
+        let keys = KEYS.iter().map(|(key, ..)| key.split_once('.').expect("a table and a key").1);
+        for name in names.flat_map(|names| names.split(", ")).chain(keys) {
+            assert!(page.contains(name), "docs/configuration.md does not name {name}");
+        }
+    }
+}
