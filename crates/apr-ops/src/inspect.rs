@@ -25,6 +25,9 @@ pub struct InspectReport {
     pub adapter: Option<Adapter>,
     /// Container version, where the format has one.
     pub version: Option<String>,
+    /// What the file is besides a checkpoint, where its format tells: a trainer's checkpoint, an exported program.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
     /// Bytes of all files.
     pub size: u64,
     /// Elements of all tensors.
@@ -115,6 +118,7 @@ pub fn inspect(reader: &dyn CheckpointReader, file: &str, model: Option<&FamilyM
         format: reader.format(),
         model_type: metadata.text(keys::MODEL_TYPE).map(str::to_owned),
         version: header.get("version").and_then(Value::as_str).map(str::to_owned),
+        kind: header.get("kind").and_then(Value::as_str).map(str::to_owned),
         size: reader.files().iter().map(|file| file.len).sum(),
         parameters: elements,
         vocab_size: vocab_size(metadata),

@@ -85,6 +85,9 @@ fn render(out: &mut dyn Write, report: &InspectReport, args: &InspectArgs) -> io
         line(out, "Pairs:", human::count(adapter.pairs as u64))?;
     }
     line(out, "Format:", report.format.name.to_owned())?;
+    if let Some(kind) = &report.kind {
+        line(out, "Kind:", kind.clone())?;
+    }
     if let Some(version) = &report.version {
         line(out, "Version:", version.clone())?;
     }
