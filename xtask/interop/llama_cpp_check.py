@@ -148,9 +148,11 @@ def check_files(folder):
         matrix = folder / "imatrix.dat"
         write_imatrix(source, matrix)
         for name, number in FEW_BITS.items():
+            # llama.cpp gives up where rows are not of whole blocks of 128.
+            if name == "q1_0" and "hidden" in options:
+                continue
             llama_quantize(source, theirs, number, matrix)
             apr("quantize", source, "--type", name, "--imatrix", matrix, "-o", ours, "-f")
-            # The name of the matrix is a part of the files.
             (same if ours.read_bytes() == theirs.read_bytes() else different).append(name)
         check(not different, f"{label}: files equal llama_model_quantize's for {len(same)} types {different}")
 
