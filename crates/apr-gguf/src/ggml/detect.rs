@@ -101,6 +101,8 @@ fn explain(failures: Vec<(&Layout, Failure)>, container: Container, arch: Option
             let (name, reason) = (layout.name, failure.error.message());
             let message = match failure.reached {
                 Reached::Tensors(_) => format!("read as a file of {name}: {reason}"),
+                // It came to the tensors, and one of them is wrong.
+                _ if failure.error.tensor().is_some() => format!("read as a file of {name}: {reason}"),
                 _ => format!(
                     "this is a file of {} whose model is not recognised; as one of {name}, {reason}. If you know what it \
                      is, {}",
