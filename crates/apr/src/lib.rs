@@ -45,7 +45,8 @@
 //! | APR2 (`.apr`), the native container | yes | yes | unless compressed | shards, companions, compression, encryption, signatures |
 //! | safetensors | files, shards | files, shards, folders | yes | quantized tensors as integers and scales |
 //! | GGUF | v1 to v3, both byte orders, splits | v3, splits | yes | all of ggml's types |
-//! | PyTorch | ZIP, pre-ZIP, TAR, TorchScript, shards | state dicts | yes | nothing in a file is run |
+//! | PyTorch | ZIP, pre-ZIP, TAR, TorchScript, shards, `.distcp`, `.pt2` | state dicts | yes | nothing in a file is run |
+//! | NumPy | `.npy`, `.npz` | | | no objects |
 //! | GGML, GGMF, GGJT | yes | | | eleven families |
 //! | APR1, APRN, dialects of APR v2 | yes | APR1, APRN | yes | `typed` |
 //!

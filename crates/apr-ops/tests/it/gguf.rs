@@ -39,9 +39,17 @@ fn imports_keep_the_layout_and_lead_back() {
         assert_eq!(again.view.tensors(), export.view.tensors(), "{name}");
         assert_eq!(again.view.metadata().get("gguf"), export.view.metadata().get("gguf"), "{name}");
 
-        let [direct, detour] = [&file as &dyn CheckpointReader, &imported].map(|reader| {
-            restore(reader, &families, &Architecture::Auto).unwrap_or_else(|error| panic!("{name}: {error}"))
-        });
+        let restored =
+            [&file as &dyn CheckpointReader, &imported].map(|reader| restore(reader, &families, &Architecture::Auto));
+        if name.ends_with("_mxfp4") {
+            // Blocks are not joined; the error names the option that makes floats of them.
+            for refused in restored {
+                let error = refused.err().unwrap_or_else(|| panic!("{name}: restored"));
+                assert!(error.message().contains("--dequantize"), "{name}: {error}");
+            }
+            continue;
+        }
+        let [direct, detour] = restored.map(|restored| restored.unwrap_or_else(|error| panic!("{name}: {error}")));
         assert_eq!(direct.view.tensors(), detour.view.tensors(), "{name}");
         assert_eq!(direct.config, detour.config, "{name}");
         for position in 0..direct.view.tensors().len() {
