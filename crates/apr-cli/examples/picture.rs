@@ -40,7 +40,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         text += &String::from_utf8(output.stdout)?;
         text.push('\n');
     }
-    let text: Vec<String> = text.trim_end().lines().map(shortened).collect();
+    let text: Vec<String> = text.trim_end().lines().map(wrapped).collect();
     std::fs::write(picture, Term::new().render_svg(&text.join("\n")))?;
     Ok(())
 }
@@ -65,14 +65,19 @@ fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A line without what runs over the edge, escapes not counted.
-fn shortened(line: &str) -> String {
+/// A line that goes on below where it runs over the edge, escapes not counted.
+fn wrapped(line: &str) -> String {
     let (mut shown, mut escaped) = (0, false);
-    let mut keep = |character: char| {
+    let mut text = String::new();
+    for character in line.chars() {
         let visible = !escaped && character != '\u{1b}';
         escaped = character == '\u{1b}' || escaped && character != 'm';
+        if visible && shown == usize::from(WIDTH) {
+            text.push('\n');
+            shown = 0;
+        }
         shown += usize::from(visible);
-        !visible || shown <= usize::from(WIDTH)
-    };
-    line.chars().filter(|&character| keep(character)).collect()
+        text.push(character);
+    }
+    text
 }
