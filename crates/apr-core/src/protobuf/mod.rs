@@ -155,7 +155,10 @@ impl<'a> Walker<'a> {
     }
 
     /// `N` bytes at `at`, which must end before `end`.
-    pub(crate) fn fixed<const N: usize>(&mut self, at: u64, end: u64) -> Result<[u8; N]> {
+    ///
+    /// # Errors
+    /// E002 where they do not.
+    pub fn fixed<const N: usize>(&mut self, at: u64, end: u64) -> Result<[u8; N]> {
         if end.saturating_sub(at) < N as u64 {
             return Err(cut_off(at));
         }

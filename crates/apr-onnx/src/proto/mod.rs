@@ -14,8 +14,9 @@ use apr_core::{ByteSource, Error, Limits, Result};
 
 pub use function::Function;
 pub use graph::{Graph, QuantizationAnnotation};
-pub use node::{Attribute, AttributeKind, AttributeValue, Node};
-pub use tensor::{ElementType, Location, SparseTensor, Tensor, Typed};
+pub use node::{Attribute, AttributeKind, Node};
+pub use tensor::{SparseTensor, Tensor, Typed};
+pub(crate) use tensor::shape;
 pub use types::{Dimension, Type, TypeKind, ValueInfo};
 
 /// A model: `ModelProto`.
