@@ -1,0 +1,4 @@
+//! ONNX.
+#![forbid(unsafe_code)]
+
+pub mod write;
