@@ -39,6 +39,7 @@ mod element;
 mod graph;
 mod meaning;
 mod node;
+pub mod outline;
 mod value;
 
 pub use body::{Body, NodeId, ValueId};
