@@ -10,7 +10,7 @@ use apr_graph::{
     AttributeValue, BodyBuilder, Constant, ConstantData, Dim, ElementType, Graph, GraphBuilder, Meaning, Origin,
     ValueType,
 };
-use apr_onnx::write::{ExternalData, Properties, WriteOptions, plan};
+use apr_onnx::write::{ExternalData, Model, Properties, WriteOptions, plan};
 
 /// Files in a folder.
 struct Folder {
@@ -61,8 +61,9 @@ fn main() -> Result<()> {
         metadata: vec![("key".into(), "value".into())],
         ..Properties::default()
     };
-    let options = WriteOptions { file_name, named_files: true, external_data, properties };
-    let mut writer = plan(&graph(), &tensors, &options)?;
+    let options = WriteOptions { named_files: true, external_data };
+    let model = Model { file_name, graph: graph(), properties };
+    let mut writer = plan(&[model], &tensors, options)?;
     let folder = path.parent().map(PathBuf::from).unwrap_or_default();
     let mut sink = Folder { folder, file: None };
     writer.begin(&mut sink)?;

@@ -17,6 +17,18 @@ pub(crate) enum Piece {
     Bytes(Vec<u8>),
     /// The bytes of a tensor: its number among the weights, and its length.
     Hole(usize, u64),
+    /// Bytes between two tensors.
+    Zeros(u64),
+}
+
+impl Piece {
+    /// Its length in bytes.
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes.len() as u64,
+            Self::Hole(_, len) | Self::Zeros(len) => *len,
+        }
+    }
 }
 
 /// Bytes up to which pieces are put together.

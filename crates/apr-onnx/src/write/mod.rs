@@ -20,14 +20,14 @@ mod types;
 mod weights;
 mod writer;
 
-use apr_core::{Due, Error, FileInfo, Layout, Loss, PlannedTensor, Result, TensorInfo, check_file_name};
+use apr_core::{Error, Loss, Result, TensorInfo, check_file_name};
 use apr_graph::Graph;
 
 pub use self::model::ir_version;
 pub use self::writer::OnnxWriter;
 
-use self::message::{Message, Piece};
-use self::weights::{Outside, Weights};
+use self::message::Message;
+use self::weights::Weights;
 
 /// Most bytes of a file that holds everything: protobuf's libraries count bytes with 31 bits.
 const MAX_INSIDE: u64 = (1 << 31) - 1;
@@ -45,27 +45,31 @@ pub enum ExternalData {
 }
 
 /// How to write.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WriteOptions {
-    /// Name of the file, `model.onnx`; that of the tensors beside it is `model.onnx_data`.
-    pub file_name: String,
     /// Whether the file is announced to [`Sink::next_file`](apr_core::Sink::next_file), as folders need it. Where there
-    /// are two files, both are.
+    /// are several files, all are.
     pub named_files: bool,
     /// Where the bytes of tensors go.
     pub external_data: ExternalData,
+}
+
+/// A model to be written.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Model {
+    /// Name of the file, `model.onnx`; that of the tensors beside it is `model.onnx_data`.
+    pub file_name: String,
+    /// What it computes.
+    pub graph: Graph,
     /// What the file says besides the graph.
     pub properties: Properties,
 }
 
-impl Default for WriteOptions {
-    fn default() -> Self {
-        Self {
-            file_name: "model.onnx".into(),
-            named_files: false,
-            external_data: ExternalData::Auto,
-            properties: Properties::default(),
-        }
+impl Model {
+    /// A model that says of itself that `apr` wrote it.
+    #[must_use]
+    pub fn new(file_name: &str, graph: Graph) -> Self {
+        Self { file_name: file_name.to_owned(), graph, properties: Properties::default() }
     }
 }
 
@@ -102,14 +106,15 @@ impl Default for Properties {
     }
 }
 
-/// Plans a model. Each weight of the graph names one of the tensors, as it is: views were applied before.
+/// Plans models, each a file of its own, of these tensors. Each weight of a graph names one of the tensors, as it is: views
+/// were applied before. A model uses a tensor once.
 ///
-/// A tensor that no weight names is not written, and is among [`Layout::losses`].
+/// A tensor that no weight names is not written, and is among [`Layout::losses`](apr_core::Layout::losses).
 ///
 /// ```
 /// use apr_core::{CheckpointWriter, DType, Notes, Shape, TensorInfo};
 /// use apr_graph::{Dim, ElementType, GraphBuilder, Meaning};
-/// use apr_onnx::write::{WriteOptions, plan};
+/// use apr_onnx::write::{Model, WriteOptions, plan};
 ///
 /// let mut graph = GraphBuilder::new(17);
 /// let main = graph.body();
@@ -119,7 +124,8 @@ impl Default for Properties {
 /// main.output("y", product, Meaning::Unknown);
 ///
 /// let tensor = TensorInfo { name: "weight".into(), dtype: DType::F32, shape: Shape::from([2, 1]) };
-/// let mut writer = plan(&graph.finish(), &[tensor], &WriteOptions::default())?;
+/// let model = Model::new("model.onnx", graph.finish());
+/// let mut writer = plan(&[model], &[tensor], WriteOptions::default())?;
 /// let mut file = Vec::new();
 /// writer.begin(&mut file)?;
 /// writer.write_chunk(&mut file, &[0; 8], None)?;
@@ -132,75 +138,53 @@ impl Default for Properties {
 /// E001 for a weight that is not among the tensors or differs from what the graph says of it, and for a file name that
 /// is none; E008 for a model that is too large for one file where it must be one, and graphs that lie within each other
 /// too deep.
-pub fn plan(graph: &Graph, tensors: &[TensorInfo], options: &WriteOptions) -> Result<OnnxWriter> {
-    let inside = || {
-        let mut weights = Weights::new(tensors, None);
-        let message = model::model(graph, &options.properties, &mut weights)?;
-        Ok::<_, Error>((message, weights))
-    };
-    let (message, weights) = match options.external_data {
-        ExternalData::Always => beside(graph, tensors, options)?,
-        ExternalData::Never | ExternalData::Auto => match inside()? {
-            (message, weights) if message.len() <= MAX_INSIDE => (message, weights),
-            _ if options.external_data == ExternalData::Auto => beside(graph, tensors, options)?,
-            (message, _) => {
-                let message = format!(
-                    "the model has {} bytes, and an ONNX file less than 2 GiB; without `--external-data never` the \
-                     tensors lie beside it",
-                    message.len()
-                );
-                return Err(Error::memory(message));
-            }
-        },
-    };
-    if message.len() > MAX_INSIDE {
-        return Err(Error::memory("the graph alone exceeds the 2 GiB of an ONNX file"));
-    }
-    let losses = weights.unused().map(|position| Loss {
-        name: tensors[position].name.clone(),
-        what: "tensor".into(),
-        why: "the model's graph does not use it".into(),
-    });
-    let losses = losses.collect();
-    Ok(writer(message, weights.into_outside(), tensors, losses, options))
-}
-
-/// The model with its tensors in a file beside it.
-fn beside<'a>(graph: &Graph, tensors: &'a [TensorInfo], options: &WriteOptions) -> Result<(Message, Weights<'a>)> {
-    let location = format!("{}_data", options.file_name);
-    check_file_name(&location)?;
-    let mut weights = Weights::new(tensors, Some(location));
-    let message = model::model(graph, &options.properties, &mut weights)?;
-    Ok((message, weights))
-}
-
-fn writer(
-    message: Message,
-    outside: Option<Outside>,
-    tensors: &[TensorInfo],
-    losses: Vec<Loss>,
-    options: &WriteOptions,
-) -> OnnxWriter {
-    let len = message.len();
-    let pieces = message.into_pieces();
-    let mut layout = Layout { losses, ..Layout::default() };
-    layout.files.push(FileInfo { name: options.file_name.clone(), len });
-    let mut offset = 0;
-    for piece in &pieces {
-        match piece {
-            Piece::Bytes(bytes) => offset += bytes.len() as u64,
-            Piece::Hole(source, len) => {
-                layout.tensors.push(PlannedTensor { source: *source, file: 0, offset, len: *len });
-                offset += len;
-            }
+pub fn plan(models: &[Model], tensors: &[TensorInfo], options: WriteOptions) -> Result<OnnxWriter> {
+    let mut files = Vec::new();
+    let mut used = vec![false; tensors.len()];
+    for model in models {
+        let (message, weights) = encoded(model, tensors, options.external_data)?;
+        let (of_model, outside) = weights.finish();
+        used.iter_mut().zip(of_model).for_each(|(used, also)| *used |= also);
+        files.push((model.file_name.clone(), message.into_pieces()));
+        if let Some(outside) = outside.filter(|outside| !outside.pieces.is_empty()) {
+            files.push((outside.location, outside.pieces));
         }
     }
-    if let Some(outside) = outside.filter(|outside| !outside.placed.is_empty()) {
-        layout.files.push(FileInfo { name: outside.location, len: outside.len });
-        let placed = outside.placed.into_iter();
-        layout.tensors.extend(placed.map(|(source, offset, len)| PlannedTensor { source, file: 1, offset, len }));
+    if options.named_files || files.len() > 1 {
+        files.iter().try_for_each(|(name, _)| check_file_name(name))?;
     }
-    let names = layout.tensors.iter().map(|planned| tensors[planned.source].name.clone()).collect();
-    let named = options.named_files || layout.files.len() > 1;
-    OnnxWriter { layout, names, pieces: pieces.into(), named, due: Due::default(), file: 0, beside: 0 }
+    let unused = tensors.iter().zip(used).filter(|(_, used)| !used);
+    let losses = unused.map(|(info, _)| Loss {
+        name: info.name.clone(),
+        what: "tensor".into(),
+        why: "what the model computes does not use it".into(),
+    });
+    Ok(OnnxWriter::new(files, tensors, losses.collect(), options.named_files))
+}
+
+/// The message of a model, with its tensors inside or beside it.
+fn encoded<'a>(model: &Model, tensors: &'a [TensorInfo], asked: ExternalData) -> Result<(Message, Weights<'a>)> {
+    let encode = |location: Option<String>| {
+        let mut weights = Weights::new(tensors, location);
+        let message = model::model(&model.graph, &model.properties, &mut weights)?;
+        Ok::<_, Error>((message, weights))
+    };
+    let beside = || encode(Some(format!("{}_data", model.file_name)));
+    let (message, weights) = match asked {
+        ExternalData::Always => beside()?,
+        ExternalData::Never => encode(None)?,
+        ExternalData::Auto => match encode(None)? {
+            (message, _) if message.len() > MAX_INSIDE => beside()?,
+            inside => inside,
+        },
+    };
+    if message.len() <= MAX_INSIDE {
+        return Ok((message, weights));
+    }
+    let advice = match asked {
+        ExternalData::Never => "; without `--external-data never` the tensors lie beside it",
+        _ => ", its tensors not counted",
+    };
+    let len = message.len();
+    Err(Error::memory(format!("the model has {len} bytes, and an ONNX file less than 2 GiB{advice}")))
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use apr_core::{DType, Error, Result, TensorInfo};
 use apr_graph::{ElementType, ValueType, WeightRef};
 
-use super::message::Message;
+use super::message::{Message, Piece};
 
 /// Tensors below this many bytes stay in the file; so does onnx's own library.
 const ALWAYS_INSIDE: u64 = 1 << 10;
@@ -27,28 +27,23 @@ pub(crate) struct Weights<'a> {
 pub(crate) struct Outside {
     /// Its name.
     pub(crate) location: String,
-    /// Tensors in it: position, offset, length.
-    pub(crate) placed: Vec<(usize, u64, u64)>,
+    /// What is in it.
+    pub(crate) pieces: Vec<Piece>,
     /// Bytes so far.
-    pub(crate) len: u64,
+    len: u64,
 }
 
 impl<'a> Weights<'a> {
     /// `location` is the file beside the model, where large tensors go there.
     pub(crate) fn new(tensors: &'a [TensorInfo], location: Option<String>) -> Self {
         let positions = tensors.iter().enumerate().map(|(position, info)| (info.name.as_str(), position)).collect();
-        let outside = location.map(|location| Outside { location, placed: Vec::new(), len: 0 });
+        let outside = location.map(|location| Outside { location, pieces: Vec::new(), len: 0 });
         Self { tensors, positions, used: vec![false; tensors.len()], outside }
     }
 
-    /// Positions of the tensors that the graph does not refer to.
-    pub(crate) fn unused(&self) -> impl Iterator<Item = usize> {
-        self.used.iter().enumerate().filter(|(_, used)| !**used).map(|(position, _)| position)
-    }
-
-    /// What lies beside the model.
-    pub(crate) fn into_outside(self) -> Option<Outside> {
-        self.outside
+    /// Whether the graph refers to each of the tensors, and what lies beside the model.
+    pub(crate) fn finish(self) -> (Vec<bool>, Option<Outside>) {
+        (self.used, self.outside)
     }
 
     /// `TensorProto` of a weight that has this type in the graph.
@@ -101,7 +96,10 @@ impl Outside {
         let (Some(offset), Some(end)) = (offset, end) else {
             return Err(Error::memory("the tensors exceed 2^64 bytes"));
         };
-        self.placed.push((position, offset, len));
+        if offset > self.len {
+            self.pieces.push(Piece::Zeros(offset - self.len));
+        }
+        self.pieces.push(Piece::Hole(position, len));
         self.len = end;
         Ok(offset)
     }

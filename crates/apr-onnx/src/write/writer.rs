@@ -3,71 +3,92 @@
 use std::collections::VecDeque;
 
 use apr_core::digest::ChunkSums;
-use apr_core::{CheckpointWriter, Due, Layout, Notes, Result, Sink};
+use apr_core::{CheckpointWriter, Due, FileInfo, Layout, Loss, Notes, PlannedTensor, Result, Sink, TensorInfo};
 
 use super::message::Piece;
 
-/// An ONNX model being written; [`plan`](super::plan) makes it.
+/// ONNX models being written; [`plan`](super::plan) makes it.
 ///
-/// Nothing is ever patched, so any sink will do; where tensors lie beside the model, one that holds two files.
+/// Nothing is ever patched, so any sink will do; where there are several files, one that holds several.
 #[derive(Debug)]
 pub struct OnnxWriter {
-    pub(super) layout: Layout,
+    layout: Layout,
     /// Names of the layout's tensors.
-    pub(super) names: Vec<String>,
-    /// What is left of the model's file.
-    pub(super) pieces: VecDeque<Piece>,
+    names: Vec<String>,
+    /// What is left of the files, the one that is being written first.
+    files: VecDeque<VecDeque<Piece>>,
+    /// Position of the file that is being written.
+    file: usize,
     /// Whether the sink hears the files' names.
-    pub(super) named: bool,
-    pub(super) due: Due,
-    pub(super) file: usize,
-    /// Bytes in the file beside the model so far.
-    pub(super) beside: u64,
+    named: bool,
+    due: Due,
 }
 
 impl OnnxWriter {
-    /// Writes what comes before the bytes of the next tensor.
+    /// Of files that are known up to the bytes of tensors.
+    pub(super) fn new(
+        files: Vec<(String, Vec<Piece>)>,
+        tensors: &[TensorInfo],
+        losses: Vec<Loss>,
+        named: bool,
+    ) -> Self {
+        let mut layout = Layout { losses, ..Layout::default() };
+        let named = named || files.len() > 1;
+        let mut queues = VecDeque::with_capacity(files.len());
+        for (file, (name, pieces)) in files.into_iter().enumerate() {
+            let mut offset = 0;
+            for piece in &pieces {
+                if let Piece::Hole(source, len) = *piece {
+                    layout.tensors.push(PlannedTensor { source, file, offset, len });
+                }
+                offset += piece.len();
+            }
+            layout.files.push(FileInfo { name, len: offset });
+            queues.push_back(pieces.into());
+        }
+        let names = layout.tensors.iter().map(|planned| tensors[planned.source].name.clone()).collect();
+        Self { layout, names, files: queues, file: 0, named, due: Due::default() }
+    }
+
+    /// Writes what comes before the bytes of the next tensor, past tensors without any.
     fn go_on(&mut self, sink: &mut dyn Sink) -> Result<()> {
         loop {
-            if self.file == 0 {
-                self.known_bytes(sink)?;
-            }
-            self.begin_tensor(sink)?;
+            self.known_bytes(sink)?;
             if self.due.complete(&self.layout).is_none() {
                 return Ok(());
             }
         }
     }
 
-    /// Writes the known bytes up to the next hole, and takes the hole away.
+    /// Writes known bytes up to the next hole, in this file or one after it, and takes the hole away.
     fn known_bytes(&mut self, sink: &mut dyn Sink) -> Result<()> {
-        while let Some(piece) = self.pieces.pop_front() {
-            match piece {
-                Piece::Bytes(bytes) => sink.write_all(&bytes)?,
-                Piece::Hole(..) => break,
+        while let Some(pieces) = self.files.front_mut() {
+            match pieces.pop_front() {
+                Some(Piece::Bytes(bytes)) => sink.write_all(&bytes)?,
+                Some(Piece::Zeros(len)) => write_zeros(sink, len)?,
+                Some(Piece::Hole(..)) => return Ok(()),
+                None => {
+                    self.files.pop_front();
+                    self.file += 1;
+                    if let Some(file) = self.layout.files.get(self.file) {
+                        sink.next_file(&file.name)?;
+                    }
+                }
             }
         }
         Ok(())
     }
+}
 
-    /// Goes to the place of the tensor that is due.
-    fn begin_tensor(&mut self, sink: &mut dyn Sink) -> Result<()> {
-        let Some(tensor) = self.due.tensor(&self.layout).copied() else { return Ok(()) };
-        if tensor.file == 0 {
-            return Ok(());
-        }
-        if self.file == 0 {
-            self.file = 1;
-            sink.next_file(&self.layout.files[1].name)?;
-        }
-        const ZEROS: [u8; 4 << 10] = [0; 4 << 10];
-        while self.beside < tensor.offset {
-            let len = usize::try_from(tensor.offset - self.beside).unwrap_or(ZEROS.len()).min(ZEROS.len());
-            sink.write_all(&ZEROS[..len])?;
-            self.beside += len as u64;
-        }
-        Ok(())
+fn write_zeros(sink: &mut dyn Sink, len: u64) -> Result<()> {
+    const ZEROS: [u8; 4 << 10] = [0; 4 << 10];
+    let mut left = len;
+    while left > 0 {
+        let part = usize::try_from(left).unwrap_or(ZEROS.len()).min(ZEROS.len());
+        sink.write_all(&ZEROS[..part])?;
+        left -= part as u64;
     }
+    Ok(())
 }
 
 impl CheckpointWriter for OnnxWriter {
@@ -76,8 +97,8 @@ impl CheckpointWriter for OnnxWriter {
     }
 
     fn begin(&mut self, sink: &mut dyn Sink) -> Result<()> {
-        if self.named {
-            sink.next_file(&self.layout.files[0].name)?;
+        if let Some(file) = self.layout.files.first().filter(|_| self.named) {
+            sink.next_file(&file.name)?;
         }
         self.go_on(sink)
     }
@@ -85,9 +106,6 @@ impl CheckpointWriter for OnnxWriter {
     fn write_chunk(&mut self, sink: &mut dyn Sink, bytes: &[u8], _sums: Option<ChunkSums>) -> Result<()> {
         self.due.take(&self.layout, &self.names, bytes.len() as u64)?;
         sink.write_all(bytes)?;
-        if self.file == 1 {
-            self.beside += bytes.len() as u64;
-        }
         match self.due.complete(&self.layout) {
             Some(_) => self.go_on(sink),
             None => Ok(()),
@@ -96,9 +114,6 @@ impl CheckpointWriter for OnnxWriter {
 
     fn finish(&mut self, sink: &mut dyn Sink, _notes: &Notes) -> Result<()> {
         self.due.finish(&self.layout, &self.names)?;
-        if self.file == 0 {
-            self.known_bytes(sink)?;
-        }
-        Ok(())
+        self.known_bytes(sink)
     }
 }
