@@ -41,6 +41,7 @@
 mod describe;
 pub mod proto;
 mod reader;
+pub mod write;
 
 use apr_core::protobuf::decode_varint;
 use apr_core::{Convention, Format};
