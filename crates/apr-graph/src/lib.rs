@@ -35,6 +35,7 @@
 mod body;
 mod builder;
 mod dim;
+pub mod draw;
 mod element;
 mod graph;
 mod meaning;

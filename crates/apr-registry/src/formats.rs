@@ -126,6 +126,16 @@ pub(crate) static FORMATS: &[Registration] = &[
         }),
         ..told_apart(&apr_pytorch::FORMAT)
     },
+    Registration {
+        open: Some(|source, name, options| Ok(Box::new(apr_onnx::open(source, name, &options.limits)?))),
+        open_set: Some(|set, name, options| Ok(Box::new(apr_onnx::open_in(set, name, &options.limits)?))),
+        ..told_apart(&apr_onnx::FORMAT)
+    },
+    Registration {
+        open: Some(|source, name, options| Ok(Box::new(apr_onnx::open(source, name, &options.limits)?))),
+        ..told_apart(&apr_onnx::TENSOR)
+    },
+    told_apart(&apr_onnx::ORT),
     told_apart(&crate::unread::HDF5),
     told_apart(&crate::unread::TFLITE),
 ];
@@ -138,6 +148,12 @@ const fn told_apart(format: &'static Format) -> Registration {
 /// Whether shards of the format are found by an index, without which a shard says nothing of the others.
 pub(crate) fn has_index(format: &Format) -> bool {
     FORMATS.iter().any(|entry| entry.format == format && entry.open_index.is_some())
+}
+
+/// Whether a file of the format may keep its weights in other files of its folder, without a name that shows it.
+#[must_use]
+pub fn may_span_files(format: &Format) -> bool {
+    *format == apr_onnx::FORMAT
 }
 
 /// Whether loaders run code out of files of the format, and no reader here knows where that is.

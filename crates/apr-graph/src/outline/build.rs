@@ -280,9 +280,10 @@ impl<'a> Outliner<'a> {
         } else {
             self.group(context, first, depth)
         };
+        let (name, kind) = joined(fold::range(&first.name, &last.name), kind);
         let output = self.flow(context, &last.nodes, last.single).outputs.into_iter().flatten().next();
         Item {
-            name: fold::range(&first.name, &last.name),
+            name,
             path: parts(context.body, first.nodes[0]).take(depth + 1).collect::<Vec<_>>().join("/"),
             times: times as u64,
             kind,
@@ -447,6 +448,18 @@ impl<'a> Outliner<'a> {
     }
 }
 
+/// A group with a single thing in it becomes that thing, under both names: `input_layernorm/norm`.
+fn joined(name: String, kind: ItemKind) -> (String, ItemKind) {
+    if let ItemKind::Group { function: None, scene } = &kind
+        && let [inner] = scene.items.as_slice()
+        && inner.times == 1
+        && !matches!(inner.kind, ItemKind::Group { function: Some(_), .. })
+    {
+        return (format!("{name}/{}", inner.name), inner.kind.clone());
+    }
+    (name, kind)
+}
+
 /// Attributes that make nodes of one operator different.
 fn hash_attributes(node: &Node, hasher: &mut DefaultHasher) {
     for attribute in &node.attributes {
@@ -498,6 +511,7 @@ mod tests {
     #[test]
     fn layers_are_folded_and_keep_what_flows() {
         let scene = outline(&model(&["Mul"; 12]), OutlineOptions::default());
+        assert_eq!(scene.items[2].output.as_deref(), None, "types are not inferred yet");
         assert_eq!(names(&scene), [("x", 1), ("mask", 1), ("layers.0-11", 12), ("y", 1)]);
         assert_eq!(scene.items[2].parameters, 12 * 64);
         let edges: Vec<_> = scene.edges.iter().map(|edge| (edge.from, edge.to)).collect();

@@ -156,7 +156,7 @@ impl Item {
 ///
 /// let scene = outline(&graph.finish(), OutlineOptions::default());
 /// let names: Vec<_> = scene.items.iter().map(|item| item.name.as_str()).collect();
-/// assert_eq!(names, ["x", "layers.0-79", "y"]);
+/// assert_eq!(names, ["x", "layers.0-79/act", "y"]);
 /// assert_eq!(scene.items[1].times, 80);
 /// ```
 #[must_use]

@@ -1,0 +1,43 @@
+//! Real models, and the `onnx` package's reading of them.
+
+use std::fs;
+use std::path::Path;
+
+use apr_core::{CheckpointReader, Limits};
+use apr_io::ModelFolder;
+use apr_testkit::locate;
+use sha2::{Digest, Sha256};
+
+use crate::listing::{hex, lines};
+
+/// The lines of a file, as text; `None` where it is refused.
+fn listing(path: &Path) -> Option<(usize, String)> {
+    let folder = ModelFolder::open(path.parent().expect("a folder")).expect("it is there");
+    let name = path.file_name().and_then(|name| name.to_str()).expect("a name");
+    let reader = apr_onnx::open_in(&folder, name, &Limits::default()).ok()?;
+    assert!(reader.files().iter().all(|file| !file.name.is_empty()));
+    let lines = lines(&reader, &fs::read(path).expect("a readable file"));
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    Some((lines.len(), text))
+}
+
+/// `fixtures/onnx/listing.tsv` is what the package reads from each file: tensors with every byte, nodes, attributes,
+/// types, opsets, functions.
+#[test]
+fn real_models_read_as_the_onnx_package_reads_them() {
+    let Some(folder) = locate::shared_data("onnx") else { return };
+    let expected = fs::read_to_string(locate::fixture("onnx/listing.tsv")).expect("a fixture");
+    let mut wrong = Vec::new();
+    for row in expected.lines() {
+        let (file, rest) = row.split_once('\t').expect("a row");
+        let found = listing(&folder.join(file));
+        let shown = found.as_ref().map_or("refused".to_owned(), |(count, text)| {
+            format!("{count}\t{}", hex(&Sha256::digest(text.as_bytes())))
+        });
+        if shown != rest {
+            wrong.push(file.to_owned());
+        }
+    }
+    assert!(wrong.is_empty(), "{} files differ: {wrong:#?}", wrong.len());
+    assert_eq!(expected.lines().count(), 769, "the collection has so many");
+}
