@@ -36,6 +36,7 @@ mod body;
 mod builder;
 mod check;
 mod dim;
+pub mod draw;
 mod element;
 mod finding;
 mod graph;
@@ -43,6 +44,7 @@ mod infer;
 mod meaning;
 mod node;
 mod operators;
+pub mod outline;
 mod value;
 
 pub use body::{Body, NodeId, ValueId};

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod analyze;
+pub mod bind;
 pub mod convert;
 pub mod debug;
 pub mod diff;
