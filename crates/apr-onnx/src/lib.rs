@@ -39,6 +39,7 @@
 #![forbid(unsafe_code)]
 
 mod describe;
+mod graph;
 pub mod proto;
 mod reader;
 pub mod write;

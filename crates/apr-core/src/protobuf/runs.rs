@@ -55,7 +55,11 @@ impl Runs {
             }
             (Value::Varint(_), Element::Varint) => None,
             (Value::Fixed32(_), Element::Fixed32) | (Value::Fixed64(_), Element::Fixed64) => element.width(),
-            _ => return Err(Error::format("a repeated number has another type than the format says").at(field.span.offset)),
+            _ => {
+                return Err(
+                    Error::format("a repeated number has another type than the format says").at(field.span.offset)
+                );
+            }
         };
         // Keys are mostly of one length; one that is written longer than needed starts another run.
         let key_len = own.map_or_else(|| key_len(field.number), |width| field.span.len - width);

@@ -65,9 +65,7 @@ impl Graph {
 
     fn rare_field(&mut self, walker: &mut Walker<'_>, field: &Field) -> Result<()> {
         match field.number {
-            14 => push(walker, &mut self.quantization, |walker| {
-                QuantizationAnnotation::read(walker, field.message()?)
-            }),
+            14 => push(walker, &mut self.quantization, |walker| QuantizationAnnotation::read(walker, field.message()?)),
             15 => push(walker, &mut self.sparse_initializers, |walker| SparseTensor::read(walker, field)),
             16 => push(walker, &mut self.properties, |walker| Property::read(walker, field.message()?)),
             _ => Ok(()),

@@ -15,8 +15,8 @@ use apr_core::{ByteSource, Error, Limits, Result};
 pub use function::Function;
 pub use graph::{Graph, QuantizationAnnotation};
 pub use node::{Attribute, AttributeKind, Node};
-pub use tensor::{SparseTensor, Tensor, Typed};
 pub(crate) use tensor::shape;
+pub use tensor::{SparseTensor, Tensor, Typed};
 pub use types::{Dimension, Type, TypeKind, ValueInfo};
 
 /// A model: `ModelProto`.
@@ -168,7 +168,6 @@ pub(crate) fn push<'a, T>(
 
 /// A 32-bit number, as enumerations are.
 pub(crate) fn small(field: &Field) -> Result<i32> {
-    i32::try_from(field.signed()?).map_err(|_| {
-        Error::format("a number exceeds the 32 bits that the format gives it").at(field.span.offset)
-    })
+    i32::try_from(field.signed()?)
+        .map_err(|_| Error::format("a number exceeds the 32 bits that the format gives it").at(field.span.offset))
 }

@@ -104,11 +104,7 @@ impl Type {
 }
 
 /// The type of a tensor, on top of what an earlier part of the message said.
-fn tensor(
-    walker: &mut Walker<'_>,
-    message: Message,
-    before: &TypeKind,
-) -> Result<(i32, Option<Vec<Dimension>>)> {
+fn tensor(walker: &mut Walker<'_>, message: Message, before: &TypeKind) -> Result<(i32, Option<Vec<Dimension>>)> {
     let (mut element, mut shape) = match before {
         TypeKind::Tensor(element, shape) | TypeKind::SparseTensor(element, shape) => (*element, shape.clone()),
         _ => (0, None),
@@ -133,9 +129,13 @@ fn tensor(
 /// The type that a field of this number holds, in a message that holds nothing else.
 fn inner(walker: &mut Walker<'_>, field: &Field, number: u32) -> Result<Box<Type>> {
     let mut kind = Type::default();
-    each(walker, field.message()?, |walker, field| {
-        if field.number == number { kind.merge(walker, field.message()?) } else { Ok(()) }
-    })?;
+    each(
+        walker,
+        field.message()?,
+        |walker, field| {
+            if field.number == number { kind.merge(walker, field.message()?) } else { Ok(()) }
+        },
+    )?;
     walker.keep(size_of::<Type>() as u64)?;
     Ok(Box::new(kind))
 }

@@ -81,6 +81,15 @@ pub(crate) fn narrow(kind: ElementType) -> Option<Narrow> {
     }
 }
 
+/// The elements of a dense tensor as `raw_data` would have them.
+pub(crate) fn packed_of(tensor: &Tensor, files: &mut Files<'_>) -> Result<Packed> {
+    let kind = element(tensor.data_type)?;
+    let count = Shape::from(tensor.shape()?).elements();
+    let len = count.and_then(|count| kind.stored_len(count));
+    let (count, len) = count.zip(len).ok_or_else(|| Error::format("its elements can't be counted"))?;
+    packed(tensor, kind, count, len, files)
+}
+
 /// The elements as `raw_data` would have them.
 fn packed(tensor: &Tensor, kind: ElementType, count: u64, len: u64, files: &mut Files<'_>) -> Result<Packed> {
     if tensor.is_segment {
@@ -91,7 +100,7 @@ fn packed(tensor: &Tensor, kind: ElementType, count: u64, len: u64, files: &mut 
     if let Some(place) = Place::of(tensor, &mut walker)? {
         return Ok(Packed::Flat(files.find(&place, len)?));
     }
-    let (runs, numbers, width, per_element) = field(tensor, kind, len);
+    let (runs, numbers, width, per_element) = field(tensor, kind);
     let is_typed = !runs.is_empty() && tensor.raw.is_none_or(|raw| raw.len == 0);
     if !is_typed {
         let Span { offset, len } = tensor.raw.unwrap_or(Span { offset: tensor.span.offset, len: 0 });
@@ -107,13 +116,14 @@ fn packed(tensor: &Tensor, kind: ElementType, count: u64, len: u64, files: &mut 
 }
 
 /// The field that elements of a type are in: its numbers, the bytes that each becomes, and how many an element has.
-fn field(tensor: &Tensor, kind: ElementType, _len: u64) -> (&Runs, Element, u64, u64) {
+fn field(tensor: &Tensor, kind: ElementType) -> (&Runs, Element, u64, u64) {
     let typed = &tensor.typed;
     let bytes = kind.bits().div_ceil(8);
     match kind {
         ElementType::F32 => (&typed.floats, Element::Fixed32, 4, 1),
         ElementType::C64 => (&typed.floats, Element::Fixed32, 4, 2),
         ElementType::F64 => (&typed.doubles, Element::Fixed64, 8, 1),
+        ElementType::C128 => (&typed.doubles, Element::Fixed64, 8, 2),
         ElementType::I64 => (&typed.int64, Element::Varint, 8, 1),
         ElementType::U32 | ElementType::U64 => (&typed.uint64, Element::Varint, bytes, 1),
         _ => (&typed.int32, Element::Varint, bytes, 1),
@@ -148,7 +158,8 @@ pub(crate) fn sparse(tensor: &SparseTensor, files: &mut Files<'_>) -> Result<Bui
     let whole = Shape::from(dims);
     let width = dtype.block_bytes();
     let len = whole.elements().and_then(|count| count.checked_mul(width));
-    let len = len.ok_or_else(|| at(Error::format(format!("its shape {whole} has more elements than can be counted"))))?;
+    let len =
+        len.ok_or_else(|| at(Error::format(format!("its shape {whole} has more elements than can be counted"))))?;
     let shape = whole.dims().to_vec();
     let sparse = Sparse { values, indices, shape, per_position, width, positions: OnceLock::new() };
     Ok(Built::Tensor(dtype, whole, Content::whole(Packed::Sparse(Box::new(sparse)), len)))

@@ -97,11 +97,6 @@ impl Content {
         }
         Ok(())
     }
-
-    /// The elements packed as `raw_data` has them.
-    pub(crate) fn read_packed(&self, files: &[Source], buf: &mut [u8]) -> Result<()> {
-        self.packed.read(files, 0, buf)
-    }
 }
 
 impl Narrow {

@@ -34,6 +34,12 @@ impl<'a> Files<'a> {
         Self { set, sources: vec![source], infos, by_name: HashMap::new() }
     }
 
+    /// Files that were opened before.
+    pub(crate) fn opened(sources: &[Source], infos: &[FileInfo]) -> Self {
+        let by_name = infos.iter().enumerate().skip(1).map(|(file, info)| (info.name.clone(), file)).collect();
+        Self { set: None, sources: sources.to_vec(), infos: infos.to_vec(), by_name }
+    }
+
     /// The `expected` bytes of a tensor in another file.
     pub(crate) fn find(&mut self, place: &Place, expected: u64) -> Result<StoredRange> {
         let file = self.open(&place.location)?;
@@ -115,7 +121,8 @@ mod tests {
         for location in ["weights.bin", "model.onnx_data", "data/w.bin", "a..b"] {
             assert_eq!(check_location(location), Ok(()), "{location}");
         }
-        for location in ["", "/etc/passwd", "../w", "a/../../w", "a//b", "C:\\w", "./w", "a\\b", "*/_ORT_MEM:1", "w\0"] {
+        for location in ["", "/etc/passwd", "../w", "a/../../w", "a//b", "C:\\w", "./w", "a\\b", "*/_ORT_MEM:1", "w\0"]
+        {
             assert!(check_location(location).is_err(), "{location:?}");
         }
     }

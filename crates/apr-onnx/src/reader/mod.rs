@@ -12,17 +12,19 @@ use std::fmt;
 use std::sync::Arc;
 
 use apr_core::{
-    ByteSource, CheckpointReader, Container, ContainerFacts, Error, Escaped, FileInfo, Format, HEAD_LEN, Limits, Metadata,
-    Result, SourceSet, Stored, TensorInfo, has_no, read_vec,
+    ByteSource, CheckpointReader, Container, ContainerFacts, Error, Escaped, FileInfo, Format, HEAD_LEN, Limits,
+    Metadata, Result, SourceSet, Stored, TensorInfo, has_no, read_vec,
 };
 use serde_json::Value;
 
 use crate::describe;
 use crate::proto::{Model, Tensor};
 use build::Built;
-use content::{Content, Source};
+pub(crate) use content::Content;
+use content::Source;
 use external::Files;
 use paths::Found;
+pub(crate) use paths::Scope;
 
 /// Bytes of all tensors together: so much from any file, and so many times its length. Sparse tensors, and several that
 /// share their data, may claim any size.
@@ -171,7 +173,8 @@ impl<'a> Collected<'a> {
             Built::LeftOut(why) => self.left_out.push((why, name)),
             Built::Tensor(dtype, shape, content) => {
                 self.budget = self.budget.checked_sub(content.len).ok_or_else(|| {
-                    let message = "the tensors up to this one take more than 16 times the file's length, and over 1 GiB";
+                    let message =
+                        "the tensors up to this one take more than 16 times the file's length, and over 1 GiB";
                     Error::memory(message).for_tensor(&name)
                 })?;
                 if content.is_narrow() {
@@ -193,6 +196,29 @@ impl OnnxReader {
             Message::Model(model) => Some(model),
             Message::Tensor(_) => None,
         }
+    }
+
+    /// The model's file, and those that have data.
+    pub(crate) fn sources(&self) -> &[Source] {
+        &self.sources
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    pub(crate) fn in_own_file(&self, error: Error) -> Error {
+        if self.files[0].name.is_empty() { error } else { error.in_file(&self.files[0].name) }
+    }
+
+    /// The `len` bytes of a tensor as `raw_data` would have them. Its data must be found already.
+    pub(crate) fn packed(&self, tensor: &Tensor, len: u64) -> Result<Vec<u8>> {
+        let mut files = Files::opened(&self.sources, &self.files);
+        let mut bytes = vec![0; usize::try_from(len).unwrap_or_default()];
+        let packed = build::packed_of(tensor, &mut files)?;
+        packed.check_len(len)?;
+        packed.read(&self.sources, 0, &mut bytes)?;
+        Ok(bytes)
     }
 
     fn locate(&self, tensor: usize, error: Error) -> Error {
@@ -260,9 +286,6 @@ impl CheckpointReader for OnnxReader {
 
 impl fmt::Debug for OnnxReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OnnxReader")
-            .field("files", &self.files)
-            .field("tensors", &self.tensors)
-            .finish_non_exhaustive()
+        f.debug_struct("OnnxReader").field("files", &self.files).field("tensors", &self.tensors).finish_non_exhaustive()
     }
 }

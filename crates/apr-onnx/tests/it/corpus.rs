@@ -3,19 +3,30 @@
 use std::fs;
 use std::path::Path;
 
-use apr_core::{CheckpointReader, Limits};
+use apr_core::Limits;
 use apr_io::ModelFolder;
+use apr_onnx::OnnxReader;
 use apr_testkit::locate;
 use sha2::{Digest, Sha256};
 
 use crate::listing::{hex, lines};
 
+fn open(path: &Path, limits: &Limits) -> apr_core::Result<OnnxReader> {
+    let folder = ModelFolder::open(path.parent().expect("a folder"))?;
+    apr_onnx::open_in(&folder, path.file_name().and_then(|name| name.to_str()).expect("a name"), limits)
+}
+
+/// The models of the collection that the `onnx` package reads, and their paths; none where the collection is absent.
+pub(crate) fn models(limits: &Limits) -> Vec<(String, OnnxReader)> {
+    let Some(folder) = locate::shared_data("onnx") else { return Vec::new() };
+    let listing = fs::read_to_string(locate::fixture("onnx/listing.tsv")).expect("a fixture");
+    let read = listing.lines().filter_map(|row| row.split_once('\t')).filter(|(_, rest)| *rest != "refused");
+    read.map(|(file, _)| (file.to_owned(), open(&folder.join(file), limits).expect(file))).collect()
+}
+
 /// The lines of a file, as text; `None` where it is refused.
 fn listing(path: &Path) -> Option<(usize, String)> {
-    let folder = ModelFolder::open(path.parent().expect("a folder")).expect("it is there");
-    let name = path.file_name().and_then(|name| name.to_str()).expect("a name");
-    let reader = apr_onnx::open_in(&folder, name, &Limits::default()).ok()?;
-    assert!(reader.files().iter().all(|file| !file.name.is_empty()));
+    let reader = open(path, &Limits::default()).ok()?;
     let lines = lines(&reader, &fs::read(path).expect("a readable file"));
     let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
     Some((lines.len(), text))

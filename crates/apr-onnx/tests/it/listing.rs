@@ -5,7 +5,9 @@ use std::fmt::Write;
 use apr_core::protobuf::{Span, Walker};
 use apr_core::{CheckpointReader, Limits, TensorInfo};
 use apr_onnx::OnnxReader;
-use apr_onnx::proto::{Attribute, AttributeKind, Graph, Model, Node, OperatorSet, Property, Tensor, Type, TypeKind, ValueInfo};
+use apr_onnx::proto::{
+    Attribute, AttributeKind, Graph, Model, Node, OperatorSet, Property, Tensor, Type, TypeKind, ValueInfo,
+};
 use sha2::{Digest, Sha256};
 
 /// The lines of a model; `bytes` is its file.

@@ -1,6 +1,7 @@
 //! ONNX models read as the `onnx` package reads them.
 
 mod corpus;
+mod graph;
 mod listing;
 
 use apr_testkit::PeakAlloc;
