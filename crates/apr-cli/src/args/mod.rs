@@ -4,6 +4,7 @@ mod completion;
 mod container;
 mod convert;
 pub(crate) mod examples;
+mod graph;
 mod hints;
 mod look;
 mod quantize;
@@ -24,6 +25,7 @@ pub(crate) use container::{
     SignArgs, VerifyArgs,
 };
 pub(crate) use convert::{ConvertArgs, ExportArgs, ImportArgs, Precision, Sha256, WriteArgs};
+pub(crate) use graph::GraphArgs;
 pub(crate) use look::{
     DebugArgs, DiffArgs, ExplainArgs, GraphArgs, GraphFormat, InspectArgs, LintArgs, ScanArgs, Sort, TensorsArgs,
     ValidateArgs,
