@@ -40,6 +40,7 @@
 
 mod describe;
 mod graph;
+mod names;
 pub mod proto;
 mod reader;
 
@@ -47,8 +48,8 @@ use apr_core::protobuf::decode_varint;
 use apr_core::{Convention, Format};
 use apr_graph::ElementType;
 
-pub use describe::METADATA;
-pub use reader::{OnnxReader, open, open_in};
+pub use describe::{METADATA, TENSORS};
+pub use reader::{OnnxReader, open, open_as_stored, open_in};
 
 /// A model.
 pub static FORMAT: Format = Format {
