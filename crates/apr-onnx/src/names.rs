@@ -15,6 +15,13 @@ use crate::proto::{Graph, Node};
 /// Where the newer exporter notes the modules around a node.
 const SCOPES: &str = "pkg.torch.onnx.name_scopes";
 
+/// What the newer exporter calls values that it computed, with a number from the second on.
+const OPERATIONS: [&str; 8] = ["val", "zeros", "ones", "full", "new_zeros", "new_ones", "new_full", "scalar_tensor"];
+
+/// The module that turns keys and queries, and its frequencies, which are computed and no weights.
+const ROTARY: &str = "rotary_emb";
+const FREQUENCIES: &str = "rotary_emb.inv_freq";
+
 /// Most nodes that a tensor passes on its way to the one that uses it; each is looked at once.
 const MAX_ALIASES: usize = 1 << 20;
 
@@ -34,6 +41,8 @@ pub(crate) struct Candidate<'m> {
     pub(crate) rank: usize,
     /// Whether it is one number.
     pub(crate) is_scalar: bool,
+    /// Whether it is small enough to be a part of the graph.
+    pub(crate) is_small: bool,
 }
 
 /// What the graph reveals about tensors.
@@ -41,39 +50,60 @@ pub(crate) struct Candidate<'m> {
 pub(crate) struct Names {
     /// By the tensor's name in the file.
     pub(crate) revealed: HashMap<String, Revealed>,
-    /// Single numbers that an exporter put among the weights.
+    /// Numbers that an exporter put among the weights.
     pub(crate) constants: HashSet<String>,
+    /// Whether the names in the file are known to be those of other modules.
+    is_certain: bool,
 }
 
 /// Looks at the nodes that use the candidates, which are tensors of the model's main graph.
 pub(crate) fn reveal(graph: &Graph, candidates: &[Candidate<'_>], walker: &mut Walker<'_>) -> Result<Names> {
-    // What a value is: a candidate, or its transpose.
-    let mut aliases: HashMap<&str, (Candidate<'_>, bool)> = candidates
-        .iter()
-        .filter(|candidate| may_be_anonymous(candidate.name))
-        .map(|candidate| (candidate.name, (*candidate, false)))
-        .collect();
     let mut names = Names::default();
-    if aliases.is_empty() {
-        return Ok(names);
-    }
-    for node in &graph.nodes {
-        for (position, input) in node.inputs.iter().enumerate() {
-            let Some(&(candidate, flipped)) = aliases.get(input.as_str()) else { continue };
-            if let (0, Some(flips), Some(output)) = (position, passes(node), node.outputs.first()) {
-                if aliases.len() < MAX_ALIASES {
-                    aliases.insert(output, (candidate, flipped != flips));
-                }
-                continue;
-            }
-            names.learn(candidate, flipped, node, position, walker)?;
-        }
+    let frequencies = candidates.iter().filter(|one| one.is_small && one.name.ends_with(FREQUENCIES));
+    names.constants = frequencies.map(|one| one.name.to_owned()).collect();
+    names.follow(graph, candidates.iter().filter(|one| may_be_anonymous(one.name)), walker)?;
+    // Tied weights may come twice: under the name of one module where another uses it, and transposed without a name.
+    let wanted: HashSet<&str> = names.revealed.values().map(|found| found.name.as_str()).collect();
+    let taken: Vec<_> = candidates.iter().filter(|one| wanted.contains(one.name)).collect();
+    if !taken.is_empty() {
+        let mut others = Names { is_certain: true, ..Names::default() };
+        others.follow(graph, taken.into_iter(), walker)?;
+        others.revealed.retain(|name, found| found.name != *name);
+        names.revealed.extend(others.revealed);
     }
     names.keep_unique(candidates);
     Ok(names)
 }
 
 impl Names {
+    /// Learns from every node that uses one of the tensors, directly or through nodes that hand it on.
+    fn follow<'m>(
+        &mut self,
+        graph: &'m Graph,
+        tensors: impl Iterator<Item = &'m Candidate<'m>>,
+        walker: &mut Walker<'_>,
+    ) -> Result<()> {
+        // What a value is: one of the tensors, or its transpose.
+        let mut aliases: HashMap<&str, (Candidate<'_>, bool)> =
+            tensors.map(|candidate| (candidate.name, (*candidate, false))).collect();
+        if aliases.is_empty() {
+            return Ok(());
+        }
+        for node in &graph.nodes {
+            for (position, input) in node.inputs.iter().enumerate() {
+                let Some(&(candidate, flipped)) = aliases.get(input.as_str()) else { continue };
+                if let (0, Some(flips), Some(output)) = (position, passes(node), node.outputs.first()) {
+                    if aliases.len() < MAX_ALIASES {
+                        aliases.insert(output, (candidate, flipped != flips));
+                    }
+                    continue;
+                }
+                self.learn(candidate, flipped, node, position, walker)?;
+            }
+        }
+        Ok(())
+    }
+
     fn learn(
         &mut self,
         candidate: Candidate<'_>,
@@ -87,10 +117,10 @@ impl Names {
         }
         let Some(path) = module(node, walker)? else { return Ok(()) };
         // A parameter of the outermost module has no dot in its name, and is used nowhere else.
-        if !is_anonymous(candidate.name) && path.is_empty() {
+        if !self.is_certain && !is_anonymous(candidate.name) && path.is_empty() {
             return Ok(());
         }
-        if candidate.is_scalar {
+        if candidate.is_scalar || candidate.is_small && path.ends_with(ROTARY) {
             self.constants.insert(candidate.name.to_owned());
             return Ok(());
         }
@@ -103,7 +133,8 @@ impl Names {
 
     /// Drops names that another tensor has.
     fn keep_unique(&mut self, candidates: &[Candidate<'_>]) {
-        let mut taken: HashSet<String> = candidates.iter().map(|candidate| candidate.name.to_owned()).collect();
+        let stay = candidates.iter().filter(|candidate| !self.revealed.contains_key(candidate.name));
+        let mut taken: HashSet<String> = stay.map(|candidate| candidate.name.to_owned()).collect();
         for candidate in candidates {
             if let Some(found) = self.revealed.get(candidate.name)
                 && !taken.insert(found.name.clone())
@@ -121,8 +152,9 @@ fn may_be_anonymous(name: &str) -> bool {
 
 /// Whether a name is surely one that an exporter made up.
 fn is_anonymous(name: &str) -> bool {
-    let is_numbered = name.strip_prefix("val_").is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_digit()));
-    name.contains("::") || name.starts_with('/') || is_numbered
+    let unnumbered = name.trim_end_matches(|digit: char| digit.is_ascii_digit());
+    let operation = unnumbered.strip_suffix('_').unwrap_or(name);
+    name.contains("::") || name.starts_with('/') || OPERATIONS.contains(&operation)
 }
 
 /// Whether a node hands on what its first input is, and if so, whether transposed.
@@ -157,6 +189,8 @@ fn leaf(node: &Node, position: usize, rank: usize) -> Option<(&'static str, bool
         ("Gather" | "GatherND", 0) => "weight",
         ("Gemm", 2) => "bias",
         ("Add", _) if rank == 1 => "bias",
+        // What is added to a whole sequence: the table of positions, of which every row is used.
+        ("Add", _) if rank == 2 => "embed_positions.weight",
         ("Mul", _) if rank == 1 => "weight",
         ("BatchNormalization", 3) => "running_mean",
         ("BatchNormalization", 4) => "running_var",
@@ -189,8 +223,10 @@ mod tests {
 
     fn revealed(nodes: Vec<Node>, candidates: &[(&str, usize)]) -> Vec<(String, String, bool)> {
         let graph = Graph { nodes, ..Graph::default() };
-        let candidates: Vec<_> =
-            candidates.iter().map(|&(name, rank)| Candidate { name, rank, is_scalar: rank == 0 }).collect();
+        let candidates: Vec<_> = candidates
+            .iter()
+            .map(|&(name, rank)| Candidate { name, rank, is_scalar: rank == 0, is_small: true })
+            .collect();
         let bytes: &[u8] = &[];
         let names = reveal(&graph, &candidates, &mut Walker::new(&bytes, &Limits::default())).expect("no reading");
         let mut found: Vec<_> = names.revealed.into_iter().map(|(from, to)| (from, to.name, to.transposed)).collect();
@@ -225,5 +261,18 @@ mod tests {
         ];
         let candidates = [("fc.weight", 2), ("onnx::MatMul_4", 2), ("kernel", 2), ("projection", 2)];
         assert_eq!(revealed(nodes, &candidates), []);
+    }
+
+    #[test]
+    fn a_tied_weight_is_called_like_the_module_that_uses_it() {
+        let nodes = vec![
+            node("/wte/Gather", "Gather", &["lm_head.weight", "ids"], "x"),
+            node("/lm_head/MatMul", "MatMul", &["x", "onnx::MatMul_9"], "y"),
+        ];
+        let expected = [
+            ("lm_head.weight".to_owned(), "wte.weight".to_owned(), false),
+            ("onnx::MatMul_9".to_owned(), "lm_head.weight".to_owned(), true),
+        ];
+        assert_eq!(revealed(nodes, &[("lm_head.weight", 2), ("onnx::MatMul_9", 2)]), expected);
     }
 }

@@ -136,11 +136,11 @@ impl<'a> Collected<'a> {
     pub(super) fn candidates(&self) -> Vec<Candidate<'_>> {
         let of_main = |item: &&Item| matches!(item.owner, Owner::Main | Owner::MainConstant);
         let floats = self.tensors.iter().filter(of_main).filter(|item| item.info.dtype.is_float() && !item.is_constant);
-        let candidate = |item: &'_ Item| (item.info.shape.dims().len(), item.info.shape.elements() == Some(1));
         floats
             .map(|item| {
-                let (rank, is_scalar) = candidate(item);
-                Candidate { name: &item.info.name, rank, is_scalar: is_scalar && item.content.len <= SMALL }
+                let TensorInfo { name, shape, .. } = &item.info;
+                let is_scalar = shape.elements() == Some(1);
+                Candidate { name, rank: shape.dims().len(), is_scalar, is_small: item.content.len <= SMALL }
             })
             .collect()
     }
