@@ -89,7 +89,7 @@ impl BodyBuilder {
 
     /// What the caller of a function gives; its type is that of the call.
     pub fn parameter(&mut self, name: &str) -> ValueId {
-        let name = self.unique(name.to_owned());
+        let name = self.unique(name);
         let id = self.body.add_value(name, ValueType::Unknown, Origin::Input);
         self.body.inputs.push(id);
         id
@@ -113,7 +113,7 @@ impl BodyBuilder {
             return *id;
         }
         let kind = ValueType::tensor(element, shape.into_iter().map(Dim::fixed));
-        let name = self.unique(tensor.to_owned());
+        let name = self.unique(tensor);
         let id = self.body.add_value(name, kind, Origin::Weight(weight.clone()));
         self.weights.insert(weight, id);
         id
@@ -126,7 +126,7 @@ impl BodyBuilder {
             return *id;
         }
         let kind = ValueType::tensor(constant.element, constant.shape.iter().copied().map(Dim::fixed));
-        let name = self.unique("constant".to_owned());
+        let name = self.unique("constant");
         let id = self.body.add_value(name, kind, Origin::Constant(constant));
         self.constants.push(id);
         id
@@ -189,8 +189,8 @@ impl BodyBuilder {
     }
 
     /// The name, or with a number where it is taken.
-    fn unique(&mut self, name: String) -> String {
-        let mut candidate = name.clone();
+    fn unique(&mut self, name: &str) -> String {
+        let mut candidate = name.to_owned();
         loop {
             let times = self.taken.entry(candidate.clone()).or_default();
             *times += 1;
@@ -239,10 +239,10 @@ impl NodeBuilder<'_> {
         body.path.push(name.to_owned());
         let path = body.path.join("/");
         body.path.pop();
-        let name = body.unique(path);
+        let name = body.unique(&path);
         let mut made = [ValueId(0); N];
         for (position, output) in made.iter_mut().enumerate() {
-            let output_name = if position == 0 { name.clone() } else { body.unique(format!("{name}:{position}")) };
+            let output_name = if position == 0 { name.clone() } else { body.unique(&format!("{name}:{position}")) };
             *output = body.body.add_value(output_name, ValueType::Unknown, Origin::Missing);
         }
         body.body.add_node(Node {

@@ -1,6 +1,8 @@
 //! The formats that apr knows. One that is added gets an entry here, and nothing else changes.
 
-use apr_core::{ByteSource, CheckpointReader, CheckpointWriter, Format, Metadata, Result, SourceSet, TensorInfo};
+use apr_core::{
+    ByteSource, CheckpointReader, CheckpointWriter, Error, Format, Metadata, Result, SourceSet, TensorInfo,
+};
 use apr_format::apr2::{self, CompanionFile};
 #[cfg(feature = "typed")]
 use apr_format::aprn;
@@ -129,6 +131,7 @@ pub(crate) static FORMATS: &[Registration] = &[
     Registration {
         open: Some(|source, name, options| Ok(Box::new(apr_onnx::open(source, name, &options.limits)?))),
         open_set: Some(|set, name, options| Ok(Box::new(apr_onnx::open_in(set, name, &options.limits)?))),
+        plan: Some(plan_onnx),
         ..told_apart(&apr_onnx::FORMAT)
     },
     Registration {
@@ -193,6 +196,21 @@ fn open_apr2(source: Bytes, name: &str, options: &OpenOptions) -> Result<apr2::A
         reader.warn(format!("this is {which} alone; the manifest names the whole model"));
     }
     Ok(reader)
+}
+
+fn plan_onnx(
+    tensors: &[TensorInfo],
+    _metadata: &Metadata,
+    companions: Vec<CompanionFile>,
+    options: &PlanOptions,
+) -> Result<Writer> {
+    if options.models.is_empty() {
+        return Err(Error::format("an ONNX file says what a model computes, and nothing says that of this one"));
+    }
+    let write_options =
+        apr_onnx::write::WriteOptions { named_files: options.folder, external_data: options.external_data };
+    let weights = apr_onnx::write::plan(&options.models, tensors, write_options)?;
+    Ok(Box::new(WithCompanions::new(weights, companions, options.folder)))
 }
 
 fn plan_apr2(

@@ -1,0 +1,73 @@
+//! Heads: what becomes of the vectors after the last layer.
+
+use apr_core::{Error, Result};
+use apr_graph::{Meaning, ValueId, View};
+
+use crate::model::Place;
+use crate::writer::Writer;
+
+/// What a model ends with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Head {
+    /// The vectors themselves.
+    States,
+    /// Scores of the next token.
+    Language,
+}
+
+impl Head {
+    /// Option `head`.
+    ///
+    /// # Errors
+    /// E003 when it names none that is known, or nothing for this task.
+    pub(crate) fn of(place: Place<'_>) -> Result<Self> {
+        let Some(head) = place.text_or_none("head")? else {
+            let (family, task) = (place.model.family().family().name(), place.model.settings.task());
+            return Err(Error::version(format!("the graph of family {family} has no head for the task '{task}'")));
+        };
+        match head.as_str() {
+            "states" => Ok(Self::States),
+            "language" => Ok(Self::Language),
+            other => Err(place.unknown("head", other)),
+        }
+    }
+
+    pub(crate) fn write(self, w: &mut Writer<'_>, place: Place<'_>, x: ValueId, _tokens: ValueId) -> Result<()> {
+        match self {
+            Self::States => w.body().output("last_hidden_state", x, Meaning::HiddenStates),
+            Self::Language => {
+                let logits = language(w, place, x)?;
+                w.body().output("logits", logits, Meaning::Logits);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `x W^T + b`, times `logit_scale`, through `logit_cap tanh(logits / logit_cap)`; W is the table of the tokens where option
+/// `tied` holds.
+pub(crate) fn language(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<ValueId> {
+    w.scope("head", |w| {
+        let mut logits = if place.truth("tied")? {
+            let table = place.module("tokens")?;
+            let dims = w.model.using(&table)?;
+            let views = vec![View::Transposed(vec![1, 0])];
+            let weight = w.viewed(&table, views, dims.into_iter().rev().collect())?;
+            w.make("MatMul", "logits", [x, weight])
+        } else {
+            let head = place.module("head")?;
+            let weight = w.matrix(&format!("{head}.weight"), false)?;
+            w.make("MatMul", "logits", [x, weight])
+        };
+        if let Some(head) = place.name("head") {
+            logits = w.biased("logits", logits, &format!("{head}.bias"))?;
+        }
+        if let Some(scale) = place.number_or_none("logit_scale")?.filter(|scale| *scale != 1.0) {
+            logits = w.scaled("scaled", logits, scale);
+        }
+        match place.number_or_none("logit_cap")?.filter(|cap| *cap > 0.0) {
+            Some(cap) => Ok(w.capped("capped", logits, cap)),
+            None => Ok(logits),
+        }
+    })
+}
