@@ -4,9 +4,9 @@ mod completion;
 mod container;
 mod convert;
 pub(crate) mod examples;
-mod graph;
 mod hints;
 mod look;
+mod onnx;
 mod quantize;
 pub(crate) mod settings;
 mod shard;
@@ -25,11 +25,11 @@ pub(crate) use container::{
     SignArgs, VerifyArgs,
 };
 pub(crate) use convert::{ConvertArgs, ExportArgs, ImportArgs, Precision, Sha256, WriteArgs};
-pub(crate) use graph::GraphArgs;
 pub(crate) use look::{
     DebugArgs, DiffArgs, ExplainArgs, GraphArgs, GraphFormat, InspectArgs, LintArgs, ScanArgs, Sort, TensorsArgs,
     ValidateArgs,
 };
+pub(crate) use onnx::OnnxArgs;
 pub(crate) use quantize::{Dequantized, QuantizeArgs, QuantizeOptions, RequantizeArgs};
 pub(crate) use shard::{JoinArgs, ShardArgs};
 pub(crate) use upgrade::UpgradeArgs;
