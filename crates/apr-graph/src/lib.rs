@@ -45,6 +45,7 @@ mod meaning;
 mod node;
 mod operators;
 pub mod outline;
+mod uses;
 mod value;
 
 pub use body::{Body, NodeId, ValueId};
@@ -58,4 +59,5 @@ pub use infer::{Inference, MAX_DEPTH, Signature, infer};
 pub use meaning::Meaning;
 pub use node::{Attribute, AttributeValue, Name, Node, Op};
 pub use operators::{AttributeKind, Occurs, Operator, Parameter, Setting, TypeSet};
+pub use uses::{Use, uses};
 pub use value::{Constant, ConstantData, Origin, TensorType, Value, ValueType, View, WeightRef};

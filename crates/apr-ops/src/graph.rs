@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use apr_blocks::{GraphOptions, graphs};
 use apr_graph::outline::{OutlineOptions, Scene, outline};
-use apr_graph::{Body, Dim, Findings, Graph, Meaning, ValueId, check, infer};
+use apr_graph::{Body, Dim, Findings, Graph, Meaning, Use, ValueId, check, infer, uses};
 use apr_registry::{Error, Format, Result};
 use apr_source::Source;
 use serde::Serialize;
@@ -58,6 +58,20 @@ pub(crate) fn without_family(name: &str) -> Error {
     let message = "apr does not know this model's family, and so not what it computes; --arch NAME names a family, \
                    --arch-file FILE describes one";
     Error::version(message).in_file(name)
+}
+
+impl Computed {
+    /// The nodes that read a tensor of the checkpoint, which has this name and this canonical one.
+    #[must_use]
+    pub fn uses(&self, name: &str, canonical: Option<&str>) -> Vec<Use> {
+        /// A tensor that is used more often is a buffer that everything reads.
+        const MOST: usize = 100;
+        let name = match self.origin {
+            Origin::File => name,
+            Origin::Family(_) => canonical.unwrap_or(name),
+        };
+        self.parts.iter().flat_map(|part| uses(&part.graph, name, MOST)).collect()
+    }
 }
 
 impl Part {
