@@ -9,6 +9,7 @@ hidden 320, 5 heads of 64, 1 key head where the family groups them, vocabulary 1
 PROGRAM is the example `graph_json` of apr-blocks. Needs torch, transformers 5.23, onnx and onnxruntime.
 """
 
+import json
 import sys
 import tempfile
 import traceback
@@ -29,6 +30,21 @@ DECODER = dict(
     num_key_value_heads=1, max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2,
 )
 UNGROUPED = {name: value for name, value in DECODER.items() if name != "num_key_value_heads"}
+
+GPT2 = dict(n_embd=320, n_layer=3, n_head=5, n_positions=64, vocab_size=1003, bos_token_id=1, eos_token_id=2)
+QWEN_MOE = DECODER | dict(
+    num_experts=6, num_experts_per_tok=2, moe_intermediate_size=96, shared_expert_intermediate_size=160,
+)
+FALCON = dict(
+    hidden_size=320, num_hidden_layers=3, num_attention_heads=5, vocab_size=1003, ffn_hidden_size=448,
+    bos_token_id=1, eos_token_id=2, alibi=False, bias=False,
+)
+# transformers has no class for these: another one computes the same, and its configuration is changed.
+RENAMED = {
+    "minicpm": dict(
+        model_type="minicpm", architectures=["MiniCPMForCausalLM"], scale_emb=3.0, scale_depth=1.25, dim_model_base=80,
+    ),
+}
 
 
 def rope(kind, **more):
@@ -51,6 +67,45 @@ CASES = {
     "llama_longrope": ("decoder", "LlamaForCausalLM", DECODER | rope(
         "longrope", factor=4.0, original_max_position_embeddings=14,
         short_factor=[1.0 + 0.05 * at for at in range(32)], long_factor=[2.0 + 0.1 * at for at in range(32)])),
+    "llama_classifier": ("classifier", "LlamaForSequenceClassification", DECODER | dict(num_labels=5)),
+    "mistral": ("decoder", "MistralForCausalLM", DECODER | dict(sliding_window=5)),
+    "qwen2": ("decoder", "Qwen2ForCausalLM", DECODER),
+    "qwen2_window": ("decoder", "Qwen2ForCausalLM", DECODER | dict(use_sliding_window=True, sliding_window=5, max_window_layers=1)),
+    "qwen3": ("decoder", "Qwen3ForCausalLM", DECODER | dict(head_dim=48, tie_word_embeddings=True)),
+    "gemma": ("decoder", "GemmaForCausalLM", DECODER | dict(head_dim=48)),
+    "gemma2": ("decoder", "Gemma2ForCausalLM", DECODER | dict(head_dim=48, sliding_window=5, query_pre_attn_scalar=100, attn_logit_softcapping=3.0, final_logit_softcapping=2.0)),
+    "gemma3": ("decoder", "Gemma3ForCausalLM", DECODER | dict(head_dim=48, sliding_window=5, query_pre_attn_scalar=100, sliding_window_pattern=2)),
+    "phi": ("decoder", "PhiForCausalLM", DECODER | dict(partial_rotary_factor=0.375)),
+    "phi_qk": ("decoder", "PhiForCausalLM", DECODER | dict(qk_layernorm=True, num_key_value_heads=5)),
+    "phi3": ("decoder", "Phi3ForCausalLM", DECODER | dict(sliding_window=5)),
+    "phi3_longrope": ("decoder", "Phi3ForCausalLM", DECODER | dict(original_max_position_embeddings=14) | rope(
+        "longrope", short_factor=[1.0 + 0.05 * at for at in range(24)],
+        long_factor=[2.0 + 0.1 * at for at in range(24)], partial_rotary_factor=0.75)),
+    "gpt2": ("decoder", "GPT2LMHeadModel", GPT2),
+    "gpt2_scaled": ("decoder", "GPT2LMHeadModel", GPT2 | dict(scale_attn_by_inverse_layer_idx=True, scale_attn_weights=False, n_inner=444, activation_function="relu")),
+    "gpt2_model": ("decoder", "GPT2Model", GPT2),
+    "gpt2_classifier": ("classifier", "GPT2ForSequenceClassification", GPT2 | dict(num_labels=5, pad_token_id=0)),
+    "gpt_neox": ("decoder", "GPTNeoXForCausalLM", UNGROUPED),
+    "gpt_neox_serial": ("decoder", "GPTNeoXForCausalLM", UNGROUPED | dict(use_parallel_residual=False, rotary_pct=1.0, attention_bias=False)),
+    "mixtral": ("decoder", "MixtralForCausalLM", DECODER | dict(num_local_experts=5, num_experts_per_tok=2)),
+    "qwen2_moe": ("decoder", "Qwen2MoeForCausalLM", QWEN_MOE | dict(mlp_only_layers=[1], norm_topk_prob=True)),
+    "qwen3_moe": ("decoder", "Qwen3MoeForCausalLM", QWEN_MOE | dict(decoder_sparse_step=2, head_dim=48)),
+    "granite": ("decoder", "GraniteForCausalLM", DECODER | dict(embedding_multiplier=3.0, logits_scaling=4.0, residual_multiplier=0.5, attention_multiplier=0.2)),
+    "minicpm": ("decoder", "GraniteForCausalLM", DECODER | dict(embedding_multiplier=3.0, logits_scaling=4.0, residual_multiplier=1.25 / 3 ** 0.5, attention_multiplier=0.125)),
+    "smollm3": ("decoder", "SmolLM3ForCausalLM", DECODER | dict(no_rope_layer_interval=2)),
+    "cohere": ("decoder", "CohereForCausalLM", DECODER),
+    "cohere_qk": ("decoder", "CohereForCausalLM", DECODER | dict(use_qk_norm=True, attention_bias=True)),
+    "cohere2": ("decoder", "Cohere2ForCausalLM", DECODER | dict(sliding_window=5, num_hidden_layers=4)),
+    "olmo2": ("decoder", "Olmo2ForCausalLM", DECODER),
+    "olmo3": ("decoder", "Olmo3ForCausalLM", DECODER | dict(sliding_window=5, num_hidden_layers=4)),
+    "stablelm": ("decoder", "StableLmForCausalLM", DECODER | dict(use_qkv_bias=True)),
+    "stablelm_qk": ("decoder", "StableLmForCausalLM", DECODER | dict(qk_layernorm=True, use_parallel_residual=True)),
+    "glm4": ("decoder", "Glm4ForCausalLM", DECODER | dict(head_dim=48)),
+    "starcoder2": ("decoder", "Starcoder2ForCausalLM", DECODER | dict(sliding_window=5)),
+    "falcon": ("decoder", "FalconForCausalLM", FALCON),
+    "falcon_grouped": ("decoder", "FalconForCausalLM", FALCON | dict(new_decoder_architecture=True, num_kv_heads=1)),
+    "falcon_groups": ("decoder", "FalconForCausalLM", FALCON | dict(new_decoder_architecture=True, num_attention_heads=4, num_kv_heads=2, num_ln_in_parallel_attn=1)),
+    "falcon_serial": ("decoder", "FalconForCausalLM", FALCON | dict(multi_query=False, parallel_attn=False, bias=True)),
 }
 
 
@@ -67,6 +122,9 @@ def made(case, folder):
             # Norms and biases start as ones and zeros, and would hide what is done with them.
             tensor.add_(torch.randn_like(tensor) * (0.1 if tensor.dim() == 1 else 0.04))
     model.save_pretrained(folder)
+    if case in RENAMED:
+        path = folder / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | RENAMED[case]))
     return model
 
 
@@ -144,7 +202,22 @@ def decoder(model, program, folder, worst):
     return unused
 
 
-TESTS = dict(decoder=decoder)
+def classifier(model, program, folder, worst):
+    """Right-padded texts, each of which ends elsewhere."""
+    parts, unused = graph_runner.sessions(program, folder, past=False)
+    for batch, lengths in ((1, [7]), (3, [5, 9, 2])):
+        tokens, mask = torch.zeros(batch, max(lengths), dtype=torch.long), torch.zeros(batch, max(lengths), dtype=torch.long)
+        for row, length in enumerate(lengths):
+            tokens[row, :length] = torch.randint(3, 1003, (length,))
+            mask[row, :length] = 1
+        feeds = dict(input_ids=tokens, attention_mask=mask, position_ids=positions_of(mask))
+        with torch.no_grad():
+            theirs = model(**feeds)
+        worst.add(f"batch {batch}", parts["model"](feeds)["logits"], theirs.logits)
+    return unused
+
+
+TESTS = dict(decoder=decoder, classifier=classifier)
 
 
 def main():

@@ -34,9 +34,6 @@ use crate::writer::Writer;
 /// Lowest and highest version of ONNX's operators that blocks are written in.
 const OPSETS: std::ops::RangeInclusive<i64> = 17..=23;
 
-/// Most layers that a graph is written for; the deepest models have some 130.
-const MAX_LAYERS: u64 = 4096;
-
 /// What is wanted of the graphs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GraphOptions {

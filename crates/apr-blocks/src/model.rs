@@ -8,6 +8,9 @@ use apr_core::{Error, Result, TensorInfo};
 use apr_graph::Function;
 use serde_json::Value as Json;
 
+/// Most layers that a graph is written for; the deepest models have some 130.
+const MAX_LAYERS: u64 = 4096;
+
 /// A checkpoint of a family, while its graphs are built.
 pub(crate) struct Model<'m> {
     pub(crate) settings: GraphSettings<'m>,
@@ -175,6 +178,17 @@ impl<'p> Place<'p> {
         Error::version(self.error(option, &format!("is '{value}', which no block knows")).message())
     }
 
+    /// How many layers the stack has.
+    pub(crate) fn layers(self) -> Result<u64> {
+        let layers = self.size("layers")?;
+        if layers > MAX_LAYERS {
+            return Err(Error::memory(format!(
+                "the configuration has {layers} layers, and a graph has {MAX_LAYERS} at most"
+            )));
+        }
+        Ok(layers)
+    }
+
     /// Canonical name of the tensor or module that plays a part, where the family has one.
     pub(crate) fn name(self, part: &str) -> Option<String> {
         self.numbered(part, &[])
@@ -185,7 +199,9 @@ impl<'p> Place<'p> {
         let index = self.model.settings.index(self.stack);
         let mut numbers = more.to_vec();
         numbers.extend(self.layer.iter().flat_map(|layer| [(index, *layer), ("layer", *layer)]));
-        self.model.settings.weight(self.stack, part, &numbers)
+        let names = self.model.settings.weights(self.stack, part, &numbers);
+        let is_there = |name: &&String| self.model.has(name) || self.model.has(&format!("{name}.weight"));
+        names.iter().find(is_there).or(names.first()).cloned()
     }
 
     /// The module that plays a part, where the checkpoint has its weight.

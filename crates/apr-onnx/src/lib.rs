@@ -40,6 +40,7 @@
 
 mod describe;
 mod graph;
+mod names;
 pub mod proto;
 mod reader;
 pub mod write;
@@ -48,8 +49,8 @@ use apr_core::protobuf::decode_varint;
 use apr_core::{Alignments, Convention, Format, QuantizedTypes, Target};
 use apr_graph::ElementType;
 
-pub use describe::METADATA;
-pub use reader::{OnnxReader, open, open_in};
+pub use describe::{METADATA, TENSORS};
+pub use reader::{OnnxReader, open, open_as_stored, open_in};
 
 /// A model.
 pub static FORMAT: Format = Format {

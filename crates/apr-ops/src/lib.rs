@@ -12,6 +12,7 @@ pub mod diff;
 pub mod document;
 pub mod elements;
 pub mod explain;
+pub mod graph;
 pub mod import;
 pub mod inline;
 pub mod inspect;

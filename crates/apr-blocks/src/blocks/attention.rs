@@ -131,7 +131,8 @@ impl Writer<'_> {
     }
 
     /// Splits into heads, with the norm of queries or keys where the checkpoint has one. Option `head_norm` says of what:
-    /// `head` (each head by itself) or `all` (all of them together, before).
+    /// `head` (each head by itself, with one gamma), `each` (the same, and a module for each head) or `all` (all of them
+    /// together, before).
     fn head_norm(
         &mut self,
         place: Place<'_>,
@@ -142,10 +143,19 @@ impl Writer<'_> {
         head_dim: u64,
     ) -> Result<ValueId> {
         let shape = [0, 0, signed(heads), signed(head_dim)];
-        let Some(module) = place.module_or_none(part) else { return Ok(self.reshape(name, x, &shape)) };
+        let each = place.numbered(part, &[("head", 0), ("kv_head", 0)]);
+        let Some(module) = each.filter(|name| self.model.has(&format!("{name}.weight"))) else {
+            return Ok(self.reshape(name, x, &shape));
+        };
         let norm = Norm::of(place)?;
         let norm = place.number_or_none("head_norm_eps")?.map_or(norm, |eps| norm.with_eps(eps));
         match place.text("head_norm")?.as_str() {
+            "each" => {
+                let modules = (0..heads).map(|head| place.numbered(part, &[("head", head), ("kv_head", head)]));
+                let modules: Option<Vec<String>> = modules.collect();
+                let split = self.reshape(name, x, &shape);
+                self.norm_of_each(part, norm, split, &modules.unwrap_or_default())
+            }
             "all" => {
                 let normal = self.norm(part, norm, x, &module)?;
                 Ok(self.reshape(name, normal, &shape))

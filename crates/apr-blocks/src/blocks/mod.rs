@@ -2,6 +2,7 @@
 
 pub(crate) mod activation;
 pub(crate) mod attention;
+pub(crate) mod experts;
 pub(crate) mod feed_forward;
 pub(crate) mod frequencies;
 pub(crate) mod linear;

@@ -70,6 +70,27 @@ impl Writer<'_> {
         }
     }
 
+    /// A norm of each head, `[batch, sequence, heads, head_dim]`, by a module of its own.
+    pub(crate) fn norm_of_each(&mut self, name: &str, norm: Norm, x: ValueId, modules: &[String]) -> Result<ValueId> {
+        let tensors: Vec<String> = modules.iter().map(|module| format!("{module}.weight")).collect();
+        let mut widths = Vec::new();
+        for tensor in &tensors {
+            widths.push(self.model.using(tensor)?);
+        }
+        let (Some((first, others)), Some([width])) = (tensors.split_first(), widths.first().map(Vec::as_slice)) else {
+            return Err(Error::format("the norms of the heads have no gamma"));
+        };
+        let (width, heads) = (*width, tensors.len() as u64);
+        let gamma = self.viewed(first, vec![View::Stacked(others.to_vec())], vec![heads, width])?;
+        Ok(self.scope(name, |w| {
+            let normal = match norm.kind {
+                Kind::Rms => w.bare_rms_norm(norm.eps, x),
+                Kind::Layer => w.bare_layer_norm("normal", norm.eps, x, width),
+            };
+            w.make("Mul", "scaled", [normal, gamma])
+        }))
+    }
+
     fn rms_norm(&mut self, name: &str, eps: f64, x: ValueId, gamma: ValueId) -> ValueId {
         self.scope(name, |w| {
             let normal = w.bare_rms_norm(eps, x);

@@ -44,7 +44,7 @@ enum Residual {
 /// Writes the graph of a decoder. `with_past`: earlier keys and values are inputs, all of them are outputs.
 pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, with_past: bool) -> Result<()> {
     let place = model.place(STACK);
-    let layers = place.size("layers")?;
+    let layers = place.layers()?;
     let inputs = inputs(w, place, layers, with_past)?;
     let mut x = embeddings(w, place, &inputs)?;
     let shared = shared(w, place, layers, &inputs)?;
@@ -196,7 +196,7 @@ fn layer_body(
         // One norm serves both.
         (Residual::Parallel, None) => before,
     };
-    let made = w.feed_forward(place, "mlp", into_mlp)?;
+    let made = w.feed_forward_or_experts(place, into_mlp)?;
     let made = w.norm_part(norm, "mlp_post_norm", made, place.module_or_none("mlp_post_norm"))?;
     let made = residual_scale(w, place, "mlp_scaled", made)?;
     Ok((w.make("Add", "mlp_sum", [middle, made]), cache))

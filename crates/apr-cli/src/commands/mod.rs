@@ -8,6 +8,7 @@ mod diff;
 mod edit;
 mod encrypt;
 mod explain;
+mod graph;
 mod inspect;
 mod keygen;
 mod license;
@@ -41,6 +42,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Outcome {
         Command::Debug(args) => debug::run(&args, context),
         Command::Lint(args) => lint::run(&args, context),
         Command::Explain(args) => explain::run(&args, context),
+        Command::Graph(args) => graph::run(&args, context),
         Command::Import(args) => convert::import(&args, context),
         Command::Convert(args) => convert::convert(&args, context),
         Command::Quantize(args) => quantize::run(&args, context),

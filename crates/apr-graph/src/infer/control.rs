@@ -65,9 +65,21 @@ impl Engine<'_> {
         scope: &Scope<'_>,
         calls: &mut Vec<usize>,
     ) -> Result<Made, String> {
+        let taken = taken(node, around);
         let mut results: Vec<Vec<ValueType>> = Vec::new();
         for (name, body) in bodies_mut(node) {
+            let before = self.findings.clone();
             results.push(self.within(name, body, &[], around, scope, calls)?);
+            match taken {
+                Some(branch) if branch == name => {}
+                Some(_) => self.findings = before,
+                // It may be there for other inputs than these types allow.
+                None => self.findings.soften(before.list.len()),
+            }
+        }
+        let at = taken.and_then(|branch| bodies_mut(node).position(|(name, _)| name == branch));
+        if let Some(at) = at {
+            return fit(node, results.swap_remove(at));
         }
         let [first, second] = results.as_slice() else { return Ok(Made::nothing(node)) };
         if first.len() != second.len() || first.len() != node.outputs.len() {
@@ -75,7 +87,7 @@ impl Engine<'_> {
             return Err(format!("the branches have {first} and {second} outputs, and the node {outputs}"));
         }
         let kinds = first.iter().zip(second).map(|(a, b)| either(a, b)).collect::<Result<_, _>>()?;
-        Ok(Made { kinds, known: Vec::new() })
+        Ok(Made::of(kinds))
     }
 
     /// Follows a body until its states have types that stay, and returns the types of its outputs and its states.
@@ -204,6 +216,12 @@ impl Engine<'_> {
     }
 }
 
+/// The branch that is always taken, where the condition is known.
+fn taken(node: &Node, around: Around<'_>) -> Option<&'static str> {
+    let known = around.input(node.input(0)?)?.known?.dims()?.first()?.as_integer()?;
+    Some(if known == 0 { "else_branch" } else { "then_branch" })
+}
+
 /// Types of a node's inputs from a position on.
 fn kinds(node: &Node, from: usize, around: Around<'_>) -> Vec<ValueType> {
     let kind = |input: &Option<crate::ValueId>| {
@@ -253,5 +271,5 @@ fn fit(node: &Node, mut kinds: Vec<ValueType>) -> Result<Made, String> {
         return Err(format!("its body makes {} values, and the node has {} outputs", kinds.len(), node.outputs.len()));
     }
     kinds.truncate(node.outputs.len());
-    Ok(Made { kinds, known: Vec::new() })
+    Ok(Made::of(kinds))
 }

@@ -49,7 +49,7 @@ impl Engine<'_> {
         let body = &self.signatures[signature].body;
         let mut kinds: Vec<_> = body.outputs.iter().map(|output| body.value(*output).kind.clone()).collect();
         kinds.resize(node.outputs.len(), ValueType::Unknown);
-        Ok(Made { kinds, known: Vec::new() })
+        Ok(Made::of(kinds))
     }
 
     /// Follows a function with the types of a call.

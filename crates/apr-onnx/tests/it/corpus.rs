@@ -13,7 +13,7 @@ use crate::listing::{hex, lines};
 
 fn open(path: &Path, limits: &Limits) -> apr_core::Result<OnnxReader> {
     let folder = ModelFolder::open(path.parent().expect("a folder"))?;
-    apr_onnx::open_in(&folder, path.file_name().and_then(|name| name.to_str()).expect("a name"), limits)
+    apr_onnx::open_as_stored(&folder, path.file_name().and_then(|name| name.to_str()).expect("a name"), limits)
 }
 
 /// The models of the collection that the `onnx` package reads, and their paths; none where the collection is absent.
