@@ -218,15 +218,19 @@ fn choose(
             (dtype, rule.map_or(DecisionReason::AsAsked, DecisionReason::Mix))
         }
     };
+    Ok(fitted(candidate, wanted, reason))
+}
+
+/// The wanted type where the tensor's rows go with it and gain by it, and else what comes closest.
+fn fitted(candidate: &Candidate, wanted: DType, reason: DecisionReason) -> (DType, DecisionReason) {
     let row_len = candidate.shape.row_len();
-    if row_len.is_multiple_of(wanted.block_len()) {
-        return Ok(if wanted == DType::I8_ROW && !shrinks(candidate, wanted) {
-            (candidate.dtype, DecisionReason::Kept(Kept::NoGain))
-        } else {
-            (wanted, reason)
-        });
+    if !row_len.is_multiple_of(wanted.block_len()) {
+        (fallback(wanted, row_len, candidate.dtype), DecisionReason::Fallback { wanted, row_len })
+    } else if wanted == DType::I8_ROW && !shrinks(candidate, wanted) {
+        (candidate.dtype, DecisionReason::Kept(Kept::NoGain))
+    } else {
+        (wanted, reason)
     }
-    Ok((fallback(wanted, row_len, candidate.dtype), DecisionReason::Fallback { wanted, row_len }))
 }
 
 /// The type that the user asked for this tensor in particular.
