@@ -182,9 +182,8 @@ fn gguf(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
 }
 
 fn naming_of_family(reader: &dyn CheckpointReader, model: &FamilyModel<'_>, remarks: &mut Remarks) {
-    let missing: Vec<String> = model
-        .mismatches(reader.tensors())
-        .into_iter()
+    let mismatches = model.mismatches(reader.tensors()).into_iter();
+    let missing: Vec<String> = mismatches
         .filter_map(|mismatch| match mismatch {
             apr_arch::Mismatch::Missing { name } => Some(name),
             _ => None,
@@ -207,15 +206,18 @@ fn naming_of_family(reader: &dyn CheckpointReader, model: &FamilyModel<'_>, rema
             None => {
                 unknown += 1;
                 // Where there are more, none of them was renamed.
-                let compared = if unknown <= COMPARED { COMPARED } else { 0 };
-                let similar = nearest(&info.name, missing.iter().take(compared).map(String::as_str), 1);
-                let hint = similar.first().map_or(String::new(), |name| format!("; '{name}' is missing"));
-                let title = model.family().title();
-                let message = format!("'{}' is not a tensor of the {title} family{hint}", info.name);
-                remarks.add(Severity::Warn, Topic::Naming, message);
+                let compared = if unknown <= COMPARED { &missing[..missing.len().min(COMPARED)] } else { &[] };
+                remarks.add(Severity::Warn, Topic::Naming, not_of_family(&info.name, model, compared));
             }
         }
     }
+}
+
+/// That a tensor is none of the family's, with the missing one that it may be under another name.
+fn not_of_family(name: &str, model: &FamilyModel<'_>, missing: &[String]) -> String {
+    let similar = nearest(name, missing.iter().map(String::as_str), 1);
+    let hint = similar.first().map_or(String::new(), |name| format!("; '{name}' is missing"));
+    format!("'{name}' is not a tensor of the {} family{hint}", model.family().title())
 }
 
 /// What an adapter's users need to know.

@@ -76,12 +76,23 @@ impl Job {
             prepared.view.drop_outer_ones();
         }
         let options = self.weights.apply(&mut prepared.view, dtypes, self.target.format, source)?;
-        let (view, mut parts) = Parts::of(prepared, options, losses);
+        let (view, parts) = Parts::of(prepared, options, losses);
         let takes_apart = self.target.target().map_err(JobError::from)?.quantized == QuantizedTypes::Unpacked;
         let stays_quantized = parts.options.dequantize.is_none() && !quantizes;
-        if !(takes_apart && stays_quantized && Unpacked::is_needed(&view)) {
-            return then(Planned::new(self, source, &view, parts)?);
+        if takes_apart && stays_quantized && Unpacked::is_needed(&view) {
+            return self.plan_unpacked(&view, parts, source, then);
         }
+        then(Planned::new(self, source, &view, parts)?)
+    }
+
+    /// Plans a folder with integers and scales in place of quantized tensors.
+    fn plan_unpacked<R, E: From<JobError>>(
+        &self,
+        view: &View<'_>,
+        mut parts: Parts,
+        source: &Source<'_>,
+        then: impl FnOnce(Planned<'_>) -> Result<R, E>,
+    ) -> Result<R, E> {
         if !self.target.folder {
             let message = format!(
                 "{} has no quantized types: the integers and scales that stand for them are described in a scales.json, \
@@ -90,7 +101,7 @@ impl Job {
             );
             return Err(JobError::Request(message).into());
         }
-        let unpacked = Unpacked::new(&view).map_err(JobError::from)?;
+        let unpacked = Unpacked::new(view).map_err(JobError::from)?;
         let integrity = ValidationConfig { stop: self.validation.stop, ..ValidationConfig::integrity() };
         parts.validator = InlineValidator::new(integrity);
         parts.warnings.push(
