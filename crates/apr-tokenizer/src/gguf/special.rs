@@ -242,15 +242,13 @@ impl Special {
             Some(Json::Array(named)) => named,
             _ => return,
         };
-        let text = |entry: &Json, key| entry.get(key).and_then(Json::as_str).map(str::to_owned);
         let mut default = None;
         let mut names = Vec::new();
         if named.len() > MAX_TEMPLATES {
             context.warn(format!("only the first {MAX_TEMPLATES} chat templates are kept"));
         }
         for entry in named.iter().take(MAX_TEMPLATES) {
-            let (Some(name), Some(template)) = (text(entry, "name"), text(entry, "template")) else { continue };
-            let name: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+            let Some((name, template)) = named_template(entry) else { continue };
             if name == "default" {
                 default = Some(template);
             } else if !name.is_empty() {
@@ -265,6 +263,13 @@ impl Special {
             context.set_key(KEY.to_owned(), Value::from(default));
         }
     }
+}
+
+/// Name and text of one of several chat templates; the name as a key may have it.
+fn named_template(entry: &Json) -> Option<(String, String)> {
+    let text = |key: &str| entry.get(key).and_then(Json::as_str);
+    let name = text("name")?.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    Some((name, text("template")?.to_owned()))
 }
 
 /// Texts by role, as `tokenizer_config.json` has them and the post-processor completes them.
