@@ -27,6 +27,7 @@ mod plan;
 mod streaming;
 mod tensor_reader;
 mod unread;
+mod weights;
 
 pub use apr_core::{
     Alignments, ByteSource, CheckpointReader, CheckpointWriter, Code, Convention, DType, DTypeKind, Error, Escaped,
@@ -44,9 +45,10 @@ pub use apr_gguf as gguf;
 pub use apr_numpy as numpy;
 pub use apr_pytorch as pytorch;
 pub use apr_safetensors as safetensors;
-pub use folder::{FolderCheckpoint, alone, is_shard_name, open_folder, with_companions};
+pub use folder::{FolderCheckpoint, alone, open_folder, with_companions};
 pub use formats::may_hold_code;
 pub use open::{OpenOptions, UNKNOWN_FORMAT, is_manifest, open, open_in, recognise};
 pub use plan::{PlanOptions, formats, plan, target_by_extension, targets};
 pub use streaming::{StreamingLoader, Tensor, TensorLoader};
 pub use tensor_reader::TensorReader;
+pub use weights::is_shard_name;
