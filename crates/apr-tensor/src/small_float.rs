@@ -68,14 +68,18 @@ const fn table<const CODES: usize>(
     while code < CODES {
         let mantissa = code % one;
         let exponent = (code / one) as i32 % (largest_exponent + 1);
-        let magnitude = match special {
-            Special::NegativeZeroNan if code == sign => f32::NAN,
-            _ if exponent == largest_exponent && !special.is_number(mantissa, one) => special.beyond(mantissa),
-            _ if exponent == 0 => scaled(mantissa, 1 + unit),
-            _ => scaled(one + mantissa, exponent + unit),
+        let magnitude = if exponent == largest_exponent && !special.is_number(mantissa, one) {
+            special.beyond(mantissa)
+        } else if exponent == 0 {
+            scaled(mantissa, 1 + unit)
+        } else {
+            scaled(one + mantissa, exponent + unit)
         };
         values[code] = if code >= sign && !magnitude.is_nan() { -magnitude } else { magnitude };
         code += 1;
+    }
+    if matches!(special, Special::NegativeZeroNan) {
+        values[sign] = f32::NAN;
     }
     values
 }
