@@ -6,7 +6,8 @@ use apr_core::{
 };
 use serde_json::{Map, Value};
 
-use crate::weights::{CONFIG, find_weights, has_index, is_index, shard_number, shard_stem, what_names_the_shards};
+use crate::in_folder::{is_index, shard_number, shard_stem};
+use crate::weights::{CONFIG, find_weights, has_index, what_names_the_shards};
 use crate::{OpenOptions, open_in};
 
 /// A checkpoint together with the companions of its folder.

@@ -9,7 +9,7 @@ use apr_gguf::ggml;
 use apr_safetensors::Order;
 
 use crate::companions::WithCompanions;
-use crate::weights::{InFolder, Shards, shard_number};
+use crate::in_folder::{InFolder, Shards, shard_number};
 use crate::{OpenOptions, PlanOptions};
 
 /// A source of any kind.
