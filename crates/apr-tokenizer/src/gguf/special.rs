@@ -40,6 +40,15 @@ pub(super) struct Special {
     strip_accents: Option<bool>,
 }
 
+impl Context<'_> {
+    /// Writes ids of special tokens, which of them are put around a text, the chat template and what a normalizer does.
+    pub(super) fn write_special(&mut self, json: Option<&TokenizerJson>, tokens: &Tokens) -> Result<Special> {
+        let special = Special::read(self, json, tokens)?;
+        special.write(self);
+        Ok(special)
+    }
+}
+
 impl Special {
     pub(super) fn read(context: &mut Context<'_>, json: Option<&TokenizerJson>, tokens: &Tokens) -> Result<Self> {
         let mut special = Self::default();
