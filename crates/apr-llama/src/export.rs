@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use apr_arch::{CANONICAL, Families, FamilyModel, GGUF, GgufCut, GgufLayout, GgufTurned, Kind, Naming};
+use apr_arch::{CANONICAL, Families, FamilyModel, GGUF, GgufLayout, Kind, Naming};
 use apr_core::counted;
 use apr_gguf::{Array, KeyValue, Value as Typed};
 use apr_quantize::{Scheme, recorded_scheme};
@@ -10,11 +10,11 @@ use apr_registry::{CheckpointReader, DType, Error, Loss, Metadata, Result, Tenso
 use apr_source::Source;
 use apr_source::adapter::is_adapter;
 use apr_source::naming::NAMES;
-use apr_view::{Change, Cut, Origin, Turned, View};
+use apr_view::{Change, Origin, View};
 use serde_json::{Map, Value, json};
 
 use super::hyperparameters::{Facts, Written, size_label};
-use super::import::Described;
+use super::import::{Described, rows_of};
 use super::rope;
 
 /// The version of GGUF that is written.
@@ -488,18 +488,6 @@ impl Plan<'_, '_> {
         }
         Ok(())
     }
-}
-
-/// The rows that a family's table names.
-pub(super) fn rows_of(cut: GgufCut) -> Result<Cut> {
-    let GgufCut { groups, first, step, count, turned } = cut;
-    let turned = match turned {
-        GgufTurned::No => Turned::No,
-        GgufTurned::Before => Turned::Before,
-        GgufTurned::After => Turned::After,
-        _ => return Err(Error::format("its layout is not known to this version")),
-    };
-    Ok(Cut { groups, first, step, count, turned })
 }
 
 /// How many rows there are after those that are skipped, and the first of them.

@@ -5,9 +5,11 @@
 
 use apr_core::{DType, Error, Result};
 
+use super::candidate::Candidate;
 use super::category::{Category, layer, matrices};
+use super::choices::Choices;
 use super::facts::ModelFacts;
-use super::mix::{Candidate, Choices};
+
 use super::scheme::Scheme;
 
 /// Rules, applied to tensors in llama.cpp's order, since some count what they saw.
