@@ -181,6 +181,7 @@ mod tests {
     use apr_core::{CheckpointReader, Limits};
 
     use super::*;
+    use crate::transform::tests::bytes;
 
     /// Tensors of bytes that count up, one file.
     fn model(shapes: &[&[u64]], bytes: &[u8]) -> Box<dyn CheckpointReader> {
@@ -195,20 +196,6 @@ mod tests {
         file.extend(header.into_bytes());
         file.extend(bytes);
         apr_registry::open(file, "model.safetensors", &Limits::default()).expect("a model")
-    }
-
-    /// The bytes, which every range is part of.
-    fn bytes(change: &Change, base: &dyn CheckpointReader, len: usize) -> Vec<u8> {
-        let mut whole = vec![0; len];
-        change.read(base, 0, &mut whole).expect("bytes");
-        for offset in 0..len {
-            for end in offset..=len {
-                let mut part = vec![0; end - offset];
-                change.read(base, offset as u64, &mut part).expect("bytes");
-                assert_eq!(part, whole[offset..end], "{offset}..{end}");
-            }
-        }
-        whole
     }
 
     fn taken_apart_and_joined(shape: &[u64], cuts: &[Cut], expected: &[&[u8]]) {
