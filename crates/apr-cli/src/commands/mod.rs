@@ -14,6 +14,7 @@ mod license;
 mod lint;
 mod manual;
 mod quantize;
+mod sarif_log;
 mod scan;
 mod several;
 mod shard;
@@ -23,9 +24,9 @@ mod upgrade;
 mod validate;
 mod watermark;
 
-use crate::Outcome;
 use crate::args::Command;
 use crate::context::Context;
+use crate::failure::Outcome;
 
 /// The environment variable with which the scripts of `apr completions` ask.
 pub(crate) const COMPLETE: &str = "APR_COMPLETE";
