@@ -199,22 +199,37 @@ pub fn prepare<'a>(source: &Source<'a>, options: &PrepareOptions) -> Result<Prep
         // They are found anew.
         prepared.view.metadata_mut().remove(keys::VIOLATIONS);
     }
-    for key in [keys::MODEL_TYPE, keys::ARCHITECTURE] {
-        if let Some(told) = described.as_ref().and_then(|described| described.get(key)) {
-            prepared.view.metadata_mut().set(key, told.clone());
-        }
+    if let Some(described) = &described {
+        describe(prepared.view.metadata_mut(), described);
     }
     learn_from_companions(source.learnt()?, &mut prepared, options);
     if options.validation.structure {
         let found = structural_misfits(source, model, &prepared.view);
         prepared.misfits.extend(found);
     }
-    // Whoever opens the file later should know what was let pass.
-    if !prepared.misfits.is_empty() && !options.validation.stop {
-        let misfits = serde_json::to_value(&prepared.misfits).unwrap_or_default();
-        prepared.view.metadata_mut().set(keys::VIOLATIONS, misfits);
+    if !options.validation.stop {
+        prepared.record_misfits();
     }
     Ok(prepared)
+}
+
+impl Prepared<'_> {
+    /// Whoever opens the file later should know what was let pass.
+    fn record_misfits(&mut self) {
+        if !self.misfits.is_empty() {
+            let misfits = serde_json::to_value(&self.misfits).unwrap_or_default();
+            self.view.metadata_mut().set(keys::VIOLATIONS, misfits);
+        }
+    }
+}
+
+/// Takes over the type and the hyperparameters that other keys describe.
+fn describe(metadata: &mut Metadata, described: &Metadata) {
+    for key in [keys::MODEL_TYPE, keys::ARCHITECTURE] {
+        if let Some(told) = described.get(key) {
+            metadata.set(key, told.clone());
+        }
+    }
 }
 
 /// What of the whole checkpoint does not go together: the family that it claims, its vocabulary and its filterbank.

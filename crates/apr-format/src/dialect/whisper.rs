@@ -176,11 +176,11 @@ fn presented(code: u8, shape: &Shape, elements: u64, len: u64) -> Result<(DType,
         3 if len == elements && DType::I8_ROW.stored_len(shape).is_some() => return Ok(scaled(shape)),
         3 => DType::I8,
         4 => return packed(shape, elements, len),
-        5 | 6 => {
-            let name = DTYPES[usize::from(code)];
-            return Err(Error::version(format!("it is {name}, whose scales the format has no place for")));
+        _ => {
+            let name = DTYPES.get(usize::from(code));
+            let known = name.map(|name| format!("it is {name}, whose scales the format has no place for"));
+            return Err(Error::version(known.unwrap_or_else(|| format!("the dtype number {code} is not known"))));
         }
-        _ => return Err(Error::version(format!("the dtype number {code} is not known"))),
     };
     if plain.stored_len(shape) == Some(len) {
         return Ok((plain, Encoding::Plain));

@@ -320,15 +320,16 @@ fn is_in_range(field: &Field, hyperparameters: &Map<String, Value>) -> bool {
 fn agree(layout: &Layout, hyperparameters: &Map<String, Value>) -> bool {
     let value = |name: &str| number(hyperparameters, name);
     let divides = |heads: &str, width: &str| value(width) % value(heads) == 0;
+    // Pairs of a head's elements are rotated.
+    let rotates = |rotary: i64| rotary % 2 == 0 && rotary <= value("n_embd") / value("n_head");
     match layout.name {
         "llama" => value("n_rot") * value("n_head") == value("n_embd"),
-        "whisper" => divides("n_audio_head", "n_audio_state") && divides("n_text_head", "n_text_state"),
-        "gptj" | "gptneox" => {
-            let (rotary, head_dim) = (value("n_rot"), value("n_embd") / value("n_head"));
-            divides("n_head", "n_embd") && rotary % 2 == 0 && rotary <= head_dim
-        }
-        "bert" => divides("n_head", "n_embd") && value("n_intermediate") >= value("n_embd"),
+        "whisper" => [("n_audio_head", "n_audio_state"), ("n_text_head", "n_text_state")]
+            .iter()
+            .all(|(heads, width)| divides(heads, width)),
+        "gptj" | "gptneox" => divides("n_head", "n_embd") && rotates(value("n_rot")),
         "mpt" => divides("n_heads", "d_model"),
+        "bert" => divides("n_head", "n_embd") && value("n_intermediate") >= value("n_embd"),
         "gpt2" | "falcon" => divides("n_head", "n_embd"),
         _ => true,
     }

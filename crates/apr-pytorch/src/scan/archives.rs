@@ -91,12 +91,9 @@ impl Scan<'_> {
             Ok(head) => head,
             Err(error) => return self.problem(&inner, &error.to_string()),
         };
-        let looks_like_one = is_surely_pickle(&entry.name) || is_pickle(&head);
-        let is_expected = looks_like_one && !is_storage(kind, &entry.name) && !marked;
-        let expected = if is_expected { Expected::Pickle } else { Expected::Anything };
         let reached = if is_loaded(kind, &entry.name) { place.reached } else { Reached::Nobody };
         let before = self.report.pickles.len();
-        self.look(&Place { expected, reached, ..inner });
+        self.look(&Place { expected: expected(kind, entry, &head), reached, ..inner });
         let found = self.report.pickles.len() > before;
         if marked {
             self.warn_of_mark(place, entry, found);
@@ -202,6 +199,13 @@ impl Listed {
         }
         Ok(end)
     }
+}
+
+/// What an entry is by its name and first bytes.
+fn expected(kind: Kind, entry: &Entry, head: &[u8]) -> Expected {
+    let looks_like_one = is_surely_pickle(&entry.name) || is_pickle(head);
+    let may_be_one = !is_storage(kind, &entry.name) && !entry.is_marked_encrypted();
+    if looks_like_one && may_be_one { Expected::Pickle } else { Expected::Anything }
 }
 
 /// Where an entry's content is: what is stored has its place in the file, what is compressed one of its own.
