@@ -8,17 +8,19 @@ use crate::steps::{Outcome, Steps, Stop};
 use crate::system::install_packages;
 
 /// Layers 0 to 2, which build for wasm32 and use no files, threads, clocks or processes.
-pub(crate) const PORTABLE: [&str; 17] = [
+pub(crate) const PORTABLE: [&str; 19] = [
     "apr-core",
     "apr-tensor",
     "apr-archive",
     "apr-format",
+    "apr-graph",
     "apr-gguf",
     "apr-numpy",
     "apr-pytorch",
     "apr-safetensors",
     "apr-registry",
     "apr-arch",
+    "apr-blocks",
     "apr-view",
     "apr-tokenizer",
     "apr-source",

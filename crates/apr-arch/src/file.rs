@@ -6,6 +6,7 @@ use apr_core::{Error, Result};
 use serde::Deserialize;
 
 use crate::gguf::GgufFile;
+use crate::graph::GraphFile;
 use crate::kind::{Kind, Range};
 use crate::name_list::Names;
 
@@ -84,6 +85,7 @@ pub(crate) struct FamilyFile {
     pub(crate) tensors: Vec<TensorEntry>,
     #[serde(default)]
     pub(crate) gguf: GgufFile,
+    pub(crate) graph: Option<GraphFile>,
 }
 
 impl FamilyFile {
@@ -106,7 +108,10 @@ impl FamilyFile {
                 None => tensors.push(tensor),
             }
         }
+        // A family computes something else than its base until its own table says that the base's graph is the start.
+        let inherited = base.graph.as_ref().map(|graph| graph.of(&tensors)).unwrap_or_default();
         Self {
+            graph: self.graph.map(|graph| graph.on_top_of(&inherited)),
             tensors,
             purpose: self.purpose.or_else(|| base.purpose.clone()),
             architecture: self.architecture.or_else(|| base.architecture.clone()),

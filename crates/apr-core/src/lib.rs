@@ -40,6 +40,7 @@ mod metadata;
 mod pass_on;
 mod pipeline;
 mod progress;
+pub mod protobuf;
 mod shape;
 mod shard_index;
 mod sink;

@@ -5,12 +5,14 @@
 #![forbid(unsafe_code)]
 
 pub mod analyze;
+pub mod bind;
 pub mod convert;
 pub mod debug;
 pub mod diff;
 pub mod document;
 pub mod elements;
 pub mod explain;
+pub mod graph;
 pub mod import;
 pub mod inline;
 pub mod inspect;

@@ -1,6 +1,8 @@
 //! The formats that apr knows. One that is added gets an entry here, and nothing else changes.
 
-use apr_core::{ByteSource, CheckpointReader, CheckpointWriter, Format, Metadata, Result, SourceSet, TensorInfo};
+use apr_core::{
+    ByteSource, CheckpointReader, CheckpointWriter, Error, Format, Metadata, Result, SourceSet, TensorInfo,
+};
 use apr_format::apr2::{self, CompanionFile};
 #[cfg(feature = "typed")]
 use apr_format::aprn;
@@ -148,6 +150,17 @@ pub(crate) static FORMATS: &[Registration] = &[
         },
         ..told_apart(&apr_pytorch::FORMAT)
     },
+    Registration {
+        open: Some(|source, name, options| Ok(Box::new(apr_onnx::open(source, name, &options.limits)?))),
+        open_set: Some(|set, name, options| Ok(Box::new(apr_onnx::open_in(set, name, &options.limits)?))),
+        plan: Some(plan_onnx),
+        ..told_apart(&apr_onnx::FORMAT)
+    },
+    Registration {
+        open: Some(|source, name, options| Ok(Box::new(apr_onnx::open(source, name, &options.limits)?))),
+        ..told_apart(&apr_onnx::TENSOR)
+    },
+    told_apart(&apr_onnx::ORT),
     told_apart(&crate::unread::HDF5),
     told_apart(&crate::unread::TFLITE),
 ];
@@ -155,6 +168,12 @@ pub(crate) static FORMATS: &[Registration] = &[
 /// An entry that says nothing but the format.
 const fn told_apart(format: &'static Format) -> Registration {
     Registration { format, open: None, open_set: None, open_index: None, plan: None, in_folder: InFolder::NONE }
+}
+
+/// Whether a file of the format may keep its weights in other files of its folder, without a name that shows it.
+#[must_use]
+pub fn may_span_files(format: &Format) -> bool {
+    *format == apr_onnx::FORMAT
 }
 
 /// Whether loaders run code out of files of the format, and no reader here knows where that is.
@@ -194,6 +213,21 @@ fn open_apr2(source: Bytes, name: &str, options: &OpenOptions) -> Result<apr2::A
         reader.warn(format!("this is {which} alone; the manifest names the whole model"));
     }
     Ok(reader)
+}
+
+fn plan_onnx(
+    tensors: &[TensorInfo],
+    _metadata: &Metadata,
+    companions: Vec<CompanionFile>,
+    options: &PlanOptions,
+) -> Result<Writer> {
+    if options.models.is_empty() {
+        return Err(Error::format("an ONNX file says what a model computes, and nothing says that of this one"));
+    }
+    let write_options =
+        apr_onnx::write::WriteOptions { named_files: options.folder, external_data: options.external_data };
+    let weights = apr_onnx::write::plan(&options.models, tensors, write_options)?;
+    Ok(Box::new(WithCompanions::new(weights, companions, options.folder)))
 }
 
 fn plan_apr2(

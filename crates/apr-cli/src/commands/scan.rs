@@ -12,7 +12,7 @@ use apr_io::io_error;
 use apr_ops::sarif;
 use apr_ops::scan::{ScanSummary, scan_file};
 
-use super::sarif_log::{beside_log, write_sarif};
+use super::beside::{beside_log, write_sarif};
 use crate::args::ScanArgs;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};

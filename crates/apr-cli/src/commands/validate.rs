@@ -12,7 +12,7 @@ use apr_ops::validate::{Check, Level, Status, ValidateOptions, ValidateReport, b
 
 use serde::Serialize;
 
-use super::sarif_log::{beside_log, write_sarif};
+use super::beside::{beside_log, write_sarif};
 use super::scan::render_findings;
 use crate::args::ValidateArgs;
 use crate::context::Context;

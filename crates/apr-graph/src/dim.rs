@@ -1,0 +1,384 @@
+//! Sizes that are known, named, or computed from names.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Serialize, Serializer};
+
+/// A size of a tensor along one dimension.
+///
+/// ```
+/// use apr_graph::Dim;
+///
+/// let past = Dim::symbol("past_sequence_length");
+/// let all = past.plus(&Dim::symbol("sequence_length"));
+/// assert_eq!(all.to_string(), "past_sequence_length + sequence_length");
+/// assert_eq!(Dim::parse("past_sequence_length + sequence_length"), all);
+/// assert_eq!(Dim::symbol("heads").times(&Dim::fixed(64)).exact_quotient(&Dim::fixed(32)), Some(Dim::parse("2*heads")));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Dim {
+    /// A number that does not fit what the graph knows.
+    Unknown,
+    /// A sum of products of symbols. A number is one without symbols.
+    Known(Sum),
+}
+
+/// A sum of products, ordered, without products that are zero times taken.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Sum(Vec<(Product, i64)>);
+
+/// Factors in order; none is the number 1.
+type Product = Vec<Factor>;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Factor {
+    Symbol(Arc<str>),
+    /// The quotient of two sums, rounded down.
+    Quotient(Box<(Sum, Sum)>),
+}
+
+/// Most products in a sum; a larger one is unknown.
+const MAX_PRODUCTS: usize = 16;
+/// Most factors in a product; a larger one is unknown.
+const MAX_FACTORS: usize = 8;
+
+impl Dim {
+    /// A number.
+    #[must_use]
+    pub fn fixed(size: u64) -> Self {
+        i64::try_from(size).map_or(Self::Unknown, Self::integer)
+    }
+
+    /// A number that may be below zero on the way to a size.
+    #[must_use]
+    pub fn integer(value: i64) -> Self {
+        Self::Known(Sum(if value == 0 { Vec::new() } else { vec![(Vec::new(), value)] }))
+    }
+
+    /// A size that is known when the model runs: `batch`.
+    #[must_use]
+    pub fn symbol(name: &str) -> Self {
+        Self::Known(Sum(vec![(vec![Factor::Symbol(name.into())], 1)]))
+    }
+
+    /// What a `dim_param` of an ONNX file says: a sum of products of names and numbers, or else one name, whatever is in
+    /// it.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        parse_sum(text).unwrap_or_else(|| Self::symbol(text))
+    }
+
+    /// The number, where it has no symbols and is not below zero.
+    #[must_use]
+    pub fn size(&self) -> Option<u64> {
+        self.as_integer().and_then(|value| u64::try_from(value).ok())
+    }
+
+    /// The number, where it has no symbols.
+    #[must_use]
+    pub fn as_integer(&self) -> Option<i64> {
+        let Self::Known(Sum(products)) = self else { return None };
+        match products.as_slice() {
+            [] => Some(0),
+            [(factors, value)] if factors.is_empty() => Some(*value),
+            _ => None,
+        }
+    }
+
+    /// The sum of two.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        let (Self::Known(a), Self::Known(b)) = (self, other) else { return Self::Unknown };
+        let products = a.0.iter().chain(&b.0).cloned();
+        collect(products.map(|(factors, times)| (factors, i128::from(times))))
+    }
+
+    /// The difference.
+    #[must_use]
+    pub fn minus(&self, other: &Self) -> Self {
+        self.plus(&other.times(&Self::integer(-1)))
+    }
+
+    /// The product.
+    #[must_use]
+    pub fn times(&self, other: &Self) -> Self {
+        let (Self::Known(a), Self::Known(b)) = (self, other) else { return Self::Unknown };
+        if a.0.len() * b.0.len() > MAX_PRODUCTS * MAX_PRODUCTS {
+            return Self::Unknown;
+        }
+        let mut products = Vec::with_capacity(a.0.len() * b.0.len());
+        for (left, times_left) in &a.0 {
+            for (right, times_right) in &b.0 {
+                let mut factors = [left.as_slice(), right].concat();
+                factors.sort();
+                products.push((factors, i128::from(*times_left) * i128::from(*times_right)));
+            }
+        }
+        collect(products)
+    }
+
+    /// The quotient, where it is exact whatever the symbols stand for and the divisor is one product.
+    #[must_use]
+    pub fn exact_quotient(&self, divisor: &Self) -> Option<Self> {
+        let (Self::Known(sum), Self::Known(Sum(divisor))) = (self, divisor) else { return None };
+        let [(factors, times)] = divisor.as_slice() else {
+            return (sum.0 == *divisor && !divisor.is_empty()).then(|| Self::fixed(1));
+        };
+        let mut products = Vec::with_capacity(sum.0.len());
+        for (dividend, count) in &sum.0 {
+            if count % times != 0 {
+                return None;
+            }
+            products.push((without(dividend, factors)?, i128::from(count / times)));
+        }
+        Some(collect(products))
+    }
+
+    /// The quotient, rounded down.
+    #[must_use]
+    pub fn quotient(&self, divisor: &Self) -> Self {
+        if let Some(exact) = self.exact_quotient(divisor) {
+            return exact;
+        }
+        match (self, divisor) {
+            (Self::Known(_), Self::Known(sum)) if sum.0.is_empty() => Self::Unknown,
+            (Self::Known(a), Self::Known(b)) => match (self.as_integer(), divisor.as_integer()) {
+                (Some(a), Some(b)) => Self::integer(a.div_euclid(b)),
+                _ => Self::Known(Sum(vec![(vec![Factor::Quotient(Box::new((a.clone(), b.clone())))], 1)])),
+            },
+            _ => Self::Unknown,
+        }
+    }
+
+    /// The number when each symbol stands for what `size` says.
+    #[must_use]
+    pub fn value(&self, size: &dyn Fn(&str) -> Option<u64>) -> Option<u64> {
+        let Self::Known(sum) = self else { return None };
+        sum.value(size).and_then(|value| u64::try_from(value).ok())
+    }
+
+    /// Whether it is this number or more, whatever the symbols stand for. Symbols stand for sizes of 1 and more.
+    #[must_use]
+    pub fn is_at_least(&self, least: i64) -> bool {
+        let Self::Known(Sum(products)) = self else { return false };
+        let smallest = products.iter().try_fold(0_i64, |sum, (factors, times)| {
+            let quotients = factors.iter().any(|factor| matches!(factor, Factor::Quotient(_)));
+            match (factors.is_empty(), *times >= 0) {
+                (true, _) => sum.checked_add(*times),
+                (false, true) => sum.checked_add(if quotients { 0 } else { *times }),
+                (false, false) => None,
+            }
+        });
+        smallest.is_some_and(|smallest| smallest >= least)
+    }
+
+    /// The symbols in it.
+    #[must_use]
+    pub fn symbols(&self) -> Vec<Arc<str>> {
+        let mut symbols = Vec::new();
+        if let Self::Known(sum) = self {
+            sum.symbols(&mut symbols);
+        }
+        symbols.sort();
+        symbols.dedup();
+        symbols
+    }
+}
+
+impl Sum {
+    fn value(&self, size: &dyn Fn(&str) -> Option<u64>) -> Option<i128> {
+        self.0.iter().try_fold(0_i128, |sum, (factors, times)| {
+            let product = factors.iter().try_fold(i128::from(*times), |product, factor| {
+                let factor = match factor {
+                    Factor::Symbol(name) => i128::from(size(name)?),
+                    Factor::Quotient(parts) => parts.0.value(size)?.checked_div_euclid(parts.1.value(size)?)?,
+                };
+                product.checked_mul(factor)
+            })?;
+            sum.checked_add(product)
+        })
+    }
+
+    fn symbols(&self, into: &mut Vec<Arc<str>>) {
+        for factor in self.0.iter().flat_map(|(factors, _)| factors) {
+            match factor {
+                Factor::Symbol(name) => into.push(name.clone()),
+                Factor::Quotient(parts) => {
+                    parts.0.symbols(into);
+                    parts.1.symbols(into);
+                }
+            }
+        }
+    }
+}
+
+/// The sum of products, with equal ones added up.
+fn collect(products: impl IntoIterator<Item = (Product, i128)>) -> Dim {
+    let mut sum: BTreeMap<Product, i128> = BTreeMap::new();
+    for (factors, times) in products {
+        if factors.len() > MAX_FACTORS {
+            return Dim::Unknown;
+        }
+        *sum.entry(factors).or_default() += times;
+    }
+    sum.retain(|_, times| *times != 0);
+    if sum.len() > MAX_PRODUCTS {
+        return Dim::Unknown;
+    }
+    let products: Result<Vec<_>, _> =
+        sum.into_iter().map(|(factors, times)| i64::try_from(times).map(|times| (factors, times))).collect();
+    products.map_or(Dim::Unknown, |products| Dim::Known(Sum(products)))
+}
+
+/// The factors that are left when these are taken out, each once.
+fn without(from: &[Factor], factors: &[Factor]) -> Option<Product> {
+    let mut left = from.to_vec();
+    for factor in factors {
+        left.remove(left.iter().position(|other| other == factor)?);
+    }
+    Some(left)
+}
+
+/// `2*heads + 1`: products of names and numbers between `+` and `-`.
+fn parse_sum(text: &str) -> Option<Dim> {
+    let mut sum = Dim::integer(0);
+    let mut rest = text.trim();
+    let mut sign = 1;
+    loop {
+        let end = rest.find(['+', '-']).unwrap_or(rest.len());
+        sum = sum.plus(&parse_product(&rest[..end])?.times(&Dim::integer(sign)));
+        let Some(operator) = rest[end..].chars().next() else { return Some(sum) };
+        sign = if operator == '-' { -1 } else { 1 };
+        rest = &rest[end + 1..];
+    }
+}
+
+fn parse_product(text: &str) -> Option<Dim> {
+    text.split('*').try_fold(Dim::integer(1), |product, factor| {
+        let factor = factor.trim();
+        if let Ok(number) = factor.parse::<u32>() {
+            return Some(product.times(&Dim::fixed(u64::from(number))));
+        }
+        let plain = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.' | '?');
+        (!factor.is_empty() && factor.chars().all(plain)).then(|| product.times(&Dim::symbol(factor)))
+    })
+}
+
+impl From<u64> for Dim {
+    fn from(size: u64) -> Self {
+        Self::fixed(size)
+    }
+}
+
+impl From<&str> for Dim {
+    fn from(text: &str) -> Self {
+        Self::parse(text)
+    }
+}
+
+impl fmt::Display for Dim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown => f.write_str("?"),
+            Self::Known(sum) => write!(f, "{sum}"),
+        }
+    }
+}
+
+impl fmt::Display for Sum {
+    /// Symbols first, then the number: `past + sequence - 1`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("0");
+        }
+        let (numbers, named): (Vec<_>, Vec<_>) = self.0.iter().partition(|(factors, _)| factors.is_empty());
+        for (position, (factors, times)) in named.into_iter().chain(numbers).enumerate() {
+            match (position, *times < 0) {
+                (0, true) => f.write_str("-")?,
+                (0, false) => {}
+                (_, true) => f.write_str(" - ")?,
+                (_, false) => f.write_str(" + ")?,
+            }
+            let times = times.unsigned_abs();
+            let mut first = times == 1 && !factors.is_empty();
+            if !first {
+                write!(f, "{times}")?;
+            }
+            for factor in factors {
+                write!(f, "{}{factor}", if first { "" } else { "*" })?;
+                first = false;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Factor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Symbol(name) => f.write_str(name),
+            Self::Quotient(parts) => write!(f, "floor(({})/({}))", parts.0, parts.1),
+        }
+    }
+}
+
+impl Serialize for Dim {
+    /// A number, or a text with symbols.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.size() {
+            Some(size) => serializer.serialize_u64(size),
+            None => serializer.collect_str(self),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_products_are_added_up() {
+        let batch = Dim::symbol("batch");
+        assert_eq!(batch.plus(&batch).to_string(), "2*batch");
+        assert_eq!(batch.minus(&batch), Dim::fixed(0));
+        assert_eq!(batch.times(&Dim::fixed(320)).exact_quotient(&Dim::fixed(64)).unwrap().to_string(), "5*batch");
+    }
+
+    #[test]
+    fn a_quotient_that_is_not_exact_is_rounded_down_when_the_model_runs() {
+        let frames = Dim::symbol("frames");
+        let half = frames.minus(&Dim::fixed(1)).quotient(&Dim::fixed(2)).plus(&Dim::fixed(1));
+        assert_eq!(half.to_string(), "floor((frames - 1)/(2)) + 1");
+        assert_eq!(half.value(&|_| Some(3000)), Some(1500));
+        assert_eq!(half.value(&|_| None), None);
+    }
+
+    #[test]
+    fn what_is_shown_is_read_back() {
+        for text in ["batch", "past + sequence", "2*a*b - 3", "7"] {
+            assert_eq!(Dim::parse(text).to_string(), text);
+        }
+        assert_eq!(Dim::parse("what (ever)").to_string(), "what (ever)");
+        assert_eq!(Dim::parse("").to_string(), "");
+    }
+
+    #[test]
+    fn what_overflows_is_unknown() {
+        let huge = Dim::fixed(i64::MAX as u64);
+        assert_eq!(huge.times(&huge), Dim::Unknown);
+        assert_eq!(Dim::fixed(u64::MAX), Dim::Unknown);
+        assert_eq!(Dim::symbol("a").quotient(&Dim::fixed(0)), Dim::Unknown);
+        assert_eq!(Dim::symbol("a").quotient(&Dim::symbol("b")).value(&|_| Some(0)), None);
+    }
+
+    #[test]
+    fn a_sum_that_grows_is_unknown_in_the_end() {
+        let mut sum = Dim::fixed(0);
+        for symbol in 0..100 {
+            sum = sum.plus(&Dim::symbol(&format!("s{symbol}")));
+        }
+        assert_eq!(sum, Dim::Unknown);
+    }
+}

@@ -1,0 +1,85 @@
+//! What languages of flowcharts have in common: boxes, groups, arrows.
+
+use std::fmt::Write as _;
+
+use super::{Depth, parameters};
+use crate::outline::{End, Item, ItemKind, Scene};
+
+/// How a language writes the parts of a flowchart. Ids are words; labels are made by [`Language::label`].
+pub(super) trait Language {
+    /// A text within quotes, its lines in order.
+    fn label(&self, lines: &[String]) -> String;
+    /// A box.
+    fn node(&self, id: &str, label: &str) -> String;
+    /// A name on the border of a group.
+    fn port(&self, id: &str, label: &str) -> String;
+    /// The begin of a group.
+    fn open(&self, id: &str, label: &str) -> String;
+    /// Its end.
+    fn close(&self) -> &'static str;
+    /// An arrow.
+    fn arrow(&self, from: &str, to: &str) -> String;
+}
+
+/// Writes a scene, opened down to `depth`.
+pub(super) fn write(language: &dyn Language, scene: &Scene, depth: &Depth) -> String {
+    let mut text = String::new();
+    Writer { language, text: &mut text }.scene(scene, depth, "n", 1);
+    text
+}
+
+struct Writer<'a> {
+    language: &'a dyn Language,
+    text: &'a mut String,
+}
+
+impl Writer<'_> {
+    fn line(&mut self, level: usize, line: &str) {
+        let _ = writeln!(self.text, "{}{line}", "  ".repeat(level));
+    }
+
+    fn scene(&mut self, scene: &Scene, depth: &Depth, id: &str, level: usize) {
+        for (position, item) in scene.items.iter().enumerate() {
+            let id = format!("{id}_{position}");
+            let label = self.language.label(&label(item));
+            let Some((inner, depth)) = depth.opened(item) else {
+                self.line(level, &self.language.node(&id, &label));
+                continue;
+            };
+            self.line(level, &self.language.open(&id, &label));
+            let inputs = inner.inputs.iter().enumerate().map(|port| ("in", port));
+            let outputs = inner.outputs.iter().enumerate().map(|port| ("out", port));
+            for (side, (position, port)) in inputs.chain(outputs) {
+                let label = self.language.label(std::slice::from_ref(&port.name));
+                self.line(level + 1, &self.language.port(&format!("{id}_{side}{position}"), &label));
+            }
+            self.scene(inner, &depth, &id, level + 1);
+            self.line(level, self.language.close());
+        }
+        let name = |end: End, side: &str, inner_side: &str| match end {
+            End::Border(port) => format!("{id}_{side}{port}"),
+            End::Item(item, port) if depth.opened(&scene.items[item]).is_some() => {
+                format!("{id}_{item}_{inner_side}{port}")
+            }
+            End::Item(item, _) => format!("{id}_{item}"),
+        };
+        for edge in &scene.edges {
+            let arrow = self.language.arrow(&name(edge.from, "in", "out"), &name(edge.to, "out", "in"));
+            self.line(level, &arrow);
+        }
+    }
+}
+
+/// Operator, name, how often and how large.
+fn label(item: &Item) -> Vec<String> {
+    let mut name = item.name.clone();
+    if item.times > 1 {
+        let _ = write!(name, " × {}", item.times);
+    }
+    let op = match &item.kind {
+        ItemKind::Node { op, .. } if *op != item.name => Some(op.clone()),
+        _ => None,
+    };
+    let size = (item.parameters > 0).then(|| parameters(item.parameters));
+    op.into_iter().chain([name]).chain(size).collect()
+}

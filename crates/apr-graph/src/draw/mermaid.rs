@@ -1,0 +1,72 @@
+//! What Mermaid reads, which code hosts draw in Markdown.
+
+use super::flowchart::{Language, write};
+use super::{Depth, quoted};
+use crate::outline::Scene;
+
+/// A scene, opened down to `depth`, as a Mermaid flowchart. Opened groups are subgraphs.
+#[must_use]
+pub fn mermaid(scene: &Scene, depth: &Depth) -> String {
+    format!("flowchart TD\n{}", write(&Mermaid, scene, depth))
+}
+
+struct Mermaid;
+
+impl Language for Mermaid {
+    fn label(&self, lines: &[String]) -> String {
+        lines.iter().map(|line| escaped(line)).collect::<Vec<_>>().join("<br/>")
+    }
+
+    fn node(&self, id: &str, label: &str) -> String {
+        format!("{id}[\"{label}\"]")
+    }
+
+    fn port(&self, id: &str, label: &str) -> String {
+        format!("{id}([\"{label}\"])")
+    }
+
+    fn open(&self, id: &str, label: &str) -> String {
+        format!("subgraph {id}[\"{label}\"]")
+    }
+
+    fn close(&self) -> &'static str {
+        "end"
+    }
+
+    fn arrow(&self, from: &str, to: &str) -> String {
+        format!("{from} --> {to}")
+    }
+}
+
+fn escaped(text: &str) -> String {
+    quoted(text, "\"\\<>&#", |code| if code < 32 { " ".to_owned() } else { format!("#{code};") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::dot;
+    use super::*;
+    use crate::outline::{OutlineOptions, outline};
+    use crate::{ElementType, GraphBuilder, Meaning};
+
+    #[test]
+    fn edges_go_through_the_borders_of_opened_groups() {
+        let mut graph = GraphBuilder::new(17);
+        let main = graph.body();
+        let x = main.input("x\"", ElementType::F32, [2.into()], Meaning::Unknown);
+        let y = main.scope("mlp", |main| {
+            let y = main.op("Relu", [x]).output("act");
+            main.op("Neg", [y]).output("neg")
+        });
+        main.output("y", y, Meaning::Unknown);
+        let scene = outline(&graph.finish(), OutlineOptions::default());
+        let text = mermaid(&scene, &Depth::ALL);
+        for line in
+            ["n_0[\"x#34;\"]", "subgraph n_1[\"mlp\"]", "n_0 --> n_1_in0", "n_1_out0 --> n_2", "n_1_in0 --> n_1_0"]
+        {
+            assert!(text.contains(line), "{line} is not in\n{text}");
+        }
+        let text = dot(&scene, &Depth::Levels(0));
+        assert!(text.contains("n_1 -> n_2;") && text.contains("label=\"x&#34;\""), "{text}");
+    }
+}

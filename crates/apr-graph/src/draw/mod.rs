@@ -1,0 +1,149 @@
+//! Graphs as pictures and texts: a tree for the terminal, SVG, and what Graphviz and Mermaid read.
+//!
+//! All of them show a [`Scene`](crate::outline::Scene), opened down to some depth.
+
+mod dot;
+mod flowchart;
+mod layered;
+mod mermaid;
+mod order;
+mod place;
+mod plan;
+mod svg;
+mod tree;
+
+use std::cmp::Ordering;
+use std::collections::{BinaryHeap, HashSet};
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use crate::outline::{Item, Scene};
+
+pub use dot::dot;
+pub use mermaid::mermaid;
+pub use svg::{TooManyBoxes, svg};
+pub use tree::{Branch, tree};
+
+/// Which groups of a scene are shown with what is in them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Depth {
+    /// Groups down to this depth: 0 are those of the scene itself, closed.
+    Levels(usize),
+    /// Those that [`Depth::that_fits`] has chosen.
+    Chosen(Arc<HashSet<SceneId>>),
+}
+
+/// Which scene it is.
+pub type SceneId = usize;
+
+impl Depth {
+    /// Everything.
+    pub const ALL: Self = Self::Levels(usize::MAX);
+
+    /// Opens the groups with most weights, one after the other, as long as there are at most `most` items. Groups with
+    /// little of what is beside them stay closed: they compute no more than their name says. Where nothing has weights,
+    /// every group is opened that has room.
+    #[must_use]
+    pub fn that_fits(scene: &Scene, most: usize) -> Self {
+        /// What a group has of the weights beside it, at least: one part of so many.
+        const SHARE: u64 = 50;
+        let mut chosen = HashSet::new();
+        let mut items = scene.items.len();
+        let mut waiting = BinaryHeap::new();
+        let wait = |waiting: &mut BinaryHeap<_>, scene: &Scene| {
+            let sum = scene.items.iter().fold(0_u64, |sum, item| sum.saturating_add(item.parameters));
+            let counts = |item: &&Item| item.parameters.saturating_mul(SHARE) >= sum;
+            let groups = scene.items.iter().filter(counts).filter_map(|item| Some((item, item.scene()?)));
+            waiting.extend(groups.map(|(item, scene)| ByWeight(item.parameters / item.times.max(1), scene.clone())));
+        };
+        wait(&mut waiting, scene);
+        while let Some(ByWeight(_, group)) = waiting.pop() {
+            let more = items.saturating_add(group.items.len());
+            if more <= most && chosen.insert(scene_id(&group)) {
+                items = more;
+                wait(&mut waiting, &group);
+            }
+        }
+        Self::Chosen(Arc::new(chosen))
+    }
+
+    /// What is in an item, where it is shown, and which groups of that are.
+    pub(crate) fn opened<'a>(&self, item: &'a Item) -> Option<(&'a Scene, Self)> {
+        let scene = item.scene().filter(|scene| !scene.items.is_empty())?;
+        match self {
+            Self::Levels(levels) => Some((scene, Self::Levels(levels.checked_sub(1)?))),
+            Self::Chosen(chosen) => chosen.contains(&scene_id(scene)).then(|| (scene.as_ref(), self.clone())),
+        }
+    }
+}
+
+/// A scene is the one at its place in memory, which it keeps as long as the outline is there.
+fn scene_id(scene: &Arc<Scene>) -> SceneId {
+    Arc::as_ptr(scene).addr()
+}
+
+/// Groups by how much of the weights one of them has.
+struct ByWeight(u64, Arc<Scene>);
+
+impl PartialEq for ByWeight {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl Eq for ByWeight {}
+
+impl PartialOrd for ByWeight {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for ByWeight {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.cmp(&other.0)
+    }
+}
+
+/// A number of parameters in three digits: `22.7 M`.
+#[must_use]
+pub fn parameters(count: u64) -> String {
+    const UNITS: [(u64, &str); 4] = [(1_000_000_000_000, "T"), (1_000_000_000, "B"), (1_000_000, "M"), (1_000, "k")];
+    let Some((unit, suffix)) = UNITS.into_iter().find(|(unit, _)| count >= *unit) else {
+        return count.to_string();
+    };
+    // Two decimals below 10, one below 100: three digits in all.
+    let hundredths = u128::from(count) * 100 / u128::from(unit);
+    match hundredths {
+        0..1000 => format!("{}.{:02} {suffix}", hundredths / 100, hundredths % 100),
+        1000..10_000 => format!("{}.{} {suffix}", hundredths / 100, hundredths / 10 % 10),
+        _ => format!("{} {suffix}", hundredths / 100),
+    }
+}
+
+/// A text within the quotes of XML, DOT or Mermaid. Characters that would end the quotes, start a tag or an entity, or
+/// steer a terminal are written as numbers.
+pub(crate) fn quoted(text: &str, special: &str, write: impl Fn(u32) -> String) -> String {
+    let mut quoted = String::with_capacity(text.len());
+    for c in text.chars() {
+        if special.contains(c) || apr_core::is_hidden(c) {
+            let _ = write!(quoted, "{}", write(u32::from(c)));
+        } else {
+            quoted.push(c);
+        }
+    }
+    quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_digits_tell_how_many() {
+        for (count, text) in [(7, "7"), (1_003, "1.00 k"), (22_713_216, "22.7 M"), (6_738_415_616, "6.73 B")] {
+            assert_eq!(parameters(count), text);
+        }
+        assert_eq!(parameters(u64::MAX), "18446744 T");
+    }
+}

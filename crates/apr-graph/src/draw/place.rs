@@ -1,0 +1,88 @@
+//! Places from left to right that keep the order of layers and make edges straight.
+
+use super::layered::{Link, Vertex};
+
+/// How often the layers are gone through, down and up.
+const SWEEPS: usize = 24;
+
+/// How much more a bend wants to be below a bend than a box below a box: long edges should be straight.
+const STRAIGHT: f64 = 6.0;
+
+/// Left sides of the vertices, the smallest at 0.
+pub(super) fn lefts(vertices: &[Vertex], rows: &[Vec<usize>], gap: impl Fn(&Vertex, &Vertex) -> f64) -> Vec<f64> {
+    let gap = &gap;
+    // Where the left side of each vertex is at least, with its row pushed to the left.
+    let mut packed = vec![0.0; vertices.len()];
+    for row in rows {
+        for pair in row.windows(2) {
+            let (left, right) = (&vertices[pair[0]], &vertices[pair[1]]);
+            packed[pair[1]] = packed[pair[0]] + left.width + gap(left, right);
+        }
+    }
+    let mut lefts = packed.clone();
+    for sweep in 0..SWEEPS {
+        let down = sweep % 2 == 0;
+        for step in 1..rows.len() {
+            let row = &rows[if down { step } else { rows.len() - 1 - step }];
+            settle(vertices, row, &packed, &mut lefts, down);
+        }
+    }
+    let smallest = lefts.iter().copied().fold(f64::INFINITY, f64::min);
+    lefts.iter().map(|left| left - smallest).collect()
+}
+
+/// Moves a row to where its vertices want to be, by least squares under the condition that the order and the gaps stay.
+///
+/// With the least place subtracted, the condition is that numbers don't decrease: isotonic regression, which pooling
+/// neighbours that violate it solves exactly.
+fn settle(vertices: &[Vertex], row: &[usize], packed: &[f64], lefts: &mut [f64], down: bool) {
+    // Pools of neighbours: weight, weighted sum of wanted places, how many.
+    let mut pools: Vec<(f64, f64, usize)> = Vec::with_capacity(row.len());
+    for &vertex in row {
+        let links = if down { &vertices[vertex].above } else { &vertices[vertex].below };
+        let (weight, wanted) = wish(vertices, vertex, links, lefts);
+        let mut pool = (weight, weight * (wanted - packed[vertex]), 1);
+        while let Some(before) = pools.pop_if(|before| before.1 / before.0 > pool.1 / pool.0) {
+            pool = (before.0 + pool.0, before.1 + pool.1, before.2 + pool.2);
+        }
+        pools.push(pool);
+    }
+    let mut vertices = row.iter();
+    for (weight, sum, count) in pools {
+        for vertex in vertices.by_ref().take(count) {
+            lefts[*vertex] = sum / weight + packed[*vertex];
+        }
+    }
+}
+
+/// Where a vertex wants its left side, and how much.
+fn wish(vertices: &[Vertex], vertex: usize, links: &[Link], lefts: &[f64]) -> (f64, f64) {
+    let (mut weight, mut sum) = (0.0, 0.0);
+    for link in links {
+        let straight = vertices[vertex].is_bend && vertices[link.other].is_bend;
+        let pull = if straight { STRAIGHT } else { 1.0 };
+        weight += pull;
+        sum += pull * (lefts[link.other] + link.there - link.here);
+    }
+    if weight == 0.0 { (0.1, lefts[vertex]) } else { (weight, sum / weight) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_box_is_in_the_middle_of_what_it_touches() {
+        let link = |other| Link { other, here: 5.0, there: 5.0 };
+        let vertex =
+            |layer, above: Vec<Link>, below: Vec<Link>| Vertex { layer, width: 10.0, is_bend: false, above, below };
+        let vertices = [
+            vertex(0, vec![], vec![link(2)]),
+            vertex(0, vec![], vec![link(2)]),
+            vertex(1, vec![link(0), link(1)], vec![]),
+        ];
+        let lefts = lefts(&vertices, &[vec![0, 1], vec![2]], |_, _| 20.0);
+        assert!((lefts[1] - lefts[0] - 30.0).abs() < 1e-6, "{lefts:?}");
+        assert!((lefts[2] - f64::midpoint(lefts[0], lefts[1])).abs() < 1e-6, "{lefts:?}");
+    }
+}

@@ -1,0 +1,381 @@
+//! What is drawn where: opened groups are laid out from the inside to the outside.
+
+use super::Depth;
+use super::layered::{Place, Placed, Shape, lay_out};
+use super::parameters;
+use crate::outline::{End, Item, ItemKind, Scene};
+
+/// Space between the frame of a group and what is in it.
+const PADDING: f64 = 16.0;
+/// Height of a group's title.
+const TITLE: f64 = 30.0;
+/// Height of a line of text.
+const LINE: f64 = 15.0;
+/// Height of the names at the border of a group.
+const PORT: f64 = 14.0;
+/// Longest text in characters; the middle of longer ones is left out.
+const LONGEST: usize = 48;
+
+/// Boxes and lines with their places.
+#[derive(Debug, Default)]
+pub(super) struct Drawing {
+    pub(super) width: f64,
+    pub(super) height: f64,
+    pub(super) boxes: Vec<DrawnBox>,
+    pub(super) labels: Vec<Label>,
+    pub(super) routes: Vec<Vec<(f64, f64)>>,
+}
+
+/// A box with its texts.
+#[derive(Debug)]
+pub(super) struct DrawnBox {
+    pub(super) left: f64,
+    pub(super) top: f64,
+    pub(super) width: f64,
+    pub(super) height: f64,
+    /// Whether it is a frame around other boxes.
+    pub(super) is_frame: bool,
+    pub(super) class: Class,
+    pub(super) title: String,
+    pub(super) lines: Vec<String>,
+    pub(super) times: u64,
+    /// Path and weights in full.
+    pub(super) hint: String,
+}
+
+/// A name at the border of a frame.
+#[derive(Debug)]
+pub(super) struct Label {
+    pub(super) x: f64,
+    pub(super) y: f64,
+    pub(super) text: String,
+}
+
+/// What a box is about, for its colour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Class {
+    End,
+    Group,
+    Product,
+    Norm,
+    Activation,
+    Lookup,
+    Movement,
+    Arithmetic,
+}
+
+impl Class {
+    pub(super) const ALL: [Self; 8] = [
+        Self::End,
+        Self::Group,
+        Self::Product,
+        Self::Norm,
+        Self::Activation,
+        Self::Lookup,
+        Self::Movement,
+        Self::Arithmetic,
+    ];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::End => "end",
+            Self::Group => "group",
+            Self::Product => "product",
+            Self::Norm => "norm",
+            Self::Activation => "activation",
+            Self::Lookup => "lookup",
+            Self::Movement => "movement",
+            Self::Arithmetic => "arithmetic",
+        }
+    }
+
+    /// What an operator is about, by its name.
+    fn of(op: &str) -> Self {
+        const PRODUCTS: [&str; 9] =
+            ["MatMul", "Gemm", "Conv", "Einsum", "Attention", "LSTM", "GRU", "RNN", "GroupQueryAttention"];
+        const ACTIVATIONS: [&str; 14] = [
+            "Relu",
+            "Gelu",
+            "FastGelu",
+            "Sigmoid",
+            "Tanh",
+            "Softmax",
+            "LogSoftmax",
+            "Silu",
+            "Swish",
+            "Erf",
+            "Elu",
+            "LeakyRelu",
+            "HardSwish",
+            "Clip",
+        ];
+        const MOVEMENTS: [&str; 17] = [
+            "Reshape",
+            "Transpose",
+            "Concat",
+            "Split",
+            "Slice",
+            "Squeeze",
+            "Unsqueeze",
+            "Expand",
+            "Flatten",
+            "Shape",
+            "Cast",
+            "Identity",
+            "Pad",
+            "Tile",
+            "Range",
+            "ConstantOfShape",
+            "DepthToSpace",
+        ];
+        let name = op.rsplit("::").next().unwrap_or(op);
+        let starts = |prefix: &&str| name.starts_with(prefix);
+        if name.ends_with("Normalization") || name == "LRN" {
+            Self::Norm
+        } else if MOVEMENTS.contains(&name) {
+            Self::Movement
+        } else if ACTIVATIONS.contains(&name) {
+            Self::Activation
+        } else if name.starts_with("Gather") || name == "Where" {
+            Self::Lookup
+        } else if PRODUCTS.iter().any(starts) {
+            Self::Product
+        } else {
+            Self::Arithmetic
+        }
+    }
+}
+
+/// A box whose size is known, with what is in it.
+struct Sized<'a> {
+    item: &'a Item,
+    shape: Shape,
+    lines: Vec<String>,
+    inside: Option<Inside<'a>>,
+}
+
+struct Inside<'a> {
+    scene: &'a Scene,
+    placed: Placed,
+    boxes: Vec<Sized<'a>>,
+}
+
+/// Boxes that a scene is drawn with.
+pub(super) fn count(scene: &Scene, depth: &Depth) -> usize {
+    let inside = |item: &Item| depth.opened(item).map_or(0, |(scene, depth)| count(scene, &depth));
+    scene.items.iter().fold(scene.items.len(), |sum, item| sum.saturating_add(inside(item)))
+}
+
+/// Draws a scene, opened down to `depth`.
+pub(super) fn draw(scene: &Scene, depth: &Depth) -> Drawing {
+    let inside = measure(scene, depth);
+    let (width, height) = (inside.placed.width, inside.placed.height);
+    let mut drawing = Drawing { width: width + 2.0 * PADDING, height: height + 2.0 * PADDING, ..Drawing::default() };
+    put(&inside, PADDING, PADDING, &mut drawing);
+    drawing
+}
+
+fn measure<'a>(scene: &'a Scene, depth: &Depth) -> Inside<'a> {
+    let boxes: Vec<Sized<'_>> = scene.items.iter().map(|item| size(item, depth)).collect();
+    let port = |name: &str| Shape { width: text_width(&short(name), 10.0) + 6.0, height: PORT, ..Shape::default() };
+    let shapes: Vec<Shape> = scene
+        .inputs
+        .iter()
+        .map(|input| port(&input.name))
+        .chain(boxes.iter().map(|sized| sized.shape.clone()))
+        .chain(scene.outputs.iter().map(|output| port(&output.name)))
+        .collect();
+    let (inputs, items) = (scene.inputs.len(), scene.items.len());
+    let place = |end: End, border: usize| -> Place {
+        match end {
+            End::Item(item, port) => (inputs + item, port),
+            End::Border(port) => (border + port, 0),
+        }
+    };
+    let edges: Vec<(Place, Place)> =
+        scene.edges.iter().map(|edge| (place(edge.from, 0), place(edge.to, inputs + items))).collect();
+    let placed = lay_out(&shapes, &edges, inputs, scene.outputs.len());
+    Inside { scene, placed, boxes }
+}
+
+fn size<'a>(item: &'a Item, depth: &Depth) -> Sized<'a> {
+    let lines = lines(item);
+    let widest = lines.iter().map(|line| text_width(line, 10.5)).fold(title_width(item), f64::max);
+    let closed = |lines: Vec<String>| {
+        let shape = Shape {
+            width: widest + 24.0,
+            height: 24.0 + LINE * f64::from(u32::try_from(lines.len()).unwrap_or(0)),
+            ..Shape::default()
+        };
+        Sized { item, shape, lines, inside: None }
+    };
+    let Some((scene, depth)) = depth.opened(item) else { return closed(lines) };
+    let inside = measure(scene, &depth);
+    let header = frame_line(item);
+    let width = (inside.placed.width + 2.0 * PADDING).max(title_width(item) + text_width(&header, 10.5) + 40.0);
+    let shift = (width - inside.placed.width) / 2.0;
+    let middle = |position: usize| shift + inside.placed.boxes[position].0 + port_width(&inside, position) / 2.0;
+    let (inputs, items) = (scene.inputs.len(), scene.items.len());
+    let shape = Shape {
+        width,
+        height: inside.placed.height + TITLE + 2.0 * PADDING - 8.0,
+        inputs: (0..inputs).map(middle).collect(),
+        outputs: (inputs + items..inputs + items + scene.outputs.len()).map(middle).collect(),
+    };
+    Sized { item, shape, lines: vec![header], inside: Some(inside) }
+}
+
+fn port_width(inside: &Inside<'_>, position: usize) -> f64 {
+    let inputs = inside.scene.inputs.len();
+    let port = if position < inputs {
+        &inside.scene.inputs[position]
+    } else {
+        &inside.scene.outputs[position - inputs - inside.scene.items.len()]
+    };
+    text_width(&short(&port.name), 10.0) + 6.0
+}
+
+fn put(inside: &Inside<'_>, left: f64, top: f64, drawing: &mut Drawing) {
+    let Inside { scene, placed, boxes } = inside;
+    let inputs = scene.inputs.len();
+    for (position, port) in scene.inputs.iter().enumerate() {
+        label(inside, position, &port.name, left, top, drawing);
+    }
+    for (position, port) in (inputs + boxes.len()..).zip(&scene.outputs) {
+        label(inside, position, &port.name, left, top, drawing);
+    }
+    for (sized, (x, y)) in boxes.iter().zip(&placed.boxes[inputs..]) {
+        let (x, y) = (left + x, top + y);
+        drawing.boxes.push(DrawnBox {
+            left: x,
+            top: y,
+            width: sized.shape.width,
+            height: sized.shape.height,
+            is_frame: sized.inside.is_some(),
+            class: class(sized.item),
+            title: title(sized.item),
+            lines: sized.lines.clone(),
+            times: sized.item.times,
+            hint: hint(sized.item),
+        });
+        if let Some(inner) = &sized.inside {
+            let shift = (sized.shape.width - inner.placed.width) / 2.0;
+            put(inner, x + shift, y + TITLE + PADDING - 8.0, drawing);
+        }
+    }
+    let moved = |route: &Vec<(f64, f64)>| route.iter().map(|(x, y)| (left + x, top + y)).collect();
+    drawing.routes.extend(placed.routes.iter().map(moved));
+}
+
+fn label(inside: &Inside<'_>, position: usize, name: &str, left: f64, top: f64, drawing: &mut Drawing) {
+    let (x, y) = inside.placed.boxes[position];
+    let text = short(name);
+    drawing.labels.push(Label { x: left + x + port_width(inside, position) / 2.0, y: top + y + 10.5, text });
+}
+
+fn class(item: &Item) -> Class {
+    match &item.kind {
+        ItemKind::Input | ItemKind::Output => Class::End,
+        ItemKind::Group { .. } => Class::Group,
+        ItemKind::Node { op, .. } => Class::of(op),
+    }
+}
+
+fn title(item: &Item) -> String {
+    match &item.kind {
+        ItemKind::Node { op, .. } => short(op),
+        _ => short(&item.name),
+    }
+}
+
+fn title_width(item: &Item) -> f64 {
+    let badge = if item.times > 1 { text_width(&format!("× {}", item.times), 11.0) + 20.0 } else { 0.0 };
+    text_width(&title(item), 13.0) + badge
+}
+
+/// What stands beside the title of an opened group.
+fn frame_line(item: &Item) -> String {
+    let mut parts = Vec::new();
+    if let ItemKind::Group { function: Some(function), .. } = &item.kind {
+        parts.push(short(function));
+    }
+    if item.parameters > 0 {
+        parts.push(parameters(item.parameters));
+    }
+    parts.join(" · ")
+}
+
+/// What stands below the title of a box.
+fn lines(item: &Item) -> Vec<String> {
+    let mut lines = Vec::new();
+    match &item.kind {
+        ItemKind::Node { op, weights } => {
+            if item.name != *op {
+                lines.push(short(&item.name));
+            }
+            lines.extend(weights.iter().take(3).map(|weight| {
+                let name = weight.tensor.rsplit('/').next().unwrap_or(&weight.tensor);
+                short(&format!("{name} {}", weight.kind.as_deref().unwrap_or_default()))
+            }));
+        }
+        ItemKind::Group { .. } => lines.extend(Some(frame_line(item)).filter(|line| !line.is_empty())),
+        ItemKind::Input | ItemKind::Output => {}
+    }
+    lines.extend(item.output.as_deref().map(short));
+    lines
+}
+
+/// All that the box leaves out.
+fn hint(item: &Item) -> String {
+    let mut hint = item.path.clone();
+    if let ItemKind::Node { weights, .. } = &item.kind {
+        for weight in weights {
+            hint.push_str(&format!("\n{} {}", weight.tensor, weight.kind.as_deref().unwrap_or_default()));
+        }
+    }
+    hint
+}
+
+/// A text of at most [`LONGEST`] characters.
+fn short(text: &str) -> String {
+    let count = text.chars().count();
+    if count <= LONGEST {
+        return text.to_owned();
+    }
+    let half = LONGEST / 2 - 1;
+    let begin: String = text.chars().take(half).collect();
+    let end: String = text.chars().skip(count - half).collect();
+    format!("{begin}…{end}")
+}
+
+/// About how wide a text is in a sans-serif font, in pixels. Capitals and wide characters count more, thin ones less.
+fn text_width(text: &str, size: f64) -> f64 {
+    let width = |c: char| match c {
+        'i' | 'j' | 'l' | '.' | ',' | ':' | '\'' | '|' | '[' | ']' | ' ' | '/' => 0.32,
+        'm' | 'w' | 'M' | 'W' => 0.86,
+        c if c.is_ascii_uppercase() => 0.68,
+        c if c.is_ascii() => 0.57,
+        _ => 0.9,
+    };
+    text.chars().map(width).sum::<f64>() * size
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_texts_lose_their_middle() {
+        let long = "a".repeat(30) + &"b".repeat(30);
+        let text = short(&long);
+        assert_eq!(text.chars().count(), 47);
+        assert!(text.starts_with('a') && text.ends_with('b'));
+    }
+
+    #[test]
+    fn operators_have_classes() {
+        assert_eq!(Class::of("com.microsoft::MatMulNBits"), Class::Product);
+        assert_eq!(Class::of("LayerNormalization"), Class::Norm);
+        assert_eq!(Class::of("Anything"), Class::Arithmetic);
+    }
+}

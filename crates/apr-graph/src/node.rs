@@ -1,0 +1,226 @@
+//! Nodes: an operator, what it reads and makes, its attributes.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::{Body, Constant, ValueId, ValueType, WeightRef};
+
+/// A name that many nodes share, such as an operator's.
+pub type Name = Arc<str>;
+
+/// An operator, or a function of the graph.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Op {
+    /// Who defines it; empty for ONNX itself, which files may also call `ai.onnx`.
+    pub domain: Name,
+    /// Name within the domain: `MatMul`.
+    pub name: Name,
+    /// Which of several functions with that name; nearly always empty.
+    pub overload: Name,
+}
+
+impl Op {
+    /// An operator of ONNX.
+    #[must_use]
+    pub fn onnx(name: &str) -> Self {
+        Self::new("", name)
+    }
+
+    /// An operator of a domain.
+    #[must_use]
+    pub fn new(domain: &str, name: &str) -> Self {
+        let domain = if domain == "ai.onnx" { "" } else { domain };
+        Self { domain: domain.into(), name: name.into(), overload: "".into() }
+    }
+
+    /// Whether it is the operator of ONNX with this name.
+    #[must_use]
+    pub fn is(&self, name: &str) -> bool {
+        self.domain.is_empty() && &*self.name == name
+    }
+}
+
+impl fmt::Display for Op {
+    /// `MatMul`, or `com.microsoft::MatMulNBits`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.domain.is_empty() {
+            write!(f, "{}::", self.domain)?;
+        }
+        f.write_str(&self.name)?;
+        if !self.overload.is_empty() {
+            write!(f, ":{}", self.overload)?;
+        }
+        Ok(())
+    }
+}
+
+/// A step of the computation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Node {
+    /// Path within the body: `attention/scores`. May be empty in files of others.
+    pub name: String,
+    /// What it does.
+    pub op: Op,
+    /// What it reads; `None` where an optional input is left out.
+    pub inputs: Vec<Option<ValueId>>,
+    /// What it makes; `None` where an optional output is not wanted.
+    pub outputs: Vec<Option<ValueId>>,
+    /// Its settings, in the order of the file.
+    pub attributes: Vec<Attribute>,
+    /// A note for people.
+    pub doc: String,
+}
+
+impl Node {
+    /// The value of an attribute.
+    #[must_use]
+    pub fn attribute(&self, name: &str) -> Option<&AttributeValue> {
+        self.attributes.iter().find(|attribute| &*attribute.name == name).map(|attribute| &attribute.value)
+    }
+
+    /// An attribute that is an integer.
+    #[must_use]
+    pub fn int(&self, name: &str) -> Option<i64> {
+        match self.attribute(name)? {
+            AttributeValue::Int(value) => Some(*value),
+            _ => None,
+        }
+    }
+
+    /// An attribute that is a list of integers.
+    #[must_use]
+    pub fn ints(&self, name: &str) -> Option<&[i64]> {
+        match self.attribute(name)? {
+            AttributeValue::Ints(values) => Some(values),
+            _ => None,
+        }
+    }
+
+    /// An attribute that is a float.
+    #[must_use]
+    pub fn float(&self, name: &str) -> Option<f32> {
+        match self.attribute(name)? {
+            AttributeValue::Float(value) => Some(*value),
+            _ => None,
+        }
+    }
+
+    /// An attribute that is a text in UTF-8.
+    #[must_use]
+    pub fn text(&self, name: &str) -> Option<&str> {
+        match self.attribute(name)? {
+            AttributeValue::Text(bytes) => std::str::from_utf8(bytes).ok(),
+            _ => None,
+        }
+    }
+
+    /// The input at a position, where it is there and not left out.
+    #[must_use]
+    pub fn input(&self, position: usize) -> Option<ValueId> {
+        self.inputs.get(position).copied().flatten()
+    }
+
+    /// The bodies in its attributes: branches, loops.
+    pub fn bodies(&self) -> impl Iterator<Item = &Body> {
+        self.attributes.iter().flat_map(|attribute| attribute.value.bodies())
+    }
+}
+
+/// A setting of a node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Attribute {
+    /// Name that the operator gives it.
+    pub name: Name,
+    /// Its value.
+    pub value: AttributeValue,
+}
+
+/// The value of an attribute (`AttributeProto` in `onnx.proto`).
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum AttributeValue {
+    /// A number.
+    Int(i64),
+    /// A number with a fraction.
+    Float(f32),
+    /// Text: bytes that should be UTF-8.
+    Text(Vec<u8>),
+    /// A small tensor.
+    Tensor(Constant),
+    /// A tensor of the checkpoint.
+    Weight(WeightRef),
+    /// A body that the node runs.
+    Body(Box<Body>),
+    /// A type.
+    Type(ValueType),
+    /// Numbers.
+    Ints(Vec<i64>),
+    /// Numbers with fractions.
+    Floats(Vec<f32>),
+    /// Texts.
+    Texts(Vec<Vec<u8>>),
+    /// Small tensors.
+    Tensors(Vec<Constant>),
+    /// Bodies that the node runs.
+    Bodies(Vec<Body>),
+    /// Types.
+    Types(Vec<ValueType>),
+    /// Within a function: the attribute of the call that has this name.
+    OfCall(Name),
+    /// What this crate does not read, such as a sparse tensor; the bytes of the message in the file.
+    Opaque(Vec<u8>),
+}
+
+impl AttributeValue {
+    /// The bodies in it.
+    #[must_use]
+    pub fn bodies(&self) -> &[Body] {
+        match self {
+            Self::Body(body) => std::slice::from_ref(body),
+            Self::Bodies(bodies) => bodies,
+            _ => &[],
+        }
+    }
+}
+
+impl From<i64> for AttributeValue {
+    fn from(value: i64) -> Self {
+        Self::Int(value)
+    }
+}
+
+impl From<f32> for AttributeValue {
+    fn from(value: f32) -> Self {
+        Self::Float(value)
+    }
+}
+
+impl From<&str> for AttributeValue {
+    fn from(value: &str) -> Self {
+        Self::Text(value.as_bytes().to_vec())
+    }
+}
+
+impl From<Vec<i64>> for AttributeValue {
+    fn from(values: Vec<i64>) -> Self {
+        Self::Ints(values)
+    }
+}
+
+impl<const N: usize> From<[i64; N]> for AttributeValue {
+    fn from(values: [i64; N]) -> Self {
+        Self::Ints(values.to_vec())
+    }
+}
+
+impl From<Constant> for AttributeValue {
+    fn from(value: Constant) -> Self {
+        Self::Tensor(value)
+    }
+}
+
+impl From<Body> for AttributeValue {
+    fn from(body: Body) -> Self {
+        Self::Body(Box::new(body))
+    }
+}

@@ -1,0 +1,577 @@
+//! Scenes are made of a body's nodes: cut by names, folded, joined by edges.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use super::fold::{self, Run};
+use super::members::{Member, members, parts};
+use super::{Edge, End, Item, ItemKind, OutlineOptions, Port, Scene, WeightUse, shown};
+use crate::{AttributeValue, Body, Dim, Function, Graph, Node, Op, Origin, Value, ValueId};
+
+/// Most parts of a path that are groups, and most functions and branches within each other; what lies deeper is shown as
+/// one node.
+const DEEPEST: usize = 48;
+
+/// Makes the scenes of a graph.
+pub(super) struct Outliner<'a> {
+    graph: &'a Graph,
+    options: OutlineOptions,
+    /// Positions of functions.
+    functions: HashMap<&'a Op, usize>,
+    /// Functions by their position and what they are called with, so that each is looked at once.
+    scenes: HashMap<(usize, Vec<Argument>), Arc<Scene>>,
+    /// How many functions and branches are around what is looked at.
+    depth: usize,
+}
+
+/// What a function is called with.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Argument {
+    /// A value that flows.
+    Flows,
+    /// A weight with that many elements and this type, or a constant.
+    Fixed { elements: u64, kind: Option<String> },
+}
+
+/// A body with what is asked of it often.
+struct Context<'a> {
+    body: &'a Body,
+    /// The nodes that read a value.
+    readers: Vec<Vec<u32>>,
+    /// Parameters of a function that are weights or constants.
+    fixed: HashMap<ValueId, Argument>,
+    outputs: HashSet<ValueId>,
+}
+
+/// What becomes an item: the nodes of each repetition.
+struct Folded<'a> {
+    run: Run,
+    members: &'a [Member],
+}
+
+/// What flows into and out of one repetition of an item, in the order of its ports.
+struct Flow {
+    inputs: Vec<Option<ValueId>>,
+    outputs: Vec<Option<ValueId>>,
+}
+
+impl<'a> Context<'a> {
+    fn new(body: &'a Body, fixed: HashMap<ValueId, Argument>) -> Self {
+        let mut readers = vec![Vec::new(); body.values.len()];
+        for (position, node) in (0_u32..).zip(&body.nodes) {
+            for value in reads(node) {
+                readers[value.0 as usize].push(position);
+            }
+        }
+        Self { body, readers, fixed, outputs: body.outputs.iter().copied().collect() }
+    }
+
+    /// The nodes that are shown: constants are not.
+    fn nodes(&self) -> Vec<usize> {
+        (0..self.body.nodes.len()).filter(|node| !self.body.nodes[*node].op.is("Constant")).collect()
+    }
+
+    /// Whether a value flows, as opposed to weights and constants.
+    fn flows(&self, id: ValueId) -> bool {
+        match self.body.value(id).origin {
+            Origin::Weight(_) | Origin::Constant(_) | Origin::Missing => false,
+            Origin::Node(node) => !self.body.node(node).op.is("Constant"),
+            Origin::Input | Origin::Outer(_) => !self.fixed.contains_key(&id),
+        }
+    }
+
+    /// Elements of a weight; 0 for what is no weight.
+    fn elements(&self, id: ValueId) -> u64 {
+        let value = self.body.value(id);
+        match (&value.origin, self.fixed.get(&id)) {
+            (_, Some(Argument::Fixed { elements, .. })) => *elements,
+            (Origin::Weight(_), _) => elements(value),
+            _ => 0,
+        }
+    }
+
+    /// Whether a value is a weight, by itself or as what a function is called with.
+    fn is_weight(&self, id: ValueId) -> bool {
+        matches!(self.body.value(id).origin, Origin::Weight(_)) || self.elements(id) > 0
+    }
+
+    fn kind(&self, id: ValueId) -> Option<String> {
+        match self.fixed.get(&id) {
+            Some(Argument::Fixed { kind, .. }) => kind.clone(),
+            _ => shown(self.body.value(id).tensor()),
+        }
+    }
+
+    fn port(&self, id: ValueId) -> Port {
+        Port { name: self.body.value(id).name.clone(), kind: self.kind(id) }
+    }
+
+    /// What flows into and out of a set of nodes.
+    fn flow(&self, nodes: &[usize]) -> Flow {
+        let within: HashSet<usize> = nodes.iter().copied().collect();
+        let (mut inputs, mut outputs, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
+        for &position in nodes {
+            let node = &self.body.nodes[position];
+            for value in reads(node).filter(|value| self.flows(*value)) {
+                let made = match self.body.value(value).origin {
+                    Origin::Node(maker) => within.contains(&(maker.0 as usize)),
+                    _ => false,
+                };
+                if !made && seen.insert(value) {
+                    inputs.push(Some(value));
+                }
+            }
+            for &value in node.outputs.iter().flatten() {
+                let leaves = |reader: &u32| !within.contains(&(*reader as usize));
+                if self.outputs.contains(&value) || self.readers[value.0 as usize].iter().any(leaves) {
+                    outputs.push(Some(value));
+                }
+            }
+        }
+        Flow { inputs, outputs }
+    }
+
+    fn parameters(&self, nodes: &[usize]) -> u64 {
+        let weights: HashSet<ValueId> = nodes.iter().flat_map(|node| reads(&self.body.nodes[*node])).collect();
+        weights.into_iter().fold(0, |sum, weight| sum.saturating_add(self.elements(weight)))
+    }
+}
+
+/// What a node reads, values that its branches take from around them included.
+pub(super) fn reads(node: &Node) -> impl Iterator<Item = ValueId> {
+    let around = node.bodies().flat_map(|body| &body.values).filter_map(|value| match value.origin {
+        Origin::Outer(id) => Some(id),
+        _ => None,
+    });
+    node.inputs.iter().copied().flatten().chain(around)
+}
+
+/// Elements of a tensor whose shape is known.
+fn elements(value: &Value) -> u64 {
+    let sizes = value.shape().into_iter().flatten().map(Dim::size);
+    sizes.into_iter().try_fold(1_u64, |product, size| product.checked_mul(size?)).unwrap_or(0)
+}
+
+impl<'a> Outliner<'a> {
+    pub(super) fn new(graph: &'a Graph, options: OutlineOptions) -> Self {
+        let functions = graph.functions.iter().map(|function| &function.op).zip(0..).collect();
+        Self { graph, options, functions, scenes: HashMap::new(), depth: 0 }
+    }
+
+    /// The scene of the whole graph, with inputs and outputs as items.
+    pub(super) fn main(mut self) -> Scene {
+        let context = Context::new(&self.graph.body, HashMap::new());
+        let inputs: Vec<ValueId> =
+            self.graph.body.inputs.iter().copied().filter(|input| context.flows(*input)).collect();
+        let members = members(&self.graph.body, &context.nodes(), 0);
+        let scene = self.scene(&context, &members, 0, &inputs, &self.graph.body.outputs);
+        self.with_ends(scene)
+    }
+
+    /// A scene whose border has become items.
+    fn with_ends(&self, scene: Scene) -> Scene {
+        let (mut items, inputs) = self.ends(&scene.inputs, &ItemKind::Input);
+        let shift = items.len();
+        items.extend(scene.items);
+        let (outputs, mut output_items) = {
+            let (found, positions) = self.ends(&scene.outputs, &ItemKind::Output);
+            let shift = items.len();
+            (positions.into_iter().map(|position| position + shift).collect::<Vec<_>>(), found)
+        };
+        items.append(&mut output_items);
+        let moved = |end: End, border: &[usize]| match end {
+            End::Item(item, port) => End::Item(item + shift, port),
+            End::Border(port) => End::Item(border[port], 0),
+        };
+        let mut edges: Vec<Edge> = scene
+            .edges
+            .into_iter()
+            .map(|edge| Edge { from: moved(edge.from, &inputs), to: moved(edge.to, &outputs) })
+            .collect();
+        let mut seen = HashSet::new();
+        edges.retain(|edge| seen.insert(edge.clone()));
+        Scene { items, edges, inputs: Vec::new(), outputs: Vec::new() }
+    }
+
+    /// Ports as items, those that differ in a number alone folded; and which item each port became.
+    fn ends(&self, ports: &[Port], kind: &ItemKind) -> (Vec<Item>, Vec<usize>) {
+        let mut items: Vec<Item> = Vec::new();
+        let mut by_name: HashMap<(String, String, Option<String>), usize> = HashMap::new();
+        let mut positions = Vec::with_capacity(ports.len());
+        for port in ports {
+            let pattern = fold::numbered(&port.name).filter(|_| self.options.fold);
+            let key = pattern.map(|(before, _, after)| (before.to_owned(), after.to_owned(), port.kind.clone()));
+            if let Some(&position) = key.as_ref().and_then(|key| by_name.get(key)) {
+                let item: &mut Item = &mut items[position];
+                item.times += 1;
+                item.name = fold::range(&item.path, &port.name);
+                positions.push(position);
+                continue;
+            }
+            by_name.extend(key.map(|key| (key, items.len())));
+            positions.push(items.len());
+            items.push(Item {
+                name: port.name.clone(),
+                path: port.name.clone(),
+                times: 1,
+                kind: kind.clone(),
+                output: port.kind.clone(),
+                parameters: 0,
+            });
+        }
+        (items, positions)
+    }
+
+    /// The scene of some members of a body, whose border is given.
+    fn scene(
+        &mut self,
+        context: &Context<'a>,
+        members: &[Member],
+        depth: usize,
+        inputs: &[ValueId],
+        outputs: &[ValueId],
+    ) -> Scene {
+        let runs = if self.options.fold {
+            fold::runs(&members.iter().map(|member| self.signature(context, member, depth)).collect::<Vec<_>>())
+        } else {
+            (0..members.len()).map(|start| Run { start, period: 1, times: 1 }).collect()
+        };
+        let folded: Vec<Folded<'_>> = runs
+            .into_iter()
+            .map(|run| Folded { members: &members[run.start..run.start + run.period * run.times], run })
+            .collect();
+        let items = folded.iter().map(|folded| self.item(context, folded, depth)).collect();
+        let edges = self.edges(context, &folded, inputs, outputs);
+        let ports = |values: &[ValueId]| values.iter().map(|value| context.port(*value)).collect();
+        Scene { items, edges, inputs: ports(inputs), outputs: ports(outputs) }
+    }
+
+    /// What a member has in common with others that do the same; `None` where it is not folded.
+    fn signature(&self, context: &Context<'a>, member: &Member, depth: usize) -> Option<u64> {
+        let is_call = |node: usize| self.functions.contains_key(&context.body.nodes[node].op);
+        let (before, _, after) = fold::numbered(&member.name)?;
+        if member.single && !is_call(member.nodes[0]) {
+            return None;
+        }
+        let mut hasher = DefaultHasher::new();
+        (before, after, member.nodes.len()).hash(&mut hasher);
+        for &position in &member.nodes {
+            let node = &context.body.nodes[position];
+            node.op.hash(&mut hasher);
+            parts(context.body, position).skip(depth + 1).for_each(|part| part.hash(&mut hasher));
+            for value in node.inputs.iter().flatten() {
+                (context.flows(*value), context.elements(*value)).hash(&mut hasher);
+            }
+            hash_attributes(node, &mut hasher);
+        }
+        Some(hasher.finish())
+    }
+
+    fn item(&mut self, context: &Context<'a>, folded: &Folded<'_>, depth: usize) -> Item {
+        let Run { period, times, .. } = folded.run;
+        let first = &folded.members[0];
+        let last = &folded.members[folded.members.len() - 1];
+        let nodes: Vec<usize> = folded.members.iter().flat_map(|member| &member.nodes).copied().collect();
+        let kind = if period > 1 {
+            self.pattern(context, &folded.members[..period], depth)
+        } else if first.single {
+            self.node(context, first.nodes[0])
+        } else {
+            self.group(context, first, depth)
+        };
+        let (name, kind) = joined(fold::range(&first.name, &last.name), kind);
+        let mut outputs = self.flow(context, &last.nodes, last.single).outputs.into_iter().flatten();
+        // What leaves a group last is what it is there for; a node or a function has its main output first.
+        let output = if last.single { outputs.next() } else { outputs.last() };
+        Item {
+            name,
+            path: parts(context.body, first.nodes[0]).take(depth + 1).collect::<Vec<_>>().join("/"),
+            times: times as u64,
+            kind,
+            output: output.and_then(|value| context.kind(value)),
+            parameters: context.parameters(&nodes),
+        }
+    }
+
+    /// Neighbours of different kinds that come again together.
+    fn pattern(&mut self, context: &Context<'a>, members: &[Member], depth: usize) -> ItemKind {
+        let nodes: Vec<usize> = members.iter().flat_map(|member| &member.nodes).copied().collect();
+        let Flow { inputs, outputs } = context.flow(&nodes);
+        let inputs: Vec<ValueId> = inputs.into_iter().flatten().collect();
+        let outputs: Vec<ValueId> = outputs.into_iter().flatten().collect();
+        let scene = self.scene(context, members, depth, &inputs, &outputs);
+        ItemKind::Group { function: None, scene: Arc::new(scene) }
+    }
+
+    /// Nodes that share a name.
+    fn group(&mut self, context: &Context<'a>, member: &Member, depth: usize) -> ItemKind {
+        let inner = if depth + 1 < DEEPEST {
+            members(context.body, &member.nodes, depth + 1)
+        } else {
+            let single = |node: &usize| Member {
+                name: context.body.nodes[*node].name.clone(),
+                nodes: vec![*node],
+                single: true,
+            };
+            member.nodes.iter().map(single).collect()
+        };
+        let Flow { inputs, outputs } = context.flow(&member.nodes);
+        let inputs: Vec<ValueId> = inputs.into_iter().flatten().collect();
+        let outputs: Vec<ValueId> = outputs.into_iter().flatten().collect();
+        let scene = self.scene(context, &inner, depth + 1, &inputs, &outputs);
+        ItemKind::Group { function: None, scene: Arc::new(scene) }
+    }
+
+    /// A single node: an operator, a call, or branches.
+    fn node(&mut self, context: &Context<'a>, position: usize) -> ItemKind {
+        let node = &context.body.nodes[position];
+        let op = node.op.to_string();
+        if let Some(function) = self.functions.get(&node.op).copied()
+            && self.depth < DEEPEST
+        {
+            let scene = self.call(context, node, function);
+            return ItemKind::Group { function: Some(op), scene };
+        }
+        if node.bodies().next().is_some() && self.depth < DEEPEST {
+            return ItemKind::Group { function: Some(op), scene: Arc::new(self.branches(node)) };
+        }
+        let weights = reads(node).filter(|value| context.is_weight(*value));
+        let weights = weights.map(|value| WeightUse {
+            tensor: match &context.body.value(value).origin {
+                Origin::Weight(weight) => weight.tensor.clone(),
+                _ => context.body.value(value).name.clone(),
+            },
+            kind: context.kind(value),
+        });
+        ItemKind::Node { op, weights: weights.collect() }
+    }
+
+    /// The scene of a function, as it is called here.
+    fn call(&mut self, context: &Context<'a>, node: &Node, position: usize) -> Arc<Scene> {
+        let argument = |input: &Option<ValueId>| match input {
+            Some(value) if context.flows(*value) => Argument::Flows,
+            Some(value) => Argument::Fixed { elements: context.elements(*value), kind: context.kind(*value) },
+            None => Argument::Fixed { elements: 0, kind: None },
+        };
+        let arguments: Vec<Argument> = node.inputs.iter().map(argument).collect();
+        let key = (position, arguments);
+        if let Some(scene) = self.scenes.get(&key) {
+            return scene.clone();
+        }
+        let function: &'a Function = &self.graph.functions[position];
+        let absent = Argument::Fixed { elements: 0, kind: None };
+        let given = key.1.iter().chain(std::iter::repeat(&absent));
+        let fixed = function.body.inputs.iter().zip(given).filter(|(_, argument)| **argument != Argument::Flows);
+        let fixed: HashMap<ValueId, Argument> = fixed.map(|(id, argument)| (*id, argument.clone())).collect();
+        let inputs: Vec<ValueId> =
+            function.body.inputs.iter().copied().filter(|input| !fixed.contains_key(input)).collect();
+        let inner = Context::new(&function.body, fixed);
+        let members = members(&function.body, &inner.nodes(), 0);
+        self.depth += 1;
+        let scene = Arc::new(self.scene(&inner, &members, 0, &inputs, &function.body.outputs));
+        self.depth -= 1;
+        self.scenes.insert(key, scene.clone());
+        scene
+    }
+
+    /// The branches of a node, each a group.
+    fn branches(&mut self, node: &'a Node) -> Scene {
+        let mut items = Vec::new();
+        for attribute in &node.attributes {
+            for body in attribute.value.bodies() {
+                let context = Context::new(body, HashMap::new());
+                let nodes = context.nodes();
+                let inner = members(body, &nodes, 0);
+                self.depth += 1;
+                let outer = body.values.iter().zip(0..).filter(|(value, _)| matches!(value.origin, Origin::Outer(_)));
+                let inputs: Vec<ValueId> =
+                    body.inputs.iter().copied().chain(outer.map(|(_, id)| ValueId(id))).collect();
+                let scene = self.scene(&context, &inner, 0, &inputs, &body.outputs);
+                self.depth -= 1;
+                items.push(Item {
+                    name: attribute.name.to_string(),
+                    path: format!("{}/{}", node.name, attribute.name),
+                    times: 1,
+                    output: None,
+                    parameters: context.parameters(&nodes),
+                    kind: ItemKind::Group { function: None, scene: Arc::new(scene) },
+                });
+            }
+        }
+        Scene { items, ..Scene::default() }
+    }
+
+    /// What flows into and out of a repetition of an item. The ports of a call are those of its function.
+    fn flow(&self, context: &Context<'a>, nodes: &[usize], single: bool) -> Flow {
+        let node = &context.body.nodes[nodes[0]];
+        if single && self.functions.contains_key(&node.op) {
+            let inputs = node.inputs.iter().copied().filter(|input| input.is_some_and(|value| context.flows(value)));
+            return Flow { inputs: inputs.collect(), outputs: node.outputs.clone() };
+        }
+        context.flow(nodes)
+    }
+
+    fn edges(
+        &self,
+        context: &Context<'a>,
+        folded: &[Folded<'_>],
+        inputs: &[ValueId],
+        outputs: &[ValueId],
+    ) -> Vec<Edge> {
+        let mut flows = Vec::new();
+        let mut made: HashMap<ValueId, (usize, End)> = HashMap::new();
+        for (position, folded) in folded.iter().enumerate() {
+            for repetition in folded.members.chunks(folded.run.period) {
+                let nodes: Vec<usize> = repetition.iter().flat_map(|member| &member.nodes).copied().collect();
+                let flow = self.flow(context, &nodes, repetition.len() == 1 && repetition[0].single);
+                let ports = flow.outputs.iter().enumerate().filter_map(|(port, value)| Some(((*value)?, port)));
+                made.extend(ports.map(|(value, port)| (value, (position, End::Item(position, port)))));
+                flows.push((position, flow.inputs));
+            }
+        }
+        let border: HashMap<ValueId, usize> = inputs.iter().copied().zip(0..).collect();
+        let from = |value: ValueId, reader: Option<usize>| match made.get(&value) {
+            Some((maker, _)) if Some(*maker) == reader => None,
+            Some((_, end)) => Some(*end),
+            None => border.get(&value).map(|port| End::Border(*port)),
+        };
+        let into_items = flows.iter().flat_map(|(item, inputs)| {
+            let ports = inputs.iter().enumerate().filter_map(|(port, value)| Some(((*value)?, port)));
+            ports.map(|(value, port)| (value, Some(*item), End::Item(*item, port)))
+        });
+        let into_border = outputs.iter().zip(0..).map(|(value, port)| (*value, None, End::Border(port)));
+        let mut seen = HashSet::new();
+        into_items
+            .chain(into_border)
+            .filter_map(|(value, reader, to)| Some(Edge { from: from(value, reader)?, to }))
+            .filter(|edge| seen.insert(edge.clone()))
+            .collect()
+    }
+}
+
+/// A group with a single thing in it becomes that thing, under both names: `input_layernorm/norm`.
+fn joined(name: String, kind: ItemKind) -> (String, ItemKind) {
+    if let ItemKind::Group { function: None, scene } = &kind
+        && let [inner] = scene.items.as_slice()
+        && inner.times == 1
+        && !matches!(inner.kind, ItemKind::Group { function: Some(_), .. })
+    {
+        return (format!("{name}/{}", inner.name), inner.kind.clone());
+    }
+    (name, kind)
+}
+
+/// Attributes that make nodes of one operator different.
+fn hash_attributes(node: &Node, hasher: &mut DefaultHasher) {
+    for attribute in &node.attributes {
+        attribute.name.hash(hasher);
+        match &attribute.value {
+            AttributeValue::Int(value) => value.hash(hasher),
+            AttributeValue::Float(value) => value.to_bits().hash(hasher),
+            AttributeValue::Text(text) => text.hash(hasher),
+            AttributeValue::Ints(values) => values.hash(hasher),
+            AttributeValue::Body(body) => body.nodes.len().hash(hasher),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{OutlineOptions, outline};
+    use super::*;
+    use crate::{BodyBuilder, ElementType, GraphBuilder, Meaning};
+
+    fn layer(main: &mut BodyBuilder, name: &str, x: ValueId, mask: ValueId, op: &str) -> ValueId {
+        main.scope(name, |main| {
+            let weight = main.weight(&format!("{name}.weight"), ElementType::F32, [8, 8]);
+            let y = main.scope("mlp", |main| {
+                let y = main.op("MatMul", [x, weight]).output("up");
+                main.op(op, [y, mask]).output("act")
+            });
+            main.op("Add", [x, y]).output("residual")
+        })
+    }
+
+    fn model(ops: &[&str]) -> Graph {
+        let mut graph = GraphBuilder::new(17);
+        let main = graph.body();
+        let mut x = main.input("x", ElementType::F32, [Dim::symbol("n"), Dim::fixed(8)], Meaning::Unknown);
+        let mask = main.input("mask", ElementType::F32, [Dim::fixed(8)], Meaning::Unknown);
+        for (number, op) in ops.iter().enumerate() {
+            x = layer(main, &format!("layers.{number}"), x, mask, op);
+        }
+        main.output("y", x, Meaning::Unknown);
+        graph.finish()
+    }
+
+    fn names(scene: &Scene) -> Vec<(&str, u64)> {
+        scene.items.iter().map(|item| (item.name.as_str(), item.times)).collect()
+    }
+
+    #[test]
+    fn layers_are_folded_and_keep_what_flows() {
+        let scene = outline(&model(&["Mul"; 12]), OutlineOptions::default());
+        assert_eq!(scene.items[2].output.as_deref(), None, "types are not inferred yet");
+        assert_eq!(names(&scene), [("x", 1), ("mask", 1), ("layers.0-11", 12), ("y", 1)]);
+        assert_eq!(scene.items[2].parameters, 12 * 64);
+        let edges: Vec<_> = scene.edges.iter().map(|edge| (edge.from, edge.to)).collect();
+        assert_eq!(
+            edges,
+            [
+                (End::Item(0, 0), End::Item(2, 0)),
+                (End::Item(1, 0), End::Item(2, 1)),
+                (End::Item(2, 0), End::Item(3, 0)),
+            ]
+        );
+        let inner = scene.items[2].scene().unwrap();
+        assert_eq!(names(inner), [("mlp", 1), ("residual", 1)]);
+        assert_eq!(inner.inputs.len(), 2);
+        assert!(inner.edges.contains(&Edge { from: End::Border(0), to: End::Item(1, 0) }), "the residual");
+    }
+
+    #[test]
+    fn unfolded_every_layer_is_an_item() {
+        let scene = outline(&model(&["Mul"; 3]), OutlineOptions { fold: false });
+        assert_eq!(scene.items.len(), 2 + 3 + 1);
+    }
+
+    #[test]
+    fn patterns_of_layers_are_groups_of_groups() {
+        let scene = outline(&model(&["Mul", "Mul", "Add", "Mul", "Mul", "Add"]), OutlineOptions::default());
+        assert_eq!(names(&scene)[2], ("layers.0-5", 2));
+        assert_eq!(names(scene.items[2].scene().unwrap()), [("layers.0-1", 2), ("layers.2", 1)]);
+    }
+
+    #[test]
+    fn a_call_is_a_group_of_the_functions_nodes() {
+        let mut graph = GraphBuilder::new(17);
+        let mut block = BodyBuilder::default();
+        let (x, w) = (block.parameter("x"), block.parameter("weight"));
+        let y = block.op("MatMul", [x, w]).output("project");
+        block.output("y", y, Meaning::Unknown);
+        let block = graph.function("apr", "Block", block);
+        let main = graph.body();
+        let mut x = main.input("x", ElementType::F32, [Dim::symbol("n"), Dim::fixed(8)], Meaning::Unknown);
+        for layer in 0..4 {
+            let w = main.weight(&format!("w{layer}"), ElementType::F32, [8, 8]);
+            x = main.call(&block, [x, w]).output(&format!("layers.{layer}"));
+        }
+        main.output("y", x, Meaning::Unknown);
+        let scene = outline(&graph.finish(), OutlineOptions::default());
+        assert_eq!(names(&scene), [("x", 1), ("layers.0-3", 4), ("y", 1)]);
+        let inner = scene.items[1].scene().unwrap();
+        assert_eq!((inner.inputs.len(), inner.items[0].parameters), (1, 64));
+    }
+
+    #[test]
+    fn a_path_of_many_parts_ends_somewhere() {
+        let mut graph = GraphBuilder::new(17);
+        let main = graph.body();
+        let x = main.input("x", ElementType::F32, [], Meaning::Unknown);
+        let y = main.op("Relu", [x]).output(&"a/".repeat(100_000));
+        main.output("y", y, Meaning::Unknown);
+        assert_eq!(outline(&graph.finish(), OutlineOptions::default()).items.len(), 3);
+    }
+}

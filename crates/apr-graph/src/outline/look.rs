@@ -1,0 +1,286 @@
+//! One node or value, as a person asks for it by name.
+
+use serde::Serialize;
+
+use super::shown;
+use crate::{
+    AttributeValue, Body, Constant, ConstantData, Function, Graph, MAX_DEPTH, Node, Origin, ValueId, ValueType,
+};
+
+/// A node with all that it reads, makes and is set to.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct NodeView {
+    /// Its path.
+    pub name: String,
+    /// Its operator.
+    pub op: String,
+    /// The function that it is in, where it is not in the main body.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub function: Option<String>,
+    /// What it reads.
+    pub inputs: Vec<ValueView>,
+    /// What it makes.
+    pub outputs: Vec<ValueView>,
+    /// Its settings.
+    pub attributes: Vec<AttributeView>,
+    /// A note for people.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub doc: String,
+}
+
+/// A value that a node reads or makes.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ValueView {
+    /// Its name; empty where an optional one is left out.
+    pub name: String,
+    /// Its type, where it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// Where it comes from, or where it goes.
+    pub place: Place,
+}
+
+/// Where a value comes from or goes.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Place {
+    /// An optional value that is left out.
+    LeftOut,
+    /// The caller gives it.
+    Input,
+    /// A node makes it.
+    Node(String),
+    /// A tensor of the checkpoint.
+    Weight(String),
+    /// It is in the graph, and this is it.
+    Constant(String),
+    /// It comes from the body around.
+    Outer,
+    /// Nothing makes it.
+    Missing,
+    /// These nodes read it; `output` is among them where the caller gets it.
+    Readers(Vec<String>),
+}
+
+/// A setting of a node.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AttributeView {
+    /// Its name.
+    pub name: String,
+    /// Its value as a text.
+    pub value: String,
+}
+
+/// Most elements of a list that are shown.
+const MOST_ELEMENTS: usize = 16;
+
+/// A body, and the call whose function it is.
+#[derive(Clone, Copy)]
+struct Scope<'g> {
+    body: &'g Body,
+    call: Option<(&'g Body, &'g Node)>,
+    function: Option<&'g Function>,
+}
+
+impl NodeView {
+    /// The nodes with this path, or that make a value with this name. A path may go through a call,
+    /// `layers.3/attention/scores`, or begin in a function, `attention/scores`.
+    #[must_use]
+    pub fn find(graph: &Graph, name: &str) -> Vec<Self> {
+        let main = Scope { body: &graph.body, call: None, function: None };
+        let found = find_in(graph, main, name, 0);
+        if !found.is_empty() {
+            return found;
+        }
+        let scopes =
+            graph.functions.iter().map(|function| Scope { body: &function.body, call: None, function: Some(function) });
+        scopes.flat_map(|scope| find_in(graph, scope, name, 0)).collect()
+    }
+
+    fn new(place: Scope<'_>, node: &Node) -> Self {
+        let body = place.body;
+        let left_out = || ValueView { name: String::new(), kind: None, place: Place::LeftOut };
+        let view = |id: &Option<ValueId>, from: &dyn Fn(ValueId) -> Place| match id {
+            None => left_out(),
+            Some(id) => {
+                let value = body.value(*id);
+                ValueView { name: value.name.clone(), kind: shown(value.tensor()), place: from(*id) }
+            }
+        };
+        let attributes = node.attributes.iter().map(|attribute| AttributeView {
+            name: attribute.name.to_string(),
+            value: attribute_text(&attribute.value),
+        });
+        Self {
+            name: node.name.clone(),
+            op: node.op.to_string(),
+            function: place.function.map(|function| function.op.to_string()),
+            inputs: node.inputs.iter().map(|id| view(id, &|id| place.source(id))).collect(),
+            outputs: node.outputs.iter().map(|id| view(id, &|id| readers(body, id))).collect(),
+            attributes: attributes.collect(),
+            doc: node.doc.clone(),
+        }
+    }
+}
+
+/// The nodes of a body, or of a function that it calls, with this path or value.
+fn find_in(graph: &Graph, place: Scope<'_>, name: &str, depth: usize) -> Vec<NodeView> {
+    let body = place.body;
+    let fits = |node: &&Node| {
+        let makes = |output: &ValueId| body.value(*output).name == name;
+        node.name == name || node.outputs.iter().flatten().any(makes)
+    };
+    let mut found: Vec<NodeView> = body.nodes.iter().filter(fits).map(|node| NodeView::new(place, node)).collect();
+    if !found.is_empty() || depth > MAX_DEPTH {
+        return found;
+    }
+    for node in &body.nodes {
+        let rest = name.strip_prefix(&node.name).and_then(|rest| rest.strip_prefix('/'));
+        if let Some((rest, function)) = rest.zip(graph.function(&node.op)) {
+            let inner = Scope { body: &function.body, call: Some((body, node)), function: Some(function) };
+            found.extend(find_in(graph, inner, rest, depth + 1));
+        }
+    }
+    found
+}
+
+impl Scope<'_> {
+    /// Where a value comes from. A parameter is what the call hands over, where that is a weight or a constant.
+    fn source(&self, id: ValueId) -> Place {
+        let argument = self.call.and_then(|(outer, call)| {
+            let position = self.body.inputs.iter().position(|input| *input == id)?;
+            Some(source(outer, call.input(position)?))
+        });
+        match argument {
+            Some(place @ (Place::Weight(_) | Place::Constant(_))) => place,
+            _ => source(self.body, id),
+        }
+    }
+}
+
+fn source(body: &Body, id: ValueId) -> Place {
+    match &body.value(id).origin {
+        Origin::Input => Place::Input,
+        Origin::Node(node) => Place::Node(body.node(*node).name.clone()),
+        Origin::Weight(weight) => Place::Weight(weight.tensor.clone()),
+        Origin::Constant(constant) => Place::Constant(constant_text(constant)),
+        Origin::Outer(_) => Place::Outer,
+        Origin::Missing => Place::Missing,
+    }
+}
+
+fn readers(body: &Body, id: ValueId) -> Place {
+    let reads = |node: &&Node| super::build::reads(node).any(|value| value == id);
+    let mut names: Vec<String> = body.nodes.iter().filter(reads).map(|node| node.name.clone()).collect();
+    if body.outputs.contains(&id) {
+        names.push("output".to_owned());
+    }
+    Place::Readers(names)
+}
+
+fn attribute_text(value: &AttributeValue) -> String {
+    match value {
+        AttributeValue::Int(value) => value.to_string(),
+        AttributeValue::Float(value) => value.to_string(),
+        AttributeValue::Text(text) => String::from_utf8_lossy(text).into_owned(),
+        AttributeValue::Tensor(constant) => constant_text(constant),
+        AttributeValue::Weight(weight) => format!("tensor {}", weight.tensor),
+        AttributeValue::Body(body) => format!("a body of {} nodes", body.nodes.len()),
+        AttributeValue::Type(kind) => type_text(kind),
+        AttributeValue::Ints(values) => list(values.iter()),
+        AttributeValue::Floats(values) => list(values.iter()),
+        AttributeValue::Texts(texts) => list(texts.iter().map(|text| String::from_utf8_lossy(text))),
+        AttributeValue::Tensors(constants) => list(constants.iter().map(constant_text)),
+        AttributeValue::Bodies(bodies) => format!("{} bodies", bodies.len()),
+        AttributeValue::Types(kinds) => list(kinds.iter().map(type_text)),
+        AttributeValue::OfCall(name) => format!("the attribute {name} of the call"),
+        AttributeValue::Opaque(bytes) => format!("{} bytes that are not read", bytes.len()),
+    }
+}
+
+fn type_text(kind: &ValueType) -> String {
+    match kind {
+        ValueType::Unknown => "?".to_owned(),
+        ValueType::Tensor(tensor) => tensor.to_string(),
+        ValueType::SparseTensor(tensor) => format!("sparse {tensor}"),
+        ValueType::Sequence(inner) => format!("sequence of {}", type_text(inner)),
+        ValueType::Optional(inner) => format!("optional {}", type_text(inner)),
+        ValueType::Map(key, inner) => format!("map of {key} to {}", type_text(inner)),
+    }
+}
+
+fn constant_text(constant: &Constant) -> String {
+    let numbers = constant.as_ints().map(|values| list(values.iter()));
+    let numbers = numbers.or_else(|| constant.as_floats().map(|values| list(values.iter())));
+    let texts = || match &constant.data {
+        ConstantData::Texts(texts) => Some(list(texts.iter().map(|text| String::from_utf8_lossy(text)))),
+        ConstantData::Bytes(_) => None,
+    };
+    let sizes = list(constant.shape.iter());
+    match numbers.or_else(texts) {
+        Some(values) if constant.shape.is_empty() => values.trim_matches(['[', ']']).to_owned(),
+        Some(values) => values,
+        None => format!("{}{sizes}", constant.element),
+    }
+}
+
+/// `[1, 2, 3]`, or the first of them and how many there are.
+fn list<T: ToString>(values: impl ExactSizeIterator<Item = T>) -> String {
+    let count = values.len();
+    let mut texts: Vec<String> = values.take(MOST_ELEMENTS).map(|value| value.to_string()).collect();
+    if count > MOST_ELEMENTS {
+        texts.push(format!("... {count} in all"));
+    }
+    format!("[{}]", texts.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{BodyBuilder, Dim, ElementType, GraphBuilder, Meaning};
+
+    #[test]
+    fn a_node_shows_where_its_values_come_from_and_go() {
+        let mut graph = GraphBuilder::new(17);
+        let main = graph.body();
+        let x = main.input("x", ElementType::F32, [Dim::symbol("n"), Dim::fixed(4)], Meaning::Unknown);
+        let w = main.weight("w", ElementType::F32, [4, 2]);
+        let y = main.scope("mlp", |main| main.op("MatMul", [x, w]).output("up"));
+        let shape = main.ints(&[-1]);
+        let flat = main.op("Reshape", [y, shape]).attribute("allowzero", 0).output("flat");
+        main.output("y", flat, Meaning::Unknown);
+        let graph = graph.finish();
+
+        let found = NodeView::find(&graph, "mlp/up");
+        assert_eq!(found[0].inputs[0].place, Place::Input);
+        assert_eq!(found[0].inputs[0].kind.as_deref(), Some("f32[n, 4]"));
+        assert_eq!(found[0].inputs[1].place, Place::Weight("w".to_owned()));
+        assert_eq!(found[0].outputs[0].place, Place::Readers(vec!["flat".to_owned()]));
+
+        let found = NodeView::find(&graph, "y");
+        assert_eq!(found[0].inputs[1].place, Place::Constant("[-1]".to_owned()));
+        assert_eq!(found[0].attributes[0].value, "0");
+        assert_eq!(found[0].outputs[0].place, Place::Readers(vec!["output".to_owned()]));
+        assert!(NodeView::find(&graph, "nothing").is_empty());
+    }
+
+    #[test]
+    fn a_path_through_a_call_shows_the_weight_that_is_handed_over() {
+        let mut graph = GraphBuilder::new(17);
+        let mut block = BodyBuilder::default();
+        let (x, w) = (block.parameter("x"), block.parameter("weight"));
+        let y = block.op("MatMul", [x, w]).output("query");
+        block.output("y", y, Meaning::Unknown);
+        let block = graph.function("apr", "Block", block);
+        let main = graph.body();
+        let x = main.input("x", ElementType::F32, [2.into(), 2.into()], Meaning::Unknown);
+        let w = main.weight("w3", ElementType::F32, [2, 2]);
+        let y = main.call(&block, [x, w]).output("layers.3");
+        main.output("y", y, Meaning::Unknown);
+        let graph = graph.finish();
+        let found = NodeView::find(&graph, "layers.3/query");
+        assert_eq!(found[0].inputs[1].place, Place::Weight("w3".to_owned()));
+        let found = NodeView::find(&graph, "query");
+        assert_eq!((found.len(), &found[0].inputs[1].place), (1, &Place::Input));
+    }
+}

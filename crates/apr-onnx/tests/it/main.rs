@@ -1,0 +1,10 @@
+//! ONNX models read as the `onnx` package reads them.
+
+mod corpus;
+mod graph;
+mod listing;
+
+use apr_testkit::PeakAlloc;
+
+#[global_allocator]
+static ALLOCATOR: PeakAlloc = PeakAlloc;
