@@ -14,11 +14,10 @@ use apr_ops::graph::{
 use apr_source::Source;
 use apr_view::nearest;
 
-use super::validate::write_text;
-use crate::Outcome;
+use super::beside::write_text;
 use crate::args::{GraphArgs, GraphFormat};
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 use crate::printer::{BAD, BOLD, DIM, ODD};
 use crate::progress::Bar;
 use crate::{human, model};

@@ -23,8 +23,9 @@ use super::graph::cost_text;
 use super::several;
 use crate::args::InspectArgs;
 use crate::context::Context;
+use crate::failure::Outcome;
 use crate::printer::{BOLD, DIM, ODD, columns};
-use crate::{Outcome, human, model};
+use crate::{human, model};
 
 /// Companions and metadata keys shown without `--full`.
 const BRIEF: usize = 12;
