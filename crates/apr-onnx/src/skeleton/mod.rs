@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use crate::reader::{OnnxReader, SMALL, open_skeleton};
 use holed::{Absent, Holed};
 
-pub use restore::{RestoreOptions, restore};
+pub use restore::{RestoreOptions, restore, tensors};
 pub use writer::RestoredWriter;
 
 /// What a checkpoint calls the companion.

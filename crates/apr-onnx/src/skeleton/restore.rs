@@ -44,6 +44,14 @@ pub fn restore(
     RestoredWriter::new(OnnxWriter::new(files, tensors, losses, options.named_files), reader, same)
 }
 
+/// The tensors that a skeleton has room for: names, dtypes and shapes.
+///
+/// # Errors
+/// E002 for a damaged skeleton, E008 over the limits.
+pub fn tensors(skeleton: Vec<u8>, limits: &Limits) -> Result<Vec<TensorInfo>> {
+    Ok(Skeleton::parse(skeleton, limits)?.open(limits, true)?.tensors().to_vec())
+}
+
 struct Restoration {
     skeleton: Skeleton,
     /// The file with holes, under the names that it has.
