@@ -77,6 +77,12 @@ impl Findings {
         }
     }
 
+    /// Makes errors from a position on warnings.
+    pub(crate) fn soften(&mut self, from: usize) {
+        let errors = self.list.iter_mut().skip(from).filter(|finding| finding.severity == Severity::Error);
+        errors.for_each(|finding| finding.severity = Severity::Warning);
+    }
+
     /// The errors among them.
     pub fn errors(&self) -> impl Iterator<Item = &Finding> {
         self.list.iter().filter(|finding| finding.severity == Severity::Error)

@@ -93,7 +93,7 @@ pub use apr_core::Progress;
 pub use apr_io as io;
 pub use apr_llama as llama;
 pub use apr_ops as ops;
-pub use apr_ops::job::{Job, JobError, JobReport, Planned, Weights};
+pub use apr_ops::job::{GraphWishes, Job, JobError, JobReport, Planned, Weights};
 pub use apr_quantize as quantize;
 pub use apr_quantize::{Quantization, Scheme};
 #[cfg(feature = "compression")]

@@ -6,6 +6,7 @@ mod convert;
 pub(crate) mod examples;
 mod hints;
 mod look;
+mod onnx;
 mod quantize;
 pub(crate) mod settings;
 mod shard;
@@ -28,6 +29,7 @@ pub(crate) use look::{
     DebugArgs, DiffArgs, ExplainArgs, GraphArgs, GraphFormat, InspectArgs, LintArgs, ScanArgs, Sort, TensorsArgs,
     ValidateArgs,
 };
+pub(crate) use onnx::OnnxArgs;
 pub(crate) use quantize::{Dequantized, QuantizeArgs, QuantizeOptions, RequantizeArgs};
 pub(crate) use shard::{JoinArgs, ShardArgs};
 pub(crate) use upgrade::UpgradeArgs;

@@ -10,6 +10,7 @@ impl Checker<'_> {
     pub(super) fn node(&mut self, node: &Node, position: usize, place: &Place<'_>) {
         let path = node_path(&place.prefix, position, node);
         let mut problems = repeated_attributes(node);
+        problems.extend(branches_with_inputs(node));
         problems.extend(references(node, place));
         if let Some(function) = self.functions.get(&node.op) {
             problems.extend(call_problems(node, function));
@@ -61,6 +62,12 @@ fn repeated_attributes(node: &Node) -> Vec<String> {
     let mut seen = HashSet::new();
     let again = node.attributes.iter().filter(|attribute| !seen.insert(&attribute.name));
     again.map(|attribute| format!("attribute '{}' is given twice", attribute.name)).collect()
+}
+
+/// A branch reads values of the body around, and has no inputs of its own.
+fn branches_with_inputs(node: &Node) -> Option<String> {
+    let inputs = node.bodies().map(|body| body.inputs.len()).max().filter(|inputs| *inputs > 0 && node.op.is("If"))?;
+    Some(format!("a branch has {inputs} inputs, and gets none"))
 }
 
 /// Attributes that are the call's, outside of a function.

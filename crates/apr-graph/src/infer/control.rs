@@ -21,7 +21,7 @@ impl Engine<'_> {
         around: Around<'_>,
         scope: &Scope<'_>,
         prefix: String,
-        calls: &mut Vec<usize>,
+        calls: &mut Vec<Option<usize>>,
     ) -> Result<Made, String> {
         let inner = Scope { prefix, opsets: scope.opsets, of_call: scope.of_call, depth: scope.depth + 1 };
         match (operator.domain, operator.name) {
@@ -46,7 +46,7 @@ impl Engine<'_> {
         inputs: &[ValueType],
         around: Around<'_>,
         scope: &Scope<'_>,
-        calls: &mut Vec<usize>,
+        calls: &mut Vec<Option<usize>>,
     ) -> Result<Vec<ValueType>, String> {
         for (id, kind) in body.inputs.clone().into_iter().zip(inputs) {
             let value = body.value_mut(id);
@@ -63,11 +63,23 @@ impl Engine<'_> {
         node: &mut Node,
         around: Around<'_>,
         scope: &Scope<'_>,
-        calls: &mut Vec<usize>,
+        calls: &mut Vec<Option<usize>>,
     ) -> Result<Made, String> {
+        let taken = taken(node, around);
         let mut results: Vec<Vec<ValueType>> = Vec::new();
         for (name, body) in bodies_mut(node) {
+            let before = self.findings.clone();
             results.push(self.within(name, body, &[], around, scope, calls)?);
+            match taken {
+                Some(branch) if branch == name => {}
+                Some(_) => self.findings = before,
+                // It may be there for other inputs than these types allow.
+                None => self.findings.soften(before.list.len()),
+            }
+        }
+        let at = taken.and_then(|branch| bodies_mut(node).position(|(name, _)| name == branch));
+        if let Some(at) = at {
+            return fit(node, results.swap_remove(at));
         }
         let [first, second] = results.as_slice() else { return Ok(Made::nothing(node)) };
         if first.len() != second.len() || first.len() != node.outputs.len() {
@@ -75,7 +87,7 @@ impl Engine<'_> {
             return Err(format!("the branches have {first} and {second} outputs, and the node {outputs}"));
         }
         let kinds = first.iter().zip(second).map(|(a, b)| either(a, b)).collect::<Result<_, _>>()?;
-        Ok(Made { kinds, known: Vec::new() })
+        Ok(Made::of(kinds))
     }
 
     /// Follows a body until its states have types that stay, and returns the types of its outputs and its states.
@@ -85,7 +97,7 @@ impl Engine<'_> {
         repeated: Repeated,
         around: Around<'_>,
         scope: &Scope<'_>,
-        calls: &mut Vec<usize>,
+        calls: &mut Vec<Option<usize>>,
     ) -> Result<(Vec<ValueType>, Vec<ValueType>), String> {
         let Repeated { mut inputs, states, first_output } = repeated;
         let marks = (self.findings.clone(), calls.len());
@@ -126,7 +138,7 @@ impl Engine<'_> {
         node: &mut Node,
         around: Around<'_>,
         scope: &Scope<'_>,
-        calls: &mut Vec<usize>,
+        calls: &mut Vec<Option<usize>>,
     ) -> Result<Made, String> {
         let mut inputs = vec![ValueType::tensor(ElementType::I64, []), ValueType::tensor(ElementType::Bool, [])];
         inputs.extend(kinds(node, 2, around));
@@ -146,7 +158,7 @@ impl Engine<'_> {
         operator: &'static Operator,
         around: Around<'_>,
         scope: &Scope<'_>,
-        calls: &mut Vec<usize>,
+        calls: &mut Vec<Option<usize>>,
     ) -> Result<Made, String> {
         let old = operator.since < 9;
         let all = kinds(node, usize::from(old), around);
@@ -189,7 +201,7 @@ impl Engine<'_> {
         node: &mut Node,
         around: Around<'_>,
         scope: &Scope<'_>,
-        calls: &mut Vec<usize>,
+        calls: &mut Vec<Option<usize>>,
     ) -> Result<Made, String> {
         let inputs: Vec<_> = kinds(node, 0, around)
             .into_iter()
@@ -202,6 +214,12 @@ impl Engine<'_> {
         let outputs = self.within(name, body, &inputs, around, scope, calls)?;
         fit(node, outputs.into_iter().map(|kind| ValueType::Sequence(Box::new(kind))).collect())
     }
+}
+
+/// The branch that is always taken, where the condition is known.
+fn taken(node: &Node, around: Around<'_>) -> Option<&'static str> {
+    let known = around.input(node.input(0)?)?.known?.dims()?.first()?.as_integer()?;
+    Some(if known == 0 { "else_branch" } else { "then_branch" })
 }
 
 /// Types of a node's inputs from a position on.
@@ -253,5 +271,5 @@ fn fit(node: &Node, mut kinds: Vec<ValueType>) -> Result<Made, String> {
         return Err(format!("its body makes {} values, and the node has {} outputs", kinds.len(), node.outputs.len()));
     }
     kinds.truncate(node.outputs.len());
-    Ok(Made { kinds, known: Vec::new() })
+    Ok(Made::of(kinds))
 }

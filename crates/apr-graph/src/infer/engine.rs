@@ -55,11 +55,17 @@ pub(super) struct Around<'a> {
 pub(super) struct Made {
     pub(super) kinds: Vec<ValueType>,
     pub(super) known: Vec<Option<Known>>,
+    /// What does not fit.
+    pub(super) problems: Vec<String>,
 }
 
 impl Made {
     pub(super) fn nothing(node: &Node) -> Self {
-        Self { kinds: vec![ValueType::Unknown; node.outputs.len()], known: Vec::new() }
+        Self::of(vec![ValueType::Unknown; node.outputs.len()])
+    }
+
+    pub(super) fn of(kinds: Vec<ValueType>) -> Self {
+        Self { kinds, known: Vec::new(), problems: Vec::new() }
     }
 }
 
@@ -95,7 +101,7 @@ impl<'g> Engine<'g> {
         around: Option<Around<'_>>,
         absent: Vec<ValueId>,
         scope: &Scope<'_>,
-        calls: &mut Vec<usize>,
+        calls: &mut Vec<Option<usize>>,
     ) -> Facts {
         let facts = Facts { known: vec![None; body.values.len()], absent };
         self.nodes(body, around, facts, scope, calls)
@@ -108,7 +114,7 @@ impl<'g> Engine<'g> {
         given: Vec<(ValueId, Option<Known>)>,
         absent: Vec<ValueId>,
         scope: &Scope<'_>,
-        calls: &mut Vec<usize>,
+        calls: &mut Vec<Option<usize>>,
     ) {
         let mut facts = Facts { known: vec![None; body.values.len()], absent };
         for (id, known) in given {
@@ -123,7 +129,7 @@ impl<'g> Engine<'g> {
         around: Option<Around<'_>>,
         mut facts: Facts,
         scope: &Scope<'_>,
-        calls: &mut Vec<usize>,
+        calls: &mut Vec<Option<usize>>,
     ) -> Facts {
         if scope.depth > MAX_DEPTH {
             let message =
@@ -137,12 +143,13 @@ impl<'g> Engine<'g> {
             let mut node = std::mem::replace(&mut body.nodes[position], placeholder());
             let path = |node: &Node| node_path(&scope.prefix, position, node);
             match self.node(&mut node, Around { body, facts: &facts }, scope, position, calls) {
-                Ok(made) => self.write(body, &mut facts, &node, made, &path),
-                Err(message) => {
-                    self.findings.add(Severity::Error, path(&node), format!("{}: {message}", node.op));
-                    let elements = self.elements_only(&node, body, &facts, scope);
-                    self.write(body, &mut facts, &node, elements, &path);
+                Ok(made) => {
+                    for problem in &made.problems {
+                        self.findings.add(Severity::Error, path(&node), format!("{}: {problem}", node.op));
+                    }
+                    self.write(body, &mut facts, &node, made, &path);
                 }
+                Err(message) => self.findings.add(Severity::Error, path(&node), format!("{}: {message}", node.op)),
             }
             body.nodes[position] = node;
         }
@@ -181,7 +188,7 @@ impl<'g> Engine<'g> {
         around: Around<'_>,
         scope: &Scope<'_>,
         position: usize,
-        calls: &mut Vec<usize>,
+        calls: &mut Vec<Option<usize>>,
     ) -> Result<Made, String> {
         if let Some(function) = self.by_op.get(&node.op) {
             return self.call(*function, node, around, scope, position, calls);
@@ -194,22 +201,12 @@ impl<'g> Engine<'g> {
             return self.control(node, operator, around, scope, prefix, calls);
         }
         let mut call = read(node, operator, around, scope);
-        if let Some(rule) = operator.rule {
-            rule(&mut call)?;
-        }
-        elements::apply(&mut call)?;
+        // What the inputs' types or shapes contradict is said, and the rest is known all the same.
+        let shapes = operator.rule.map_or(Ok(()), |rule| rule(&mut call)).err();
+        let elements = elements::apply(&mut call).err();
         known::fill(&mut call);
-        Ok(Made { kinds: call.outputs, known: call.known })
-    }
-
-    /// What is known of a node's outputs where its shapes contradict: the types of the elements.
-    fn elements_only(&self, node: &Node, body: &Body, facts: &Facts, scope: &Scope<'_>) -> Made {
-        let Some(operator) = operator(node, scope.opsets).filter(|operator| operator.rule.is_some()) else {
-            return Made::nothing(node);
-        };
-        let mut call = read(node, operator, Around { body, facts }, scope);
-        let fits = elements::apply(&mut call).is_ok();
-        if fits { Made { kinds: call.outputs, known: Vec::new() } } else { Made::nothing(node) }
+        let problems = elements.into_iter().chain(shapes).collect();
+        Ok(Made { kinds: call.outputs, known: call.known, problems })
     }
 
     /// Writes what a node makes to its outputs.

@@ -24,6 +24,8 @@ pub(crate) fn merge(declared: &ValueType, inferred: ValueType) -> Result<ValueTy
         (ValueType::Map(key, declared), ValueType::Map(other, inferred)) if *key == other => {
             merge(declared, *inferred).map(|inner| ValueType::Map(other, Box::new(inner)))
         }
+        // What may be absent is there where the file says so.
+        (declared, ValueType::Optional(inferred)) => merge(declared, *inferred),
         (declared, inferred) => Err(format!("{} is declared, and {} is made", kind(declared), kind(&inferred))),
     }
 }

@@ -82,6 +82,8 @@ fn linear_attention(call: &mut Call<'_>) -> Result<(), String> {
         _ => query.heads.clone(),
     };
     call.set_shape(0, vec![query.batch, query.sequence, heads.times(&value.size)]);
+    // The state has a type of its own, which only a state that is given says.
+    call.set_element(1, call.element(3).or(call.element(0)));
     call.set_shape(1, vec![value.batch, value.heads, key.size, value.size]);
     Ok(())
 }

@@ -126,7 +126,8 @@ fn random(call: &mut Call<'_>) -> Result<(), String> {
 
 fn range(call: &mut Call<'_>) -> Result<(), String> {
     for position in 0..3 {
-        let scalar = call.shape(position).is_none_or(|shape| shape.is_empty() || shape == [Dim::fixed(1)]);
+        let single = |dim: &Dim| dim.as_integer().is_none_or(|size| size == 1);
+        let scalar = call.shape(position).is_none_or(|shape| shape.len() < 2 && shape.iter().all(single));
         if !scalar {
             return Err(format!("{} is no single number", call.name_of(position)));
         }

@@ -5,7 +5,7 @@ use crate::{ElementType, TensorType, ValueType};
 
 /// Checks the types of the inputs, and gives the outputs theirs.
 pub(crate) fn apply(call: &mut Call<'_>) -> Result<(), String> {
-    let bound = bind(call)?;
+    let (bound, problem) = bind(call);
     for position in 0..call.outputs.len() {
         let Some(parameter) = call.operator.output(position) else { continue };
         let element = element(parameter, &bound);
@@ -17,7 +17,7 @@ pub(crate) fn apply(call: &mut Call<'_>) -> Result<(), String> {
             _ => {}
         }
     }
-    Ok(())
+    problem.map_or(Ok(()), Err)
 }
 
 fn element(parameter: &Parameter, bound: &[(&str, ElementType)]) -> Option<ElementType> {
@@ -25,19 +25,21 @@ fn element(parameter: &Parameter, bound: &[(&str, ElementType)]) -> Option<Eleme
     by_label.filter(|_| parameter.types.tensor != 0).or_else(|| parameter.types.only())
 }
 
-/// The element type of each label, from the inputs.
-fn bind(call: &Call<'_>) -> Result<Vec<(&'static str, ElementType)>, String> {
-    let mut bound: Vec<(&'static str, ElementType)> = Vec::new();
+/// Element types by label.
+type Bound = Vec<(&'static str, ElementType)>;
+
+/// The element type of each label, from the inputs, and what contradicts it.
+fn bind(call: &Call<'_>) -> (Bound, Option<String>) {
+    let mut bound = Bound::new();
+    let mut problem = None;
     for position in 0..call.inputs.len() {
         let Some(parameter) = call.operator.input(position) else { continue };
         let kind = call.kind(position);
         if !parameter.types.allows(kind) {
             let kind = crate::infer::kind_text(kind);
             let (name, version) = (call.operator.name, call.operator.since);
-            return Err(format!(
-                "{} is {kind}, which {name} of version {version} does not take",
-                call.name_of(position)
-            ));
+            let input = call.name_of(position);
+            problem.get_or_insert(format!("{input} is {kind}, which {name} of version {version} does not take"));
         }
         let Some(element) = call.element(position) else { continue };
         if parameter.label.is_empty() || !parameter.alike {
@@ -46,10 +48,11 @@ fn bind(call: &Call<'_>) -> Result<Vec<(&'static str, ElementType)>, String> {
         match bound.iter().find(|(label, _)| *label == parameter.label) {
             None => bound.push((parameter.label, element)),
             Some((_, other)) if *other != element => {
-                return Err(format!("{} is of {element}, and an earlier input of {other}", call.name_of(position)));
+                let input = call.name_of(position);
+                problem.get_or_insert(format!("{input} is of {element}, and an earlier input of {other}"));
             }
             Some(_) => {}
         }
     }
-    Ok(bound)
+    (bound, problem)
 }

@@ -109,8 +109,8 @@ fn grid_sample(call: &mut Call<'_>) -> Result<(), String> {
 }
 
 fn affine_grid(call: &mut Call<'_>) -> Result<(), String> {
-    let Some(size) = call.dims(1) else { return Ok(()) };
-    let shape = match size {
+    let Some(size) = super::creation::from_sizes(call, 1)? else { return Ok(()) };
+    let shape = match size.as_slice() {
         [batch, _, pixels @ ..] if (2..=3).contains(&pixels.len()) => {
             let mut shape = vec![batch.clone()];
             shape.extend_from_slice(pixels);

@@ -12,6 +12,7 @@ mod elementwise;
 mod image;
 mod indexing;
 pub(crate) mod known;
+mod learning;
 mod matrix;
 mod microsoft;
 mod movement;
@@ -322,6 +323,7 @@ fn lists(domain: &str) -> &'static [&'static [(&'static str, Rule)]] {
             signal::RULES,
             text::RULES,
         ],
+        "ai.onnx.ml" => &[learning::RULES],
         "com.microsoft" => &[microsoft::RULES],
         _ => &[],
     }

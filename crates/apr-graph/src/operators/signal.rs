@@ -21,23 +21,31 @@ fn dft(call: &mut Call<'_>) -> Result<(), String> {
     } else {
         Some(-2)
     };
-    let Some(given) = given else {
-        call.set_shape(0, vec![Dim::Unknown; sizes.len()]);
-        return Ok(());
-    };
-    let along = axis(given, sizes.len())?;
-    if call.has(1) {
-        sizes[along] = call.scalar(1).unwrap_or(Dim::Unknown);
-    }
     let (onesided, inverse) = (call.is_set("onesided"), call.is_set("inverse"));
-    if onesided && !inverse {
-        sizes[along] = half(&sizes[along]);
+    match given {
+        Some(given) => {
+            let along = axis(given, sizes.len())?;
+            sizes[along] = spectrum(call, &sizes[along], onesided, inverse);
+        }
+        // Along whichever dimension, a whole spectrum is as long as the signal.
+        None if !onesided && !call.has(1) => {}
+        None => sizes.fill(Dim::Unknown),
     }
     if let Some(parts) = sizes.last_mut() {
         *parts = Dim::fixed(if onesided && inverse { 1 } else { 2 });
     }
     call.set_shape(0, sizes);
     Ok(())
+}
+
+/// The size along the axis.
+fn spectrum(call: &Call<'_>, signal: &Dim, onesided: bool, inverse: bool) -> Dim {
+    let given = call.has(1).then(|| call.scalar(1).unwrap_or(Dim::Unknown));
+    match (onesided, inverse) {
+        (true, false) => half(given.as_ref().unwrap_or(signal)),
+        (true, true) => given.unwrap_or_else(|| signal.minus(&Dim::fixed(1)).times(&Dim::fixed(2))),
+        (false, _) => given.unwrap_or_else(|| signal.clone()),
+    }
 }
 
 fn stft(call: &mut Call<'_>) -> Result<(), String> {

@@ -1,7 +1,7 @@
 //! A model for a format that says what it computes.
 
 use apr_blocks::{GraphOptions, graphs};
-use apr_graph::Graph;
+use apr_graph::{Graph, infer};
 use apr_registry::onnx::write::Model;
 use apr_registry::{CheckpointReader, Loss, Metadata, PlanOptions, keys};
 use apr_source::Source;
@@ -87,6 +87,7 @@ impl Job {
         for part in found.parts {
             let mut graph = part.graph;
             binder.bind(&mut graph).map_err(JobError::from)?;
+            infer(&mut graph);
             models.push((part.name, graph));
         }
         let (bound, unused) = binder.finish();
