@@ -1,10 +1,10 @@
 //! What can be typed.
 
 mod completion;
+mod computed;
 mod container;
 mod convert;
 pub(crate) mod examples;
-mod graph;
 mod hints;
 mod look;
 mod quantize;
@@ -20,12 +20,12 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use clap_complete::engine::ArgValueCandidates;
 
+pub(crate) use computed::ComputedArgs;
 pub(crate) use container::{
     Compress, ContainerArgs, DecryptArgs, EditArgs, EncryptArgs, IssueArgs, KeyPurpose, KeygenArgs, LicenseAction,
     SignArgs, VerifyArgs,
 };
 pub(crate) use convert::{ConvertArgs, ExportArgs, ImportArgs, Precision, Sha256, WriteArgs};
-pub(crate) use graph::GraphArgs;
 pub(crate) use look::{
     DebugArgs, DiffArgs, ExplainArgs, GraphArgs, GraphFormat, InspectArgs, LintArgs, ScanArgs, Sort, TensorsArgs,
     ValidateArgs,

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 /// Options of output that says what the model computes.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Options of ONNX output")]
-pub(crate) struct GraphArgs {
+pub(crate) struct ComputedArgs {
     /// Version of ONNX's operators [default: the source's; else 17, or 21 where blocks stay quantized]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(1..=1000))]
     pub(crate) opset: Option<i64>,
@@ -37,7 +37,7 @@ pub(crate) enum DataPlace {
     Never,
 }
 
-impl GraphArgs {
+impl ComputedArgs {
     /// What a job is to do.
     pub(crate) fn wishes(&self) -> GraphWishes {
         GraphWishes {
