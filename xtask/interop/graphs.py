@@ -39,6 +39,43 @@ FALCON = dict(
     hidden_size=320, num_hidden_layers=3, num_attention_heads=5, vocab_size=1003, ffn_hidden_size=448,
     bos_token_id=1, eos_token_id=2, alibi=False, bias=False,
 )
+ENCODER = dict(
+    hidden_size=320, intermediate_size=448, vocab_size=1003, num_hidden_layers=3, num_attention_heads=5,
+    max_position_embeddings=64, type_vocab_size=3, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+)
+ROBERTA = ENCODER | dict(type_vocab_size=1, pad_token_id=1, bos_token_id=0)
+DISTILBERT = dict(dim=320, hidden_dim=448, n_layers=3, n_heads=5, vocab_size=1003, max_position_embeddings=64)
+MODERNBERT = ENCODER | dict(local_attention=6, num_hidden_layers=4, cls_token_id=1, sep_token_id=2, reference_compile=False)
+MODERNBERT.pop("type_vocab_size")
+T5 = dict(
+    d_model=320, d_kv=64, d_ff=448, num_layers=3, num_decoder_layers=2, num_heads=5, vocab_size=1003,
+    relative_attention_num_buckets=14, relative_attention_max_distance=20, decoder_start_token_id=0,
+)
+WHISPER = dict(
+    d_model=320, num_mel_bins=10, vocab_size=1003, max_source_positions=36, max_target_positions=40, encoder_layers=3,
+    decoder_layers=2, encoder_ffn_dim=448, decoder_ffn_dim=416, encoder_attention_heads=5, decoder_attention_heads=4,
+    pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=3, suppress_tokens=None,
+    begin_suppress_tokens=None,
+)
+VIT = dict(
+    hidden_size=320, intermediate_size=448, num_hidden_layers=3, num_attention_heads=5, image_size=30, patch_size=6,
+    num_channels=3,
+)
+CLIP_TEXT = dict(
+    hidden_size=320, intermediate_size=448, num_hidden_layers=2, num_attention_heads=5, vocab_size=1003,
+    max_position_embeddings=40, projection_dim=36, pad_token_id=0, bos_token_id=1, eos_token_id=1002,
+)
+CLIP_VISION = VIT | dict(hidden_size=256, num_attention_heads=4, projection_dim=36)
+SIGLIP_TEXT = dict(
+    hidden_size=320, intermediate_size=448, num_hidden_layers=2, num_attention_heads=5, vocab_size=1003,
+    max_position_embeddings=9, projection_size=320,
+)
+SIGLIP_VISION = VIT
+WAV2VEC2 = dict(
+    hidden_size=320, intermediate_size=448, num_hidden_layers=3, num_attention_heads=5, vocab_size=103,
+    conv_dim=(24, 20, 16), conv_kernel=(10, 3, 2), conv_stride=(5, 2, 2), num_conv_pos_embeddings=6,
+    num_conv_pos_embedding_groups=4,
+)
 # transformers has no class for these: another one computes the same, and its configuration is changed.
 RENAMED = {
     "minicpm": dict(
@@ -106,6 +143,46 @@ CASES = {
     "falcon_grouped": ("decoder", "FalconForCausalLM", FALCON | dict(new_decoder_architecture=True, num_kv_heads=1)),
     "falcon_groups": ("decoder", "FalconForCausalLM", FALCON | dict(new_decoder_architecture=True, num_attention_heads=4, num_kv_heads=2, num_ln_in_parallel_attn=1)),
     "falcon_serial": ("decoder", "FalconForCausalLM", FALCON | dict(multi_query=False, parallel_attn=False, bias=True)),
+    "bert": ("encoder", "BertModel", ENCODER),
+    "bert_mlm": ("encoder", "BertForMaskedLM", ENCODER | dict(hidden_act="relu")),
+    "bert_classifier": ("encoder", "BertForSequenceClassification", ENCODER | dict(num_labels=5)),
+    "bert_tokens": ("encoder", "BertForTokenClassification", ENCODER | dict(num_labels=5)),
+    "bert_qa": ("encoder", "BertForQuestionAnswering", ENCODER),
+    "roberta": ("encoder", "RobertaModel", ROBERTA),
+    "roberta_mlm": ("encoder", "RobertaForMaskedLM", ROBERTA),
+    "roberta_classifier": ("encoder", "RobertaForSequenceClassification", ROBERTA | dict(num_labels=5)),
+    "roberta_tokens": ("encoder", "RobertaForTokenClassification", ROBERTA | dict(num_labels=5)),
+    "distilbert": ("encoder", "DistilBertModel", DISTILBERT),
+    "distilbert_mlm": ("encoder", "DistilBertForMaskedLM", DISTILBERT),
+    "distilbert_classifier": ("encoder", "DistilBertForSequenceClassification", DISTILBERT | dict(num_labels=5)),
+    "distilbert_qa": ("encoder", "DistilBertForQuestionAnswering", DISTILBERT),
+    "modernbert": ("encoder", "ModernBertModel", MODERNBERT),
+    "modernbert_mlm": ("encoder", "ModernBertForMaskedLM", MODERNBERT),
+    "modernbert_classifier": ("encoder", "ModernBertForSequenceClassification", MODERNBERT | dict(num_labels=5)),
+    "modernbert_tokens": ("encoder", "ModernBertForTokenClassification", MODERNBERT | dict(num_labels=5, norm_bias=True, attention_bias=True, mlp_bias=True)),
+    "t5": ("seq2seq", "T5ForConditionalGeneration", T5),
+    "t5_gated": ("seq2seq", "T5ForConditionalGeneration", T5 | dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False)),
+    "t5_encoder": ("encoder", "T5EncoderModel", T5),
+    "mt5": ("seq2seq", "MT5ForConditionalGeneration", T5 | dict(feed_forward_proj="gated-gelu")),
+    "umt5": ("seq2seq", "UMT5ForConditionalGeneration", T5 | dict(feed_forward_proj="gated-gelu")),
+    "whisper": ("seq2seq", "WhisperForConditionalGeneration", WHISPER),
+    "whisper_model": ("seq2seq", "WhisperModel", WHISPER),
+    "vit": ("vision", "ViTModel", VIT),
+    "vit_classifier": ("vision", "ViTForImageClassification", VIT | dict(num_labels=5)),
+    "clip": ("dual", "CLIPModel", dict(text_config=CLIP_TEXT, vision_config=CLIP_VISION, projection_dim=36)),
+    "clip_old": ("dual", "CLIPModel", dict(text_config=CLIP_TEXT | dict(eos_token_id=2), vision_config=CLIP_VISION, projection_dim=36)),
+    "clip_text": ("text", "CLIPTextModel", CLIP_TEXT),
+    "clip_text_projection": ("text", "CLIPTextModelWithProjection", CLIP_TEXT),
+    "clip_vision": ("vision", "CLIPVisionModel", CLIP_VISION),
+    "clip_vision_projection": ("vision", "CLIPVisionModelWithProjection", CLIP_VISION),
+    "clip_classifier": ("vision", "CLIPForImageClassification", dict(text_config=CLIP_TEXT, vision_config=CLIP_VISION, projection_dim=36, num_labels=5)),
+    "siglip": ("dual", "SiglipModel", dict(text_config=SIGLIP_TEXT, vision_config=SIGLIP_VISION)),
+    "siglip_text": ("text", "SiglipTextModel", SIGLIP_TEXT),
+    "siglip_vision": ("vision", "SiglipVisionModel", SIGLIP_VISION),
+    "siglip_classifier": ("vision", "SiglipForImageClassification", dict(text_config=SIGLIP_TEXT, vision_config=SIGLIP_VISION, num_labels=5)),
+    "wav2vec2": ("sound", "Wav2Vec2Model", WAV2VEC2),
+    "wav2vec2_ctc": ("sound", "Wav2Vec2ForCTC", WAV2VEC2),
+    "wav2vec2_layer": ("sound", "Wav2Vec2ForCTC", WAV2VEC2 | dict(feat_extract_norm="layer", do_stable_layer_norm=True, conv_bias=True, num_conv_pos_embeddings=7)),
 }
 
 
@@ -165,7 +242,8 @@ def add_cache(worst, where, results, cache):
     for layer, pair in enumerate(cache_layers(cache)):
         for kind, theirs in zip(("key", "value"), pair):
             ours = results[f"present.{layer}.{kind}"]
-            # transformers forgets what is outside of a window.
+            # transformers forgets what is outside of a window, and repeats Falcon's shared heads.
+            theirs = theirs[:, :: theirs.shape[1] // ours.shape[1]]
             worst.add(f"{where} present.{layer}.{kind}", ours[:, :, ours.shape[2] - theirs.shape[2] :], theirs)
 
 
@@ -217,7 +295,132 @@ def classifier(model, program, folder, worst):
     return unused
 
 
-TESTS = dict(decoder=decoder, classifier=classifier)
+def right_padded(lengths, end=None, padding=0):
+    tokens = torch.full((len(lengths), max(lengths)), padding)
+    mask = torch.zeros(len(lengths), max(lengths), dtype=torch.long)
+    for row, length in enumerate(lengths):
+        tokens[row, :length] = torch.randint(3, 1002, (length,))
+        if end is not None:
+            tokens[row, length - 1] = end
+        mask[row, :length] = 1
+    return tokens, mask
+
+
+def compare_all(worst, where, ours, theirs):
+    for name, value in ours.items():
+        worst.add(f"{where} {name}", value, theirs[name])
+
+
+def encoder(model, program, folder, worst):
+    parts, unused = graph_runner.sessions(program, folder)
+    session = parts["model"]
+    for lengths in ([7], [5, 9, 2]):
+        tokens, mask = right_padded(lengths, padding=model.config.pad_token_id or 0)
+        feeds = dict(input_ids=tokens, attention_mask=mask)
+        if "token_type_ids" in session.inputs:
+            feeds["token_type_ids"] = torch.randint(0, 3, tokens.shape)
+        with torch.no_grad():
+            theirs = model(**feeds)
+        compare_all(worst, f"batch {len(lengths)}", session(feeds), theirs)
+    return unused
+
+
+def text(model, program, folder, worst):
+    parts, unused = graph_runner.sessions(program, folder)
+    session = parts["model"]
+    for lengths in ([9], [5, 9, 2]):
+        tokens, mask = right_padded(lengths, end=model.config.eos_token_id)
+        feeds = dict(input_ids=tokens)
+        if "attention_mask" in session.inputs:
+            feeds["attention_mask"] = mask
+        with torch.no_grad():
+            theirs = model(**feeds)
+        compare_all(worst, f"batch {len(lengths)}", session(feeds), theirs)
+    return unused
+
+
+def vision(model, program, folder, worst):
+    parts, unused = graph_runner.sessions(program, folder)
+    for batch in (1, 3):
+        pixels = torch.randn(batch, 3, 30, 30)
+        with torch.no_grad():
+            theirs = model(pixels)
+        compare_all(worst, f"batch {batch}", parts["model"](dict(pixel_values=pixels)), theirs)
+    return unused
+
+
+def dual(model, program, folder, worst):
+    parts, unused = graph_runner.sessions(program, folder)
+    session = parts["model"]
+    for images, lengths in ((1, [9]), (2, [5, 9, 2])):
+        tokens, mask = right_padded(lengths, end=1002)
+        feeds = dict(input_ids=tokens, pixel_values=torch.randn(images, 3, 30, 30))
+        if "attention_mask" in session.inputs:
+            feeds["attention_mask"] = mask
+        with torch.no_grad():
+            theirs = model(**feeds)
+        compare_all(worst, f"batch {images}", session(feeds), theirs)
+    return unused
+
+
+def sound(model, program, folder, worst):
+    parts, unused = graph_runner.sessions(program, folder)
+    for batch, samples in ((1, 400), (3, 333)):
+        waves = torch.randn(batch, samples)
+        with torch.no_grad():
+            theirs = model(waves)
+        compare_all(worst, f"batch {batch}", parts["model"](dict(input_values=waves)), theirs)
+    return unused
+
+
+def seq2seq(model, program, folder, worst):
+    parts, unused = graph_runner.sessions(program, folder)
+    encoder, first, next_ = (parts[name] for name in ("encoder_model", "decoder_model", "decoder_with_past_model"))
+    output = first.outputs[0]
+    for lengths in ([7], [5, 9, 2]):
+        batch = len(lengths)
+        if "input_features" in encoder.inputs:
+            feeds, mask = dict(input_features=torch.randn(batch, 10, 72)), None
+        else:
+            tokens, mask = right_padded(lengths)
+            feeds = dict(input_ids=tokens, attention_mask=mask)
+        with torch.no_grad():
+            states = model.get_encoder()(**feeds).last_hidden_state
+        ours = encoder(feeds)["last_hidden_state"]
+        worst.add(f"encoder, batch {batch}", ours, states)
+        tokens = torch.randint(3, 1003, (batch, 3))
+        more = {} if mask is None else dict(attention_mask=mask)
+        call = lambda tokens, past: model(  # noqa: E731
+            encoder_outputs=(states,), decoder_input_ids=tokens, past_key_values=past, use_cache=True, **more
+        )
+        with torch.no_grad():
+            theirs = call(tokens, None)
+        fixed = {} if mask is None else dict(encoder_attention_mask=mask)
+        ours = first(fixed | dict(input_ids=tokens, encoder_hidden_states=ours))
+        worst.add(f"prefill, batch {batch}", ours[output], theirs[output])
+        crossed = {name: value for name, value in ours.items() if ".encoder." in name}
+        for name, value in crossed.items():
+            layer = theirs.past_key_values.cross_attention_cache.layers[int(name.split(".")[1])]
+            worst.add(f"batch {batch} {name}", value, layer.keys if name.endswith("key") else layer.values)
+        for step in range(STEPS):
+            token = torch.randint(3, 1003, (batch, 1))
+            with torch.no_grad():
+                theirs = call(token, theirs.past_key_values)
+            past = {name.replace("present", "past_key_values"): value for name, value in (ours | crossed).items()
+                    if "present" in name}
+            ours = next_(fixed | dict(input_ids=token) | past)
+            worst.add(f"step {step}, batch {batch}", ours[output], theirs[output])
+            for name, value in ours.items():
+                if "present" in name:
+                    layer = theirs.past_key_values.self_attention_cache.layers[int(name.split(".")[1])]
+                    worst.add(f"step {step} {name}", value, layer.keys if name.endswith("key") else layer.values)
+    return unused
+
+
+TESTS = dict(
+    decoder=decoder, classifier=classifier, encoder=encoder, text=text, vision=vision, dual=dual, sound=sound,
+    seq2seq=seq2seq,
+)
 
 
 def main():

@@ -47,11 +47,6 @@ impl<'m> Model<'m> {
         self.settings.model()
     }
 
-    /// Dimensions of a tensor, where the checkpoint has it.
-    pub(crate) fn dims(&self, tensor: &str) -> Option<&[u64]> {
-        self.tensors.get(tensor).map(Vec::as_slice)
-    }
-
     pub(crate) fn has(&self, tensor: &str) -> bool {
         self.tensors.contains_key(tensor)
     }
@@ -176,6 +171,13 @@ impl<'p> Place<'p> {
     /// An option that has a value which no block knows.
     pub(crate) fn unknown(self, option: &str, value: &str) -> Error {
         Error::version(self.error(option, &format!("is '{value}', which no block knows")).message())
+    }
+
+    /// What the function of a layer is called.
+    pub(crate) fn function_name(self) -> String {
+        let mut letters = self.stack.chars();
+        let first = letters.next().map(|first| first.to_ascii_uppercase());
+        format!("{}{}Layer", first.map_or_else(String::new, String::from), letters.as_str())
     }
 
     /// How many layers the stack has.

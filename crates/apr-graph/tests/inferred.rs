@@ -110,7 +110,7 @@ fn same_symbol(ours: &str, theirs: &str) -> bool {
 const WITHOUT_DATA: &str = "mixed_data.onnx";
 
 fn expected_and_graphs() -> Option<Vec<(Expected, Graph)>> {
-    let folder = apr_testkit::shared_data("onnx")?;
+    let folder = apr_testkit::locate::shared_data("onnx")?;
     let files = expected(include_str!("../../../fixtures/graph/inferred.txt"));
     let files = files.into_iter().filter(|file| !file.path.ends_with(WITHOUT_DATA));
     Some(

@@ -3,11 +3,15 @@
 use std::collections::BTreeMap;
 
 use apr_blocks::{GraphOptions, graphs};
-use apr_graph::outline::{OutlineOptions, Scene, outline};
-use apr_graph::{Body, Dim, Findings, Graph, Meaning, ValueId, check, infer};
-use apr_registry::{Error, Format, Result};
+use apr_core::Progress;
+use apr_graph::outline::{NodeView, OutlineOptions, Place, Scene, outline};
+use apr_graph::{Body, Dim, Findings, Graph, Meaning, Use, ValueId, check, infer, uses};
+use apr_registry::{Error, Format, Pipeline, Result};
 use apr_source::Source;
+use apr_view::named;
 use serde::Serialize;
+
+use crate::tensors::{TensorRow, TensorsOptions, list};
 
 /// The graphs of a model.
 #[derive(Debug, Clone)]
@@ -58,6 +62,31 @@ pub(crate) fn without_family(name: &str) -> Error {
     let message = "apr does not know this model's family, and so not what it computes; --arch NAME names a family, \
                    --arch-file FILE describes one";
     Error::version(message).in_file(name)
+}
+
+impl Computed {
+    /// The nodes that read a tensor of the checkpoint, which has this name and this canonical one.
+    #[must_use]
+    pub fn uses(&self, name: &str, canonical: Option<&str>) -> Vec<Use> {
+        /// A tensor that is used more often is a buffer that everything reads.
+        const MOST: usize = 100;
+        let name = match self.origin {
+            Origin::File => name,
+            Origin::Family(_) => canonical.unwrap_or(name),
+        };
+        self.parts.iter().flat_map(|part| uses(&part.graph, name, MOST)).collect()
+    }
+
+    /// The tensor of the checkpoint that the graphs call so.
+    fn position(&self, source: &Source<'_>, tensor: &str) -> Result<Option<usize>> {
+        let tensors = source.reader().tensors();
+        let family = source.family()?.filter(|_| self.origin != Origin::File);
+        let is_it = |position: &usize| {
+            let canonical = family.and_then(|family| family.canonical(*position));
+            canonical.unwrap_or(&tensors[*position].name) == tensor
+        };
+        Ok((0..tensors.len()).find(is_it))
+    }
 }
 
 impl Part {
@@ -177,6 +206,46 @@ fn parameters(body: &Body) -> u64 {
         *known = size.max(*known);
     }
     sizes.values().fold(0, |sum, size| sum.saturating_add(*size))
+}
+
+/// A node, and the statistics of the weights that it reads.
+#[derive(Debug, Serialize)]
+pub struct NodeReport {
+    /// The node.
+    #[serde(flatten)]
+    pub node: NodeView,
+    /// Its weights, with statistics.
+    pub weights: Vec<TensorRow>,
+}
+
+/// Reports on the nodes with this path, or that make a value of this name. Their weights are read.
+///
+/// # Errors
+/// E002 and E007 when bytes can't be read.
+pub fn nodes<P: Pipeline>(
+    source: &Source<'_>,
+    computed: &Computed,
+    name: &str,
+    pipeline: &P,
+    progress: &dyn Progress,
+) -> Result<Vec<NodeReport>> {
+    let nodes = computed.parts.iter().flat_map(|part| NodeView::find(&part.graph, name));
+    nodes
+        .map(|node| {
+            let tensors = node.inputs.iter().filter_map(|input| match &input.place {
+                Place::Weight(tensor) => Some(tensor),
+                _ => None,
+            });
+            let mut weights = Vec::new();
+            for tensor in tensors {
+                let Some(position) = computed.position(source, tensor)? else { continue };
+                let filter = Some(named(&source.reader().tensors()[position].name)?);
+                let options = TensorsOptions { filter, stats: true, ..TensorsOptions::default() };
+                weights.extend(list(source.reader(), source.name(), &options, pipeline, progress)?.tensors);
+            }
+            Ok(NodeReport { node, weights })
+        })
+        .collect()
 }
 
 /// How often each operator is in the graph, with that of a function as often as it is called.

@@ -97,7 +97,7 @@ impl Writer<'_> {
     ) -> Result<ValueId> {
         let number = self.int(signed(expert));
         let inputs = [("tokens", Some(tokens)), ("shares", Some(shares)), ("sum", Some(sum)), ("expert", Some(number))];
-        let [sum] = self.call("Expert", &format!("expert.{expert}"), inputs, |w, inputs| {
+        let results = self.call("Expert", &format!("expert.{expert}"), inputs, |w, inputs| {
             let [Some(tokens), Some(shares), Some(sum), Some(number)] = inputs else {
                 return Err(Error::format("an expert needs tokens"));
             };
@@ -110,9 +110,9 @@ impl Writer<'_> {
             let share = w.unsqueeze("share_column", share, &[1]);
             let part = w.make("Mul", "part", [made, share]);
             let sum = w.op("ScatterND", [sum, rows, part]).attribute("reduction", "add").output("next_sum");
-            Ok([("next_sum", sum)])
+            Ok(vec![("next_sum", sum)])
         })?;
-        Ok(sum)
+        Ok(results[0])
     }
 
     fn expert_network(&mut self, place: Place<'_>, expert: u64, x: ValueId) -> Result<ValueId> {

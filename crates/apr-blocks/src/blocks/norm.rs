@@ -38,16 +38,6 @@ impl Norm {
     pub(crate) fn with_eps(self, eps: f64) -> Self {
         Self { eps, ..self }
     }
-
-    /// An RMS norm with this epsilon.
-    pub(crate) fn rms(eps: f64) -> Self {
-        Self { kind: Kind::Rms, eps, plus_one: false }
-    }
-
-    /// A layer norm with this epsilon.
-    pub(crate) fn layer(eps: f64) -> Self {
-        Self { kind: Kind::Layer, eps, plus_one: false }
-    }
 }
 
 impl Writer<'_> {

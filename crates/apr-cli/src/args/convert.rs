@@ -4,7 +4,7 @@ use apr::{DType, Format};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 
-use super::{ComputedArgs, ContainerArgs, RequantizeArgs};
+use super::{ContainerArgs, OnnxArgs, RequantizeArgs};
 use crate::human::parse_size;
 
 pub(super) fn parse_shard_size(text: &str) -> Result<u64, String> {
@@ -124,7 +124,7 @@ pub(crate) struct ConvertArgs {
     #[command(flatten)]
     pub(crate) requantize: RequantizeArgs,
     #[command(flatten)]
-    pub(crate) graph: ComputedArgs,
+    pub(crate) graph: OnnxArgs,
     #[command(flatten)]
     pub(crate) container: ContainerArgs,
 }
@@ -146,7 +146,7 @@ pub(crate) struct ExportArgs {
     #[command(flatten)]
     pub(crate) requantize: RequantizeArgs,
     #[command(flatten)]
-    pub(crate) graph: ComputedArgs,
+    pub(crate) graph: OnnxArgs,
     #[command(flatten)]
     pub(crate) container: ContainerArgs,
 }

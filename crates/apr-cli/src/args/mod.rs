@@ -1,12 +1,12 @@
 //! What can be typed.
 
 mod completion;
-mod computed;
 mod container;
 mod convert;
 pub(crate) mod examples;
 mod hints;
 mod look;
+mod onnx;
 mod quantize;
 pub(crate) mod settings;
 mod shard;
@@ -20,7 +20,6 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use clap_complete::engine::ArgValueCandidates;
 
-pub(crate) use computed::ComputedArgs;
 pub(crate) use container::{
     Compress, ContainerArgs, DecryptArgs, EditArgs, EncryptArgs, IssueArgs, KeyPurpose, KeygenArgs, LicenseAction,
     SignArgs, VerifyArgs,
@@ -30,6 +29,7 @@ pub(crate) use look::{
     DebugArgs, DiffArgs, ExplainArgs, GraphArgs, GraphFormat, InspectArgs, LintArgs, ScanArgs, Sort, TensorsArgs,
     ValidateArgs,
 };
+pub(crate) use onnx::OnnxArgs;
 pub(crate) use quantize::{Dequantized, QuantizeArgs, QuantizeOptions, RequantizeArgs};
 pub(crate) use shard::{JoinArgs, ShardArgs};
 pub(crate) use upgrade::UpgradeArgs;

@@ -6,9 +6,9 @@ use std::path::Path;
 use anstream::adapter::strip_bytes;
 use apr::Escaped;
 use apr_graph::draw::{Branch, Depth, dot, mermaid, parameters, svg, tree};
-use apr_graph::outline::{AttributeView, Item, ItemKind, NodeView, Place, Scene, ValueView};
+use apr_graph::outline::{AttributeView, Item, ItemKind, Place, Scene, ValueView};
 use apr_graph::{Findings, Severity};
-use apr_ops::graph::{Computed, EndReport, GraphReport, Origin, PartReport, computed, report};
+use apr_ops::graph::{Computed, EndReport, GraphReport, NodeReport, Origin, PartReport, computed, nodes, report};
 use apr_source::Source;
 use apr_view::nearest;
 
@@ -19,6 +19,7 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::model;
 use crate::printer::{BAD, BOLD, DIM, ODD};
+use crate::progress::Bar;
 
 /// Rows of a tree that are still legible.
 const ROWS: usize = 60;
@@ -29,7 +30,8 @@ const FINDINGS: usize = 10;
 
 /// Shows what a model computes.
 pub(super) fn run(args: &GraphArgs, context: &Context) -> Outcome {
-    let model = model::look_with_companions(&args.model, context)?;
+    let open = if args.node.is_some() { model::open_with_companions } else { model::look_with_companions };
+    let model = open(&args.model, context)?;
     model.reader.warnings().iter().for_each(|warning| context.printer.warn(warning));
     let architecture = context.architecture()?;
     let source = Source::new(&*model.reader, context.families()?).named(&model.name).taken_for(&architecture);
@@ -39,7 +41,7 @@ pub(super) fn run(args: &GraphArgs, context: &Context) -> Outcome {
         found.parts = chosen(&found, name)?;
     }
     if let Some(name) = &args.node {
-        return show_node(&found, name, context);
+        return show_node(&source, &found, name, context);
     }
     let graph = report(&source, &found, !args.unfold);
     match (drawn(&graph, args)?, &args.output) {
@@ -90,12 +92,14 @@ fn drawn(graph: &GraphReport, args: &GraphArgs) -> Outcome<Option<String>> {
     }))
 }
 
-fn show_node(found: &Computed, name: &str, context: &Context) -> Outcome {
-    let nodes: Vec<NodeView> = found.parts.iter().flat_map(|part| NodeView::find(&part.graph, name)).collect();
-    if nodes.is_empty() {
+fn show_node(source: &Source<'_>, found: &Computed, name: &str, context: &Context) -> Outcome {
+    let bar = Bar::new(&context.printer, 0);
+    let reports = nodes(source, found, name, &context.pipeline()?, &bar)?;
+    drop(bar);
+    if reports.is_empty() {
         return Err(unknown_node(found, name));
     }
-    context.printer.report(&nodes, |out, nodes| nodes.iter().try_for_each(|node| render_node(out, node)))
+    context.printer.report(&reports, |out, reports| reports.iter().try_for_each(|report| render_node(out, report)))
 }
 
 fn unknown_node(found: &Computed, name: &str) -> Failure {
@@ -202,7 +206,8 @@ fn render_findings(out: &mut dyn Write, findings: &Findings) -> io::Result<()> {
     if more > 0 { writeln!(out, "and {more} findings more; --json has them") } else { Ok(()) }
 }
 
-fn render_node(out: &mut dyn Write, node: &NodeView) -> io::Result<()> {
+fn render_node(out: &mut dyn Write, report: &NodeReport) -> io::Result<()> {
+    let node = &report.node;
     let function = node.function.as_ref().map_or_else(String::new, |name| format!(" in {}", Escaped(name)));
     writeln!(out, "{BOLD}{}{BOLD:#}  {}{function}", Escaped(&node.name), Escaped(&node.op))?;
     node.inputs.iter().try_for_each(|value| render_value(out, "in ", value))?;
@@ -212,6 +217,14 @@ fn render_node(out: &mut dyn Write, node: &NodeView) -> io::Result<()> {
     }
     if !node.doc.is_empty() {
         writeln!(out, "  {}", Escaped(&node.doc))?;
+    }
+    for row in &report.weights {
+        let figure = |value: Option<f64>| value.map_or_else(|| "none".to_owned(), apr_core::number);
+        let stats = row.stats.as_ref().map_or_else(
+            || "quantized, not decoded".to_owned(),
+            |stats| format!("mean {}, std {}", figure(stats.mean), figure(stats.std)),
+        );
+        writeln!(out, "  {DIM}weight{DIM:#} {}  {DIM}{}{}{DIM:#}  {stats}", Escaped(&row.name), row.dtype, row.shape)?;
     }
     Ok(())
 }

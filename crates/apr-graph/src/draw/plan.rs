@@ -14,7 +14,7 @@ const LINE: f64 = 15.0;
 /// Height of the names at the border of a group.
 const PORT: f64 = 14.0;
 /// Longest text in characters; the middle of longer ones is left out.
-const LONGEST: usize = 40;
+const LONGEST: usize = 48;
 
 /// Boxes and lines with their places.
 #[derive(Debug, Default)]
@@ -368,7 +368,7 @@ mod tests {
     fn long_texts_lose_their_middle() {
         let long = "a".repeat(30) + &"b".repeat(30);
         let text = short(&long);
-        assert_eq!(text.chars().count(), 39);
+        assert_eq!(text.chars().count(), 47);
         assert!(text.starts_with('a') && text.ends_with('b'));
     }
 

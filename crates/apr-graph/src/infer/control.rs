@@ -21,7 +21,7 @@ impl Engine<'_> {
         around: Around<'_>,
         scope: &Scope<'_>,
         prefix: String,
-        calls: &mut Vec<usize>,
+        calls: &mut Vec<Option<usize>>,
     ) -> Result<Made, String> {
         let inner = Scope { prefix, opsets: scope.opsets, of_call: scope.of_call, depth: scope.depth + 1 };
         match (operator.domain, operator.name) {
@@ -46,7 +46,7 @@ impl Engine<'_> {
         inputs: &[ValueType],
         around: Around<'_>,
         scope: &Scope<'_>,
-        calls: &mut Vec<usize>,
+        calls: &mut Vec<Option<usize>>,
     ) -> Result<Vec<ValueType>, String> {
         for (id, kind) in body.inputs.clone().into_iter().zip(inputs) {
             let value = body.value_mut(id);
@@ -63,7 +63,7 @@ impl Engine<'_> {
         node: &mut Node,
         around: Around<'_>,
         scope: &Scope<'_>,
-        calls: &mut Vec<usize>,
+        calls: &mut Vec<Option<usize>>,
     ) -> Result<Made, String> {
         let taken = taken(node, around);
         let mut results: Vec<Vec<ValueType>> = Vec::new();
@@ -97,7 +97,7 @@ impl Engine<'_> {
         repeated: Repeated,
         around: Around<'_>,
         scope: &Scope<'_>,
-        calls: &mut Vec<usize>,
+        calls: &mut Vec<Option<usize>>,
     ) -> Result<(Vec<ValueType>, Vec<ValueType>), String> {
         let Repeated { mut inputs, states, first_output } = repeated;
         let marks = (self.findings.clone(), calls.len());
@@ -138,7 +138,7 @@ impl Engine<'_> {
         node: &mut Node,
         around: Around<'_>,
         scope: &Scope<'_>,
-        calls: &mut Vec<usize>,
+        calls: &mut Vec<Option<usize>>,
     ) -> Result<Made, String> {
         let mut inputs = vec![ValueType::tensor(ElementType::I64, []), ValueType::tensor(ElementType::Bool, [])];
         inputs.extend(kinds(node, 2, around));
@@ -158,7 +158,7 @@ impl Engine<'_> {
         operator: &'static Operator,
         around: Around<'_>,
         scope: &Scope<'_>,
-        calls: &mut Vec<usize>,
+        calls: &mut Vec<Option<usize>>,
     ) -> Result<Made, String> {
         let old = operator.since < 9;
         let all = kinds(node, usize::from(old), around);
@@ -201,7 +201,7 @@ impl Engine<'_> {
         node: &mut Node,
         around: Around<'_>,
         scope: &Scope<'_>,
-        calls: &mut Vec<usize>,
+        calls: &mut Vec<Option<usize>>,
     ) -> Result<Made, String> {
         let inputs: Vec<_> = kinds(node, 0, around)
             .into_iter()

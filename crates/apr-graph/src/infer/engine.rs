@@ -101,7 +101,7 @@ impl<'g> Engine<'g> {
         around: Option<Around<'_>>,
         absent: Vec<ValueId>,
         scope: &Scope<'_>,
-        calls: &mut Vec<usize>,
+        calls: &mut Vec<Option<usize>>,
     ) -> Facts {
         let facts = Facts { known: vec![None; body.values.len()], absent };
         self.nodes(body, around, facts, scope, calls)
@@ -114,7 +114,7 @@ impl<'g> Engine<'g> {
         given: Vec<(ValueId, Option<Known>)>,
         absent: Vec<ValueId>,
         scope: &Scope<'_>,
-        calls: &mut Vec<usize>,
+        calls: &mut Vec<Option<usize>>,
     ) {
         let mut facts = Facts { known: vec![None; body.values.len()], absent };
         for (id, known) in given {
@@ -129,7 +129,7 @@ impl<'g> Engine<'g> {
         around: Option<Around<'_>>,
         mut facts: Facts,
         scope: &Scope<'_>,
-        calls: &mut Vec<usize>,
+        calls: &mut Vec<Option<usize>>,
     ) -> Facts {
         if scope.depth > MAX_DEPTH {
             let message =
@@ -188,7 +188,7 @@ impl<'g> Engine<'g> {
         around: Around<'_>,
         scope: &Scope<'_>,
         position: usize,
-        calls: &mut Vec<usize>,
+        calls: &mut Vec<Option<usize>>,
     ) -> Result<Made, String> {
         if let Some(function) = self.by_op.get(&node.op) {
             return self.call(*function, node, around, scope, position, calls);

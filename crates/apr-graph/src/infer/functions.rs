@@ -27,8 +27,11 @@ impl Engine<'_> {
         around: Around<'_>,
         scope: &Scope<'_>,
         position: usize,
-        calls: &mut Vec<usize>,
+        calls: &mut Vec<Option<usize>>,
     ) -> Result<Made, String> {
+        // The place of this call in the list stays, however it ends.
+        let place = calls.len();
+        calls.push(None);
         let definition = &self.functions[function];
         if node.inputs.len() > definition.body.inputs.len() {
             let (given, taken) = (node.inputs.len(), definition.body.inputs.len());
@@ -45,7 +48,7 @@ impl Engine<'_> {
             None => self.follow(key, &attributes, scope, &|| node_path(&scope.prefix, position, node))?,
         };
         let Some(signature) = signature else { return Ok(Made::nothing(node)) };
-        calls.push(signature);
+        calls[place] = Some(signature);
         let body = &self.signatures[signature].body;
         let mut kinds: Vec<_> = body.outputs.iter().map(|output| body.value(*output).kind.clone()).collect();
         kinds.resize(node.outputs.len(), ValueType::Unknown);

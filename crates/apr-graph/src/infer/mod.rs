@@ -18,8 +18,8 @@ pub struct Inference {
     /// Contradictions, and what was not followed.
     pub findings: Findings,
     /// For each call of a function in the main body and the bodies in it, in the order in which they are met: its place
-    /// in `signatures`.
-    pub calls: Vec<usize>,
+    /// in `signatures`; `None` where it was not followed.
+    pub calls: Vec<Option<usize>>,
     /// Functions with the types of a call; calls with the same types share one.
     pub signatures: Vec<Signature>,
 }
@@ -32,7 +32,7 @@ pub struct Signature {
     /// Its body, with the types of these calls.
     pub body: Body,
     /// The calls in it, as in [`Inference::calls`].
-    pub calls: Vec<usize>,
+    pub calls: Vec<Option<usize>>,
 }
 
 /// Finds out the type of each value, and writes it to [`crate::Value::kind`].
