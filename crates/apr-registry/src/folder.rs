@@ -16,7 +16,7 @@ const CONFIG: &str = "config.json";
 const CONFIGS: [&str; 2] = [CONFIG, "adapter_config.json"];
 
 /// Extensions that only files of weights have, and that are read.
-const READ: [&str; 6] = ["safetensors", "apr", "gguf", "pt", "pth", "ckpt"];
+const READ: [&str; 7] = ["safetensors", "apr", "gguf", "pt", "pth", "ckpt", "onnx"];
 
 /// What describes the `.distcp` files of a distributed checkpoint.
 const DISTRIBUTED: &str = apr_pytorch::METADATA;
@@ -249,7 +249,8 @@ fn is_companion(name: &str) -> bool {
         return file == CONFIG || (folder == "additional_chat_templates" && file.ends_with(".jinja"));
     }
     let extension = file.rsplit_once('.').map_or("", |(_, extension)| extension);
-    ["json", "txt", "md", "model", "jinja", "tiktoken", "yaml", "yml"].contains(&extension)
+    file == apr_onnx::skeleton::COMPANION
+        || ["json", "txt", "md", "model", "jinja", "tiktoken", "yaml", "yml"].contains(&extension)
         || ["LICENSE", "LICENCE", "NOTICE", "USE_POLICY"].iter().any(|prefix| file.starts_with(prefix))
 }
 

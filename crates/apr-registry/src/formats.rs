@@ -1,7 +1,7 @@
 //! The formats that apr knows. One that is added gets an entry here, and nothing else changes.
 
 use apr_core::{
-    ByteSource, CheckpointReader, CheckpointWriter, Error, Format, Metadata, Result, SourceSet, TensorInfo,
+    ByteSource, CheckpointReader, CheckpointWriter, Error, Format, Limits, Metadata, Result, SourceSet, TensorInfo,
 };
 use apr_format::apr2::{self, CompanionFile};
 #[cfg(feature = "typed")]
@@ -201,9 +201,17 @@ fn open_apr2(source: Bytes, name: &str, options: &OpenOptions) -> Result<apr2::A
 fn plan_onnx(
     tensors: &[TensorInfo],
     _metadata: &Metadata,
-    companions: Vec<CompanionFile>,
+    mut companions: Vec<CompanionFile>,
     options: &PlanOptions,
 ) -> Result<Writer> {
+    let skeleton = companions.iter().position(|companion| companion.name == apr_onnx::skeleton::COMPANION);
+    let skeleton = skeleton.map(|position| companions.remove(position).bytes);
+    if let (true, Some(skeleton)) = (options.models.is_empty(), skeleton) {
+        let restore_options =
+            apr_onnx::skeleton::RestoreOptions { file_name: options.file_name.clone(), named_files: options.folder };
+        let weights = apr_onnx::skeleton::restore(skeleton, tensors, &restore_options, &Limits::default())?;
+        return Ok(Box::new(WithCompanions::new(weights, companions, options.folder)));
+    }
     if options.models.is_empty() {
         return Err(Error::format("an ONNX file says what a model computes, and nothing says that of this one"));
     }
