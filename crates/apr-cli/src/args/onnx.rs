@@ -8,11 +8,7 @@ use clap::{Args, ValueEnum};
 /// Options of output that says what the model computes.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Options of ONNX output")]
-<<<<<<<< HEAD:crates/apr-cli/src/args/computed.rs
-pub(crate) struct ComputedArgs {
-========
 pub(crate) struct OnnxArgs {
->>>>>>>> main:crates/apr-cli/src/args/onnx.rs
     /// Version of ONNX's operators [default: the source's; else 17, or 21 where blocks stay quantized]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(1..=1000))]
     pub(crate) opset: Option<i64>,
@@ -41,11 +37,7 @@ pub(crate) enum DataPlace {
     Never,
 }
 
-<<<<<<<< HEAD:crates/apr-cli/src/args/computed.rs
-impl ComputedArgs {
-========
 impl OnnxArgs {
->>>>>>>> main:crates/apr-cli/src/args/onnx.rs
     /// What a job is to do.
     pub(crate) fn wishes(&self) -> GraphWishes {
         GraphWishes {
