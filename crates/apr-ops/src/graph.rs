@@ -11,6 +11,7 @@ use apr_source::Source;
 use apr_view::named;
 use serde::Serialize;
 
+use crate::own_graph::own_graph;
 use crate::tensors::{TensorRow, TensorsOptions, list};
 
 /// The graphs of a model.
@@ -51,6 +52,11 @@ pub enum Origin {
 /// E003 when neither has one, or the configuration has an option that no block knows; E001 when it lacks one that a block
 /// needs.
 pub fn computed(source: &Source<'_>, options: &GraphOptions) -> Result<Computed> {
+    if options.task.is_none()
+        && let Some((graph, unused)) = own_graph(source)?
+    {
+        return Ok(Computed { origin: Origin::File, parts: vec![Part::new("model", graph)], unused });
+    }
     let Some(family) = source.family()? else { return Err(without_family(source.name())) };
     let found = graphs(family, source.reader().tensors(), options)?;
     let parts = found.parts.into_iter().map(|part| Part::new(part.name, part.graph)).collect();
