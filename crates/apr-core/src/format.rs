@@ -76,6 +76,8 @@ pub struct Target {
     pub shards: bool,
     /// Whether tensors can be compressed, encrypted and signed.
     pub seals: bool,
+    /// Whether a file says what the model computes, so that a model is only written with a graph.
+    pub computes: bool,
     /// Whether a file can say that its tensors lie in the order of their first use.
     pub streaming: bool,
     /// What tensors can be aligned to.

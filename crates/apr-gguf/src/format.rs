@@ -18,6 +18,7 @@ pub static FORMAT: Format = Format {
         self_contained: false,
         shards: true,
         seals: false,
+        computes: false,
         streaming: false,
         alignments: Alignments::PowersOfTwo,
         quantized: QuantizedTypes::Ggml,

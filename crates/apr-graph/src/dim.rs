@@ -159,6 +159,21 @@ impl Dim {
         sum.value(size).and_then(|value| u64::try_from(value).ok())
     }
 
+    /// Whether it is this number or more, whatever the symbols stand for. Symbols stand for sizes of 1 and more.
+    #[must_use]
+    pub fn is_at_least(&self, least: i64) -> bool {
+        let Self::Known(Sum(products)) = self else { return false };
+        let smallest = products.iter().try_fold(0_i64, |sum, (factors, times)| {
+            let quotients = factors.iter().any(|factor| matches!(factor, Factor::Quotient(_)));
+            match (factors.is_empty(), *times >= 0) {
+                (true, _) => sum.checked_add(*times),
+                (false, true) => sum.checked_add(if quotients { 0 } else { *times }),
+                (false, false) => None,
+            }
+        });
+        smallest.is_some_and(|smallest| smallest >= least)
+    }
+
     /// The symbols in it.
     #[must_use]
     pub fn symbols(&self) -> Vec<Arc<str>> {

@@ -40,15 +40,18 @@
 
 mod describe;
 mod graph;
+mod names;
 pub mod proto;
 mod reader;
+pub mod skeleton;
+pub mod write;
 
 use apr_core::protobuf::decode_varint;
-use apr_core::{Convention, Format};
+use apr_core::{Alignments, Convention, Format, QuantizedTypes, Target};
 use apr_graph::ElementType;
 
-pub use describe::METADATA;
-pub use reader::{OnnxReader, open, open_in};
+pub use describe::{METADATA, TENSORS};
+pub use reader::{OnnxReader, open, open_as_stored, open_in};
 
 /// A model.
 pub static FORMAT: Format = Format {
@@ -59,7 +62,18 @@ pub static FORMAT: Format = Format {
     extensions: &["onnx"],
     recognises: starts_as_a_model,
     convention: Convention::Framework,
-    target: None,
+    target: Some(Target {
+        extensions: &["onnx"],
+        file_name: "model.onnx",
+        folder: true,
+        self_contained: false,
+        shards: false,
+        seals: false,
+        computes: true,
+        streaming: false,
+        alignments: Alignments::Fixed,
+        quantized: QuantizedTypes::None,
+    }),
 };
 
 /// A tensor in a file of its own, as the inputs and outputs of ONNX's tests are.

@@ -20,6 +20,7 @@ pub static FORMAT: Format = Format {
         self_contained: true,
         shards: true,
         seals: true,
+        computes: false,
         streaming: true,
         alignments: Alignments::OneOf(&[32, 64]),
         quantized: QuantizedTypes::All,

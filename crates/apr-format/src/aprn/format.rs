@@ -20,6 +20,7 @@ pub static FORMAT: Format = Format {
         self_contained: false,
         shards: false,
         seals: false,
+        computes: false,
         streaming: false,
         alignments: Alignments::Fixed,
         quantized: QuantizedTypes::All,

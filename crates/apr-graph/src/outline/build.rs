@@ -281,7 +281,9 @@ impl<'a> Outliner<'a> {
             self.group(context, first, depth)
         };
         let (name, kind) = joined(fold::range(&first.name, &last.name), kind);
-        let output = self.flow(context, &last.nodes, last.single).outputs.into_iter().flatten().next();
+        let mut outputs = self.flow(context, &last.nodes, last.single).outputs.into_iter().flatten();
+        // What leaves a group last is what it is there for; a node or a function has its main output first.
+        let output = if last.single { outputs.next() } else { outputs.last() };
         Item {
             name,
             path: parts(context.body, first.nodes[0]).take(depth + 1).collect::<Vec<_>>().join("/"),

@@ -16,7 +16,7 @@ use serde::{Serialize, Serializer};
 
 use crate::{Graph, TensorType};
 
-pub use look::NodeView;
+pub use look::{AttributeView, NodeView, Place, ValueView};
 
 /// How much of the structure an outline shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,0 +1,255 @@
+//! Operators that take or put elements by their places.
+
+use super::Rule;
+use super::call::{Call, Known, axes, axis, show};
+use super::elementwise::like_first;
+use crate::Dim;
+
+pub(super) const RULES: &[(&str, Rule)] = &[
+    ("Compress", compress),
+    ("Gather", gather),
+    ("GatherElements", gather_elements),
+    ("GatherND", gather_nd),
+    ("NonMaxSuppression", non_max_suppression),
+    ("NonZero", non_zero),
+    ("OneHot", one_hot),
+    ("Scatter", like_first),
+    ("ScatterElements", like_first),
+    ("ScatterND", like_first),
+    ("Slice", slice),
+    ("Unique", unique),
+];
+
+fn gather(call: &mut Call<'_>) -> Result<(), String> {
+    let (Some(data), Some(places)) = (call.shape(0), call.shape(1)) else { return Ok(()) };
+    let along = axis(call.int("axis").unwrap_or(0), data.len())?;
+    call.set_shape(0, [&data[..along], places, &data[along + 1..]].concat());
+    if let (1, Some(known), Some(places)) = (data.len(), call.dims(0), call.ints(1)) {
+        let picked: Result<Vec<_>, String> =
+            places.iter().map(|place| Ok(known[axis(*place, known.len())?].clone())).collect();
+        call.set_known(0, Some(Known::Ints(picked?.into())));
+    }
+    Ok(())
+}
+
+fn gather_elements(call: &mut Call<'_>) -> Result<(), String> {
+    if let (Some(data), Some(places)) = (call.shape(0), call.shape(1)) {
+        if data.len() != places.len() {
+            return Err(format!("{} and {} have not as many dimensions", show(data), show(places)));
+        }
+    }
+    if let Some(places) = call.shape(1) {
+        call.set_shape(0, places.to_vec());
+    }
+    Ok(())
+}
+
+fn gather_nd(call: &mut Call<'_>) -> Result<(), String> {
+    let (Some(data), Some(places)) = (call.shape(0), call.shape(1)) else { return Ok(()) };
+    let batch = usize::try_from(call.int("batch_dims").unwrap_or(0)).unwrap_or(usize::MAX);
+    let Some((coordinates, outer)) = places.split_last() else {
+        return Err("the places have no dimensions".to_owned());
+    };
+    let Some(coordinates) = coordinates.size().and_then(|count| usize::try_from(count).ok()) else { return Ok(()) };
+    let from = batch.saturating_add(coordinates);
+    if from > data.len() || batch > outer.len() {
+        return Err(format!("{coordinates} coordinates after {batch} dimensions do not fit {}", show(data)));
+    }
+    call.set_shape(0, [outer, &data[from..]].concat());
+    Ok(())
+}
+
+fn compress(call: &mut Call<'_>) -> Result<(), String> {
+    let Some(shape) = call.shape(0) else { return Ok(()) };
+    let shape = match call.int("axis") {
+        None => vec![Dim::Unknown],
+        Some(along) => {
+            let mut shape = shape.to_vec();
+            let along = axis(along, shape.len())?;
+            shape[along] = Dim::Unknown;
+            shape
+        }
+    };
+    call.set_shape(0, shape);
+    Ok(())
+}
+
+fn non_zero(call: &mut Call<'_>) -> Result<(), String> {
+    let rank = call.shape(0).map_or(Dim::Unknown, |shape| Dim::fixed(shape.len() as u64));
+    call.set_shape(0, vec![rank, Dim::Unknown]);
+    Ok(())
+}
+
+fn non_max_suppression(call: &mut Call<'_>) -> Result<(), String> {
+    call.expect_rank(0, 3)?;
+    call.expect_rank(1, 3)?;
+    call.set_shape(0, vec![Dim::Unknown, Dim::fixed(3)]);
+    Ok(())
+}
+
+fn one_hot(call: &mut Call<'_>) -> Result<(), String> {
+    let Some(shape) = call.shape(0) else { return Ok(()) };
+    let mut shape = shape.to_vec();
+    let along = axis(call.int("axis").unwrap_or(-1), shape.len() + 1)?;
+    shape.insert(along, call.scalar(1).unwrap_or(Dim::Unknown));
+    call.set_shape(0, shape);
+    Ok(())
+}
+
+fn unique(call: &mut Call<'_>) -> Result<(), String> {
+    for output in 1..4 {
+        call.set_shape(output, vec![Dim::Unknown]);
+    }
+    let Some(shape) = call.shape(0) else { return Ok(()) };
+    let shape = match call.int("axis") {
+        None => vec![Dim::Unknown],
+        Some(along) => {
+            let mut shape = shape.to_vec();
+            let along = axis(along, shape.len())?;
+            shape[along] = Dim::Unknown;
+            shape
+        }
+    };
+    call.set_shape(0, shape);
+    Ok(())
+}
+
+/// One dimension's part of a slice.
+struct Cut {
+    axis: usize,
+    start: Dim,
+    end: Dim,
+    step: i64,
+}
+
+fn slice(call: &mut Call<'_>) -> Result<(), String> {
+    let Some(shape) = call.shape(0) else { return Ok(()) };
+    let Some(cuts) = cuts(call, shape.len())? else {
+        call.set_shape(0, cut_somewhere(call, shape)?);
+        return Ok(());
+    };
+    let mut sizes = shape.to_vec();
+    for cut in &cuts {
+        if cut.step == 0 {
+            return Err("a step is 0".to_owned());
+        }
+        sizes[cut.axis] = cut_size(&shape[cut.axis], cut);
+    }
+    if let ([dim], [cut]) = (shape, cuts.as_slice()) {
+        let known = call.dims(0).filter(|known| dim.size() == Some(known.len() as u64));
+        let part = known.and_then(|known| cut_known(known, cut));
+        call.set_known(0, part.map(|part| Known::Ints(part.into())));
+    }
+    call.set_shape(0, sizes);
+    Ok(())
+}
+
+/// What is cut, where all of it but single starts and ends is known.
+fn cuts(call: &Call<'_>, rank: usize) -> Result<Option<Vec<Cut>>, String> {
+    let attributes = call.operator.setting("starts").is_some();
+    let list = |name: &str, position: usize| -> Option<Vec<Dim>> {
+        if attributes {
+            return Some(call.list(name)?.iter().copied().map(Dim::integer).collect());
+        }
+        Some(call.dims(position)?.to_vec())
+    };
+    let length = |position: usize| match call.shape(position) {
+        Some([length]) => length.size().and_then(|length| usize::try_from(length).ok()).filter(|length| *length <= 64),
+        _ => None,
+    };
+    let unknown = |position: usize| length(position).map(|length| vec![Dim::Unknown; length]);
+    let starts = list("starts", 1).or_else(|| unknown(1));
+    let ends = list("ends", 2).or_else(|| unknown(2));
+    let (Some(starts), Some(ends)) = (starts, ends) else { return Ok(None) };
+    if starts.len() != ends.len() {
+        return Err(format!("there are {} starts and {} ends", starts.len(), ends.len()));
+    }
+    let numbers = |name: &str, position: usize, default: &dyn Fn(usize) -> i64| -> Option<Vec<i64>> {
+        let given = if attributes { call.list(name).is_some() } else { call.has(position) };
+        match given {
+            false => Some((0..starts.len()).map(default).collect()),
+            true if attributes => call.list(name).map(<[i64]>::to_vec),
+            true => call.ints(position),
+        }
+    };
+    let along = numbers("axes", 3, &|position| i64::try_from(position).unwrap_or(i64::MAX));
+    let steps = if attributes { Some(vec![1; starts.len()]) } else { numbers("steps", 4, &|_| 1) };
+    let (Some(along), Some(steps)) = (along, steps) else { return Ok(None) };
+    if along.len() != starts.len() || steps.len() != starts.len() {
+        return Err("starts, ends, axes and steps are not equally many".to_owned());
+    }
+    let along = axes(&along, rank)?;
+    let bounds = along.into_iter().zip(starts).zip(ends).zip(steps);
+    Ok(Some(bounds.map(|(((axis, start), end), step)| Cut { axis, start, end, step }).collect()))
+}
+
+/// The shape where it is not known what is cut: only the axes, or not even those.
+fn cut_somewhere(call: &Call<'_>, shape: &[Dim]) -> Result<Vec<Dim>, String> {
+    let mut sizes = shape.to_vec();
+    match call.ints(3) {
+        Some(list) => axes(&list, shape.len())?.into_iter().for_each(|position| sizes[position] = Dim::Unknown),
+        None => sizes.fill(Dim::Unknown),
+    }
+    Ok(sizes)
+}
+
+/// How many elements are left of a dimension.
+fn cut_size(size: &Dim, cut: &Cut) -> Dim {
+    let bounds = (size.as_integer(), cut.start.as_integer(), cut.end.as_integer());
+    if let (Some(size), Some(start), Some(end)) = bounds {
+        let (start, end) = (clamp(start, size, cut.step), clamp(end, size, cut.step));
+        let span = if cut.step > 0 { end.saturating_sub(start) } else { start.saturating_sub(end) };
+        let width = i64::try_from(cut.step.unsigned_abs()).unwrap_or(i64::MAX);
+        let count = if span <= 0 { 0 } else { (span - 1) / width + 1 };
+        return Dim::integer(count);
+    }
+    let (Some(start), Some(end)) = (from_start(&cut.start, size, cut.step), from_start(&cut.end, size, cut.step))
+    else {
+        return Dim::Unknown;
+    };
+    let span = if cut.step > 0 { end.minus(&start) } else { start.minus(&end) };
+    let width = Dim::integer(cut.step.saturating_abs());
+    span.plus(&width).minus(&Dim::fixed(1)).quotient(&width)
+}
+
+/// A bound as ONNX clamps it.
+fn clamp(bound: i64, size: i64, step: i64) -> i64 {
+    let bound = if bound < 0 { bound.saturating_add(size) } else { bound };
+    if step > 0 { bound.clamp(0, size) } else { bound.clamp(-1, size - 1) }
+}
+
+/// Numbers from here on mean "to the end".
+const END: i64 = i32::MAX as i64;
+
+/// A bound counted from the start of a dimension whose size has symbols, where it surely lies within.
+fn from_start(bound: &Dim, size: &Dim, step: i64) -> Option<Dim> {
+    match bound.as_integer() {
+        Some(bound) if bound >= END => Some(if step > 0 { size.clone() } else { size.minus(&Dim::fixed(1)) }),
+        Some(bound) if bound <= -END => Some(if step > 0 { Dim::fixed(0) } else { Dim::integer(-1) }),
+        Some(0) => Some(Dim::fixed(0)),
+        // The last elements: there must be as many, or the model was not meant for this size.
+        Some(bound) if bound < 0 => Some(size.plus(&Dim::integer(bound))),
+        Some(bound) => size.is_at_least(bound).then(|| Dim::integer(bound)),
+        None => within(bound, size),
+    }
+}
+
+/// A bound with symbols that is not past the end. A dimension that is a number is taken to be a table with room for
+/// what the model was made for, such as a causal mask; sizes with symbols must prove it.
+fn within(bound: &Dim, size: &Dim) -> Option<Dim> {
+    let room = size.as_integer().is_some() || size.minus(bound).is_at_least(0);
+    (room && bound.is_at_least(0)).then(|| bound.clone())
+}
+
+fn cut_known(known: &[Dim], cut: &Cut) -> Option<Vec<Dim>> {
+    let size = i64::try_from(known.len()).ok()?;
+    let start = clamp(cut.start.as_integer()?, size, cut.step);
+    let end = clamp(cut.end.as_integer()?, size, cut.step);
+    let mut part = Vec::new();
+    let mut place = start;
+    while (cut.step > 0 && place < end) || (cut.step < 0 && place > end) {
+        part.push(known.get(usize::try_from(place).ok()?)?.clone());
+        place = place.checked_add(cut.step)?;
+    }
+    Some(part)
+}
