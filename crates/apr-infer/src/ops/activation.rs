@@ -1,7 +1,9 @@
 //! Activations: functions of one element with settings.
 
 use apr_core::{Error, Result};
+use apr_graph::{AttributeValue, ElementType};
 
+use super::binary::{Largest, Product, Smallest, join};
 use super::elementwise::{change, zip};
 use super::real::Real;
 use super::unary::real;
@@ -54,6 +56,8 @@ pub(super) const TABLE: &[Operator] = &[
         real(call, move |x| x * (alpha * x).sigmoid(), move |x| x * (f64::from(alpha) * x).sigmoid())
     }),
     computes("PRelu", prelu),
+    computes("Clip", clip),
+    computes("SwiGLU", swiglu),
 ];
 
 /// A function that is computed in double precision and rounded once.
@@ -127,4 +131,50 @@ fn prelu(call: &mut Call<'_>) -> Result<Vec<Value>> {
         U64: 0, u64::wrapping_mul;
     };
     Ok(vec![result.into()])
+}
+
+/// Bounds are attributes before version 11, inputs later.
+fn clip(call: &mut Call<'_>) -> Result<Vec<Value>> {
+    let by_inputs = call.opset >= 11;
+    let mut result = call.tensor(0)?.clone();
+    let bounds = if by_inputs {
+        [call.optional(1)?.cloned(), call.optional(2)?.cloned()]
+    } else {
+        let bound = |name: &str| match call.attribute(name) {
+            Some(AttributeValue::Float(value)) => {
+                super::cast::from_doubles(vec![f64::from(*value)], Vec::new(), result.element()).map(Some)
+            }
+            _ => Ok(None),
+        };
+        [bound("min")?, bound("max")?]
+    };
+    let [low, high] = bounds;
+    let shape = result.shape().to_vec();
+    for bound in [&low, &high].into_iter().flatten() {
+        if bound.len() != 1 {
+            return Err(Error::format("a bound is one number"));
+        }
+    }
+    if let Some(low) = low {
+        result = join(call, &result, &low.reshaped(Vec::new())?, Largest)?;
+    }
+    if let Some(high) = high {
+        result = join(call, &result, &high.reshaped(Vec::new())?, Smallest)?;
+    }
+    Ok(vec![result.reshaped(shape)?.into()])
+}
+
+fn swiglu(call: &mut Call<'_>) -> Result<Vec<Value>> {
+    let alpha = call.float("alpha", 1.0);
+    let gate = match call.take(0)? {
+        gate if gate.element() == ElementType::F64 => {
+            change::<f64>(call, gate, |x| x * (f64::from(alpha) * x).sigmoid())?
+        }
+        gate => change::<f32>(call, gate, |x| x * (alpha * x).sigmoid())?,
+    };
+    let other = call.tensor(1)?;
+    if gate.shape() != other.shape() {
+        return Err(Error::format(format!("{:?} and {:?} are not the same", gate.shape(), other.shape())));
+    }
+    Ok(vec![join(call, &gate, other, Product)?.into()])
 }

@@ -287,7 +287,8 @@ fn shift(call: &mut Call<'_>) -> Result<Vec<Value>> {
         let shifted = if left { x.cast_unsigned().checked_shl(by) } else { x.cast_unsigned().checked_shr(by) };
         shifted.unwrap_or(0).cast_signed()
     };
-    let signed_right = |x: i64, y: i64| x >> y.clamp(0, 63);
+    // A negative count is as good as a large one.
+    let signed_right = |x: i64, y: i64| x >> if (0..64).contains(&y) { y } else { 63 };
     let is_signed = matches!(a.element(), ElementType::I8 | ElementType::I16 | ElementType::I32 | ElementType::I64);
     let (shape, values) = if is_signed && !left {
         zip(call, (a.shape(), &x[..]), (b.shape(), &y[..]), signed_right)?

@@ -62,8 +62,8 @@ impl MiniFloat {
             Special::Ieee => self.infinity() | 1 << (self.mantissa_bits - 1),
             Special::AllOnes => self.sign() - 1,
             Special::NegativeZero => self.sign(),
-            // There is none: what is not a number becomes the largest.
-            Special::None => self.largest(),
+            // There is none: what is not a number becomes negative zero.
+            Special::None => self.sign(),
         }
     }
 
