@@ -1,7 +1,6 @@
 //! From a graph and its weights to a session that runs.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use apr_core::{CheckpointReader, Error, Result};
 use apr_graph::{AttributeValue, Body, Graph, Origin, ValueId};
@@ -11,6 +10,7 @@ use crate::plan::{Plan, Plans};
 use crate::tap::Tap;
 use crate::weight::{Weight, Weights};
 use crate::workers::Workers;
+use crate::value::WeightHandle;
 use crate::{Tensor, Value, constant};
 
 /// Bounds of a run.
@@ -41,12 +41,12 @@ impl Engine {
     /// does not have.
     pub fn prepare<'a>(
         graph: &'a Graph,
-        weights: Arc<dyn CheckpointReader>,
+        weights: &'a dyn CheckpointReader,
         limits: RunLimits,
     ) -> Result<Session<'a>> {
         let plans = Plans::of(graph)?;
         let weights = Weights::new(weights);
-        let mut session = Session { graph, plans, weights, limits, given: HashMap::new() };
+        let mut session = Session { graph, plans, weights, limits, given: HashMap::new(), large: Vec::new() };
         session.collect(&graph.body)?;
         for function in &graph.functions {
             session.collect(&function.body)?;
@@ -59,7 +59,9 @@ impl Engine {
 pub struct Session<'a> {
     pub(crate) graph: &'a Graph,
     pub(crate) plans: Plans,
-    weights: Weights,
+    weights: Weights<'a>,
+    /// Weights that are decoded where they are used.
+    pub(crate) large: Vec<Weight<'a>>,
     pub(crate) limits: RunLimits,
     /// Constants, small weights and handles of large ones, by body and value.
     given: HashMap<(usize, ValueId), Value>,
@@ -85,7 +87,7 @@ pub struct Outcome {
 /// Weights up to this size are decoded once; larger ones wherever they are used.
 const SMALL: u64 = 64 << 10;
 
-impl Session<'_> {
+impl<'a> Session<'a> {
     /// Runs the graph.
     ///
     /// `inputs` are values by the names of the body's inputs; those that have a default may be left out. `wanted` are
@@ -135,7 +137,10 @@ impl Session<'_> {
         for (position, value) in body.values.iter().enumerate() {
             let given = match &value.origin {
                 Origin::Constant(constant) => Value::Tensor(constant::tensor(constant)?),
-                Origin::Weight(weight) => self.ready(self.weights.find(weight, value.element())?)?,
+                Origin::Weight(weight) => {
+                    let weight = self.weights.find(weight, value.element())?;
+                    self.ready(weight)?
+                }
                 _ => continue,
             };
             let id = ValueId(u32::try_from(position).unwrap_or(u32::MAX));
@@ -144,8 +149,13 @@ impl Session<'_> {
         body.nodes.iter().flat_map(apr_graph::Node::bodies).try_for_each(|inner| self.collect(inner))
     }
 
-    fn ready(&self, weight: Weight) -> Result<Value> {
-        if weight.decoded_bytes() <= SMALL { weight.decode().map(Value::Tensor) } else { Ok(Value::Weight(Arc::new(weight))) }
+    fn ready(&mut self, weight: Weight<'a>) -> Result<Value> {
+        if weight.decoded_bytes() <= SMALL {
+            return weight.decode().map(Value::Tensor);
+        }
+        let handle = WeightHandle { number: self.large.len(), element: weight.element() };
+        self.large.push(weight);
+        Ok(Value::Weight(handle))
     }
 
     /// What a value is that no node makes.

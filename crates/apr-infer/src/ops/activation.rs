@@ -127,8 +127,6 @@ fn prelu(call: &mut Call<'_>) -> Result<Vec<Value>> {
         F64: 0.0, |x: f64, slope: f64| x * slope;
         I32: 0, i32::wrapping_mul;
         I64: 0, i64::wrapping_mul;
-        U32: 0, u32::wrapping_mul;
-        U64: 0, u64::wrapping_mul;
     };
     Ok(vec![result.into()])
 }
