@@ -142,6 +142,16 @@ impl Context {
         Ok(family_of(reader, self.families()?, &self.architecture()?)?)
     }
 
+    /// How many threads a run may use.
+    pub(crate) fn threads(&self) -> NonZeroUsize {
+        self.threads
+    }
+
+    /// Bytes that values of a run may take.
+    pub(crate) fn max_memory(&self) -> u64 {
+        self.max_memory
+    }
+
     /// The pipeline that passes run on.
     pub(crate) fn pipeline(&self) -> Outcome<Threads> {
         Ok(Threads::new(self.threads, self.max_memory, self.interrupt.clone())?)

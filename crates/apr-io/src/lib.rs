@@ -13,6 +13,8 @@
 //! - [`Threads`] runs a pass on several threads, in order and within a memory budget.
 
 mod atomic;
+#[cfg(feature = "infer")]
+mod crew;
 mod error;
 mod file;
 mod folder;
@@ -30,6 +32,8 @@ pub mod typed;
 mod undo;
 
 pub use atomic::{AtomicOutput, Target};
+#[cfg(feature = "infer")]
+pub use crew::Crew;
 pub use error::io_error;
 pub use file::FileSource;
 pub use folder::ModelFolder;

@@ -22,6 +22,7 @@ pub mod lint;
 mod own_graph;
 pub mod physics;
 pub mod sarif;
+pub mod run;
 pub mod scan;
 mod sha256;
 pub mod shards;
