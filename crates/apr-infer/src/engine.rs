@@ -78,7 +78,7 @@ impl std::fmt::Debug for Session<'_> {
 pub struct Outcome {
     /// What was asked for, in that order. Empty when a tap stopped the run.
     pub outputs: Vec<Value>,
-    /// Most bytes that values took at the same time.
+    /// Most bytes that values took at the same time, between two nodes.
     pub peak_bytes: u64,
     /// Whether a tap stopped the run.
     pub stopped: bool,

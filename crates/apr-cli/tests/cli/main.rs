@@ -30,6 +30,7 @@ mod qa_tooling;
 mod quantize;
 mod reference;
 mod round_trip;
+mod run;
 mod sarif;
 mod scan;
 mod seals;

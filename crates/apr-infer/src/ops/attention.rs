@@ -6,7 +6,7 @@ use apr_core::{Error, Result};
 use apr_graph::ElementType;
 
 use super::moving::{joined, transposed};
-use super::softmax::softmax_row;
+use super::softmax::single_softmax_row;
 use crate::call::Call;
 use crate::matrix::{Left, Right, product};
 use crate::registry::{Operator, computes};
@@ -149,7 +149,7 @@ impl Rules<'_> {
             if row.iter().all(|&score| score == f32::NEG_INFINITY) {
                 row.fill(0.0);
             } else {
-                softmax_row(row);
+                single_softmax_row(row);
             }
         }
         show(Shown::Probabilities, scores);

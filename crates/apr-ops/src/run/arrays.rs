@@ -97,7 +97,7 @@ pub struct RunReport {
     pub part: String,
     /// What came out.
     pub outputs: Vec<ArrayReport>,
-    /// Most bytes that values took at the same time.
+    /// Most bytes that values took at the same time, between two nodes.
     pub peak_bytes: u64,
 }
 

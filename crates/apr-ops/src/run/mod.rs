@@ -39,12 +39,13 @@ pub fn with_graphs<R, E: From<Error>>(
     {
         return then(source.reader(), &[Runnable { name: "model".to_owned(), graph }]);
     }
+    let Some(family) = source.family()? else { return Err(without_family(source.name()).into()) };
+    let found = graphs(family, source.reader().tensors(), options)?;
     // Graphs of families expect Hugging Face's layout, whatever the file has.
     let foreign = restore(source, &onnx::FORMAT, ValidationConfig::off())?;
     let view = foreign.prepared.view;
     let restored = source.through(&view);
     let Some(family) = restored.family()? else { return Err(without_family(source.name()).into()) };
-    let found = graphs(family, view.tensors(), options)?;
     let parts = found.parts.into_iter().map(|part| Runnable { name: part.name.to_owned(), graph: part.graph });
     let named = canonical(&view, family);
     then(&named, &parts.collect::<Vec<_>>())
