@@ -8,9 +8,9 @@ use apr_graph::{AttributeValue, Body, Graph, Origin, ValueId};
 use crate::machine::{Frame, Machine};
 use crate::plan::{Plan, Plans};
 use crate::tap::Tap;
+use crate::value::WeightHandle;
 use crate::weight::{Weight, Weights};
 use crate::workers::Workers;
-use crate::value::WeightHandle;
 use crate::{Tensor, Value, constant};
 
 /// Bounds of a run.
@@ -39,11 +39,7 @@ impl Engine {
     /// # Errors
     /// E003 with the names of all operators that are not known, E001 where the graph names weights that the checkpoint
     /// does not have.
-    pub fn prepare<'a>(
-        graph: &'a Graph,
-        weights: &'a dyn CheckpointReader,
-        limits: RunLimits,
-    ) -> Result<Session<'a>> {
+    pub fn prepare<'a>(graph: &'a Graph, weights: &'a dyn CheckpointReader, limits: RunLimits) -> Result<Session<'a>> {
         let plans = Plans::of(graph)?;
         let weights = Weights::new(weights);
         let mut session = Session { graph, plans, weights, limits, given: HashMap::new(), large: Vec::new() };

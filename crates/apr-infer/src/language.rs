@@ -62,7 +62,8 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         let presents = |meaning| body.outputs.iter().filter(move |id| body.value(**id).meaning == meaning);
         let name = |id: &ValueId| body.value(*id).name.clone();
         let keys = pasts(Meaning::PastKey).zip(presents(Meaning::PresentKey).map(name));
-        let cache: Vec<_> = keys.chain(pasts(Meaning::PastValue).zip(presents(Meaning::PresentValue).map(name))).collect();
+        let cache: Vec<_> =
+            keys.chain(pasts(Meaning::PastValue).zip(presents(Meaning::PresentValue).map(name))).collect();
         let past = pasts(Meaning::PastKey).chain(pasts(Meaning::PastValue)).count();
         if past != cache.len() {
             return Err(missing("output for each key and value that goes in"));

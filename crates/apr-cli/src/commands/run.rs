@@ -63,9 +63,10 @@ fn chosen<'p>(parts: &'p [Runnable], name: Option<&str>) -> Outcome<&'p Runnable
     let names = || parts.iter().map(|part| part.name.as_str()).collect::<Vec<_>>();
     match (name, parts) {
         (None, [part]) => Ok(part),
-        (None, _) => {
-            Err(Failure::Usage(format!("the model has several parts; choose one: --part {}", names().join(" or --part "))))
-        }
+        (None, _) => Err(Failure::Usage(format!(
+            "the model has several parts; choose one: --part {}",
+            names().join(" or --part ")
+        ))),
         (Some(name), parts) => parts.iter().find(|part| part.name == name).ok_or_else(|| {
             Failure::Usage(format!("the model has no part '{}'; it has {}", Escaped(name), names().join(", ")))
         }),
@@ -140,7 +141,9 @@ fn no_such_input(name: Option<&str>, needed: &[&&GraphValue]) -> Failure {
     let list: Vec<String> = needed.iter().map(|value| Escaped(&value.name).to_string()).collect();
     let has = format!("the model has the inputs {}", list.join(", "));
     Failure::Usage(match name {
-        Some(name) => format!("there is no input '{}'; {has}. --input NAME=FILE says which one a file is for", Escaped(name)),
+        Some(name) => {
+            format!("there is no input '{}'; {has}. --input NAME=FILE says which one a file is for", Escaped(name))
+        }
         None => format!("which input is it? {has}: --input NAME=FILE"),
     })
 }
@@ -168,6 +171,7 @@ fn render(out: &mut dyn Write, output: &ArrayReport) -> io::Result<()> {
     };
     let shown: Vec<String> = output.values.iter().take(SHOWN).map(text).collect();
     let more = output.values.len() + output.omitted - shown.len();
-    let more = if more > 0 { format!(" {DIM}and {} more{DIM:#}", apr_core::grouped(more as u64)) } else { String::new() };
+    let more =
+        if more > 0 { format!(" {DIM}and {} more{DIM:#}", apr_core::grouped(more as u64)) } else { String::new() };
     writeln!(out, "  {}{more}", shown.join(" "))
 }

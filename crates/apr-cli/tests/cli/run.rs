@@ -56,7 +56,8 @@ fn a_greedy_search_finds_the_tokens_that_transformers_finds() {
         let list = |name: &str| search[name].as_array().expect("tokens").clone();
         let (given, mut added) = (list("given"), list("added"));
         let ids: Vec<String> = given.iter().map(Value::to_string).collect();
-        let report = sandbox.apr(&format!("run {FOLDER} --tokens {} --max-tokens 24 --json", ids.join(","))).ok().json();
+        let report =
+            sandbox.apr(&format!("run {FOLDER} --tokens {} --max-tokens 24 --json", ids.join(","))).ok().json();
         added.pop();
         assert_eq!((&report["added"], &report["ended"]), (&Value::Array(added), &json!("end")));
     }
@@ -73,7 +74,8 @@ fn results_do_not_depend_on_the_number_of_threads() {
 fn the_same_seed_leads_to_the_same_tokens() {
     let sandbox = Sandbox::new();
     let run = |seed: u32| {
-        let line = format!("run {FOLDER} --tokens 72 --max-tokens 16 --temperature 2 --top-p 0.95 --seed {seed} --json");
+        let line =
+            format!("run {FOLDER} --tokens 72 --max-tokens 16 --temperature 2 --top-p 0.95 --seed {seed} --json");
         sandbox.apr(&line).ok().json()["added"].clone()
     };
     assert_eq!(run(1), run(1));

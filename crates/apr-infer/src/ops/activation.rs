@@ -86,11 +86,7 @@ fn gelu(call: &mut Call<'_>, tanh: bool) -> Result<Vec<Value>> {
     if tanh {
         return both(call, |x| 0.5 * x * (1.0 + (SCALE * (x + 0.044_715 * x * x * x)).tanh()));
     }
-    rows(
-        call,
-        gelu_all,
-        |x| 0.5 * x * (1.0 + libm::erf(x * std::f64::consts::FRAC_1_SQRT_2)),
-    )
+    rows(call, gelu_all, |x| 0.5 * x * (1.0 + libm::erf(x * std::f64::consts::FRAC_1_SQRT_2)))
 }
 
 fn shrink(call: &mut Call<'_>) -> Result<Vec<Value>> {

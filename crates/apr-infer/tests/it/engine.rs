@@ -105,7 +105,8 @@ fn endless() -> Graph {
 
 #[test]
 fn a_loop_without_end_meets_the_limit() {
-    let error = run(&endless(), Tensor::scalar(0.0_f32), &["y"], limits(|limits| limits.max_steps = 10_000)).unwrap_err();
+    let error =
+        run(&endless(), Tensor::scalar(0.0_f32), &["y"], limits(|limits| limits.max_steps = 10_000)).unwrap_err();
     assert_eq!(error.code(), Code::Memory);
     assert!(error.message().contains("more than 10000 nodes"), "{error}");
 }
@@ -193,9 +194,17 @@ impl Workers for OneForEach {
 fn results_are_the_same_bits_for_any_number_of_threads() {
     let mut graph = GraphBuilder::new(17);
     let body = graph.body();
-    let x = body.input("x", ElementType::F32, [Dim::fixed(1), Dim::fixed(8), Dim::fixed(60), Dim::fixed(60)], Meaning::Unknown);
+    let x = body.input(
+        "x",
+        ElementType::F32,
+        [Dim::fixed(1), Dim::fixed(8), Dim::fixed(60), Dim::fixed(60)],
+        Meaning::Unknown,
+    );
     let values = |count: usize| (0..count).map(|n| (n * 7919 % 997) as f32 / 500.0 - 1.0).collect::<Vec<f32>>();
-    let filters = |shape: [u64; 4]| Constant { shape: shape.to_vec(), ..Constant::floats(&values(shape.iter().product::<u64>() as usize)) };
+    let filters = |shape: [u64; 4]| Constant {
+        shape: shape.to_vec(),
+        ..Constant::floats(&values(shape.iter().product::<u64>() as usize))
+    };
     let wide = body.constant(filters([16, 8, 3, 3]));
     let own = body.constant(filters([16, 1, 3, 3]));
     let y = body.op("Conv", [x, wide]).attribute("pads", [1, 1, 1, 1]).output("conv");

@@ -112,7 +112,8 @@ fn tensors_differ(a: &Tensor, b: &Tensor, relative: f64, absolute: f64) -> Optio
         ElementType::BF16 => relative.max(2.0_f64.powi(-6)),
         _ => relative,
     };
-    let close = |(a, b): (&f64, &f64)| a == b || a.is_nan() && b.is_nan() || (a - b).abs() <= absolute + relative * b.abs();
+    let close =
+        |(a, b): (&f64, &f64)| a == b || a.is_nan() && b.is_nan() || (a - b).abs() <= absolute + relative * b.abs();
     let at = ours.iter().zip(&theirs).position(|pair| !close(pair))?;
     Some(format!("element {at}: {} and {}", ours[at], theirs[at]))
 }
@@ -128,7 +129,9 @@ fn run(test: &Json) -> Result<(), String> {
         let values = set["inputs"].as_array().expect("inputs").iter().map(value);
         // A model's inputs, or only those that have no default.
         let names: Vec<String> = match set.get("names") {
-            Some(names) => names.as_array().expect("names").iter().map(|name| name.as_str().expect("a name").into()).collect(),
+            Some(names) => {
+                names.as_array().expect("names").iter().map(|name| name.as_str().expect("a name").into()).collect()
+            }
             None => graph.body.inputs.iter().map(|id| graph.body.value(*id).name.clone()).collect(),
         };
         let wanted: Vec<_> = graph.body.outputs.iter().map(|id| graph.body.value(*id).name.as_str()).collect();
@@ -184,7 +187,8 @@ fn official_tests_of_operators_pass_but_for_those_that_are_listed() {
     for line in tests.lines() {
         let test: Json = serde_json::from_str(line).expect("JSON");
         let name = test["name"].as_str().expect("a name");
-        let is_known = KNOWN.iter().any(|(known, _)| name.starts_with(known));
+        // Where nothing is dropped, training is as good as anything else.
+        let is_known = KNOWN.iter().any(|(known, _)| name.starts_with(known)) && !name.contains("zero_ratio");
         match run(&test) {
             Ok(()) if is_known && !name.contains("dft") => failed.push(format!("{name} passes, and is listed")),
             Ok(()) => passed += 1,

@@ -195,7 +195,9 @@ mod tests {
         let [(None, tensor)] = &from_json("[[1, 2], [3, 4]]").unwrap()[..] else { panic!("one array") };
         assert_eq!((tensor.shape(), tensor.values::<i64>().unwrap()), (&[2, 2][..], &[1, 2, 3, 4][..]));
         let named = from_json(r#"{"x": [0.5, 1], "go": true}"#).unwrap();
-        assert!(named.iter().any(|(name, tensor)| name.as_deref() == Some("go") && tensor.element() == ElementType::Bool));
+        assert!(
+            named.iter().any(|(name, tensor)| name.as_deref() == Some("go") && tensor.element() == ElementType::Bool)
+        );
         assert!(named.iter().any(|(_, tensor)| tensor.element() == ElementType::F64));
     }
 

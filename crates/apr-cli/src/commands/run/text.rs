@@ -45,11 +45,11 @@ pub(super) fn run(
     };
     let mut ends = ends(reader);
     ends.extend(tokenizer.iter().flat_map(Merging::ends));
-    let sampling =
-        Sampling { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p, seed: args.seed };
+    let sampling = Sampling { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p, seed: args.seed };
     let (mut sampler, mut memory) = (Sampler::new(sampling), Memory::default());
     let mut tap = UntilInterrupted(context.interrupt.clone());
-    let mut writing = Writing { tokenizer: tokenizer.as_ref(), stops: &args.stop, quiet: context.json, bytes: Vec::new(), shown: 0 };
+    let mut writing =
+        Writing { tokenizer: tokenizer.as_ref(), stops: &args.stop, quiet: context.json, bytes: Vec::new(), shown: 0 };
     let (mut added, mut next, mut ended) = (Vec::new(), given.clone(), "max_tokens");
     while added.len() < args.max_tokens {
         let logits = language.next(&mut memory, &next, &workers, &mut tap)?;
