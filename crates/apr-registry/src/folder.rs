@@ -120,7 +120,8 @@ fn is_companion(name: &str) -> bool {
         return file == CONFIG || (folder == "additional_chat_templates" && file.ends_with(".jinja"));
     }
     let extension = file.rsplit_once('.').map_or("", |(_, extension)| extension);
-    ["json", "txt", "md", "model", "jinja", "tiktoken", "yaml", "yml"].contains(&extension)
+    file == apr_onnx::skeleton::COMPANION
+        || ["json", "txt", "md", "model", "jinja", "tiktoken", "yaml", "yml"].contains(&extension)
         || ["LICENSE", "LICENCE", "NOTICE", "USE_POLICY"].iter().any(|prefix| file.starts_with(prefix))
 }
 

@@ -1,7 +1,7 @@
 //! The formats that apr knows. One that is added gets an entry here, and nothing else changes.
 
 use apr_core::{
-    ByteSource, CheckpointReader, CheckpointWriter, Error, Format, Metadata, Result, SourceSet, TensorInfo,
+    ByteSource, CheckpointReader, CheckpointWriter, Error, Format, Limits, Metadata, Result, SourceSet, TensorInfo,
 };
 use apr_format::apr2::{self, CompanionFile};
 #[cfg(feature = "typed")]
@@ -154,6 +154,7 @@ pub(crate) static FORMATS: &[Registration] = &[
         open: Some(|source, name, options| Ok(Box::new(apr_onnx::open(source, name, &options.limits)?))),
         open_set: Some(|set, name, options| Ok(Box::new(apr_onnx::open_in(set, name, &options.limits)?))),
         plan: Some(plan_onnx),
+        in_folder: InFolder { rank: 3, extensions: &["onnx"], ..InFolder::NONE },
         ..told_apart(&apr_onnx::FORMAT)
     },
     Registration {
@@ -218,9 +219,17 @@ fn open_apr2(source: Bytes, name: &str, options: &OpenOptions) -> Result<apr2::A
 fn plan_onnx(
     tensors: &[TensorInfo],
     _metadata: &Metadata,
-    companions: Vec<CompanionFile>,
+    mut companions: Vec<CompanionFile>,
     options: &PlanOptions,
 ) -> Result<Writer> {
+    let skeleton = companions.iter().position(|companion| companion.name == apr_onnx::skeleton::COMPANION);
+    let skeleton = skeleton.map(|position| companions.remove(position).bytes);
+    if let (true, Some(skeleton)) = (options.models.is_empty(), skeleton) {
+        let restore_options =
+            apr_onnx::skeleton::RestoreOptions { file_name: options.file_name.clone(), named_files: options.folder };
+        let weights = apr_onnx::skeleton::restore(skeleton, tensors, &restore_options, &Limits::default())?;
+        return Ok(Box::new(WithCompanions::new(weights, companions, options.folder)));
+    }
     if options.models.is_empty() {
         return Err(Error::format("an ONNX file says what a model computes, and nothing says that of this one"));
     }

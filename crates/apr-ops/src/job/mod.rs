@@ -23,6 +23,7 @@
 
 mod computed;
 mod error;
+mod exported;
 mod layout;
 mod planned;
 mod weights;
@@ -118,6 +119,7 @@ impl Job {
             Naming::OfTarget if self.target.format.convention == Convention::Canonical => {
                 self.plan_canonical(&selected, source, then)
             }
+            Naming::OfTarget if self.keeps_graph(source.reader()) => self.plan_exported(selected, source, then),
             Naming::OfTarget if self.computes() => self.plan_computed(selected, source, then),
             Naming::OfTarget => self.plan_foreign(selected, source, then),
         }
