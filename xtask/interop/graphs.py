@@ -35,6 +35,11 @@ GPT2 = dict(n_embd=320, n_layer=3, n_head=5, n_positions=64, vocab_size=1003, bo
 QWEN_MOE = DECODER | dict(
     num_experts=6, num_experts_per_tok=2, moe_intermediate_size=96, shared_expert_intermediate_size=160,
 )
+DEEPSEEK = DECODER | dict(
+    num_key_value_heads=5, moe_intermediate_size=96, n_routed_experts=6, n_shared_experts=2, num_experts_per_tok=2,
+    first_k_dense_replace=1, kv_lora_rank=40, q_lora_rank=56, qk_rope_head_dim=16, qk_nope_head_dim=48, v_head_dim=32,
+    n_group=3, topk_group=2,
+)
 FALCON = dict(
     hidden_size=320, num_hidden_layers=3, num_attention_heads=5, vocab_size=1003, ffn_hidden_size=448,
     bos_token_id=1, eos_token_id=2, alibi=False, bias=False,
@@ -67,6 +72,7 @@ CLIP_TEXT = dict(
 )
 CLIP_VISION = VIT | dict(hidden_size=256, num_attention_heads=4, projection_dim=36)
 SIGLIP_TEXT = dict(
+    bos_token_id=1, eos_token_id=1002, pad_token_id=0,
     hidden_size=320, intermediate_size=448, num_hidden_layers=2, num_attention_heads=5, vocab_size=1003,
     max_position_embeddings=9, projection_size=320,
 )
@@ -143,6 +149,13 @@ CASES = {
     "falcon_grouped": ("decoder", "FalconForCausalLM", FALCON | dict(new_decoder_architecture=True, num_kv_heads=1)),
     "falcon_groups": ("decoder", "FalconForCausalLM", FALCON | dict(new_decoder_architecture=True, num_attention_heads=4, num_kv_heads=2, num_ln_in_parallel_attn=1)),
     "falcon_serial": ("decoder", "FalconForCausalLM", FALCON | dict(multi_query=False, parallel_attn=False, bias=True)),
+    "deepseek_v2": ("decoder", "DeepseekV2ForCausalLM", DEEPSEEK | dict(topk_method="group_limited_greedy", routed_scaling_factor=1.5)),
+    "deepseek_v2_lite": ("decoder", "DeepseekV2ForCausalLM", DEEPSEEK | dict(q_lora_rank=None) | rope(
+        "yarn", factor=4.0, original_max_position_embeddings=16, mscale=0.7, mscale_all_dim=0.7, beta_fast=32, beta_slow=1)),
+    "deepseek_v3": ("decoder", "DeepseekV3ForCausalLM", DEEPSEEK | rope(
+        "yarn", factor=4.0, original_max_position_embeddings=16, mscale=1.0, mscale_all_dim=1.0, beta_fast=32, beta_slow=1)),
+    "gpt_oss": ("decoder", "GptOssForCausalLM", DECODER | dict(num_local_experts=6, num_experts_per_tok=2, sliding_window=5, head_dim=64) | rope(
+        "yarn", factor=4.0, original_max_position_embeddings=16, beta_fast=32.0, beta_slow=1.0, truncate=False)),
     "bert": ("encoder", "BertModel", ENCODER),
     "bert_mlm": ("encoder", "BertForMaskedLM", ENCODER | dict(hidden_act="relu")),
     "bert_classifier": ("encoder", "BertForSequenceClassification", ENCODER | dict(num_labels=5)),
