@@ -47,6 +47,7 @@ mod meaning;
 mod node;
 mod operators;
 pub mod outline;
+mod upgrade;
 mod value;
 
 pub use body::{Body, NodeId, ValueId};
@@ -62,4 +63,5 @@ pub use inline::inline;
 pub use meaning::Meaning;
 pub use node::{Attribute, AttributeValue, Name, Node, Op};
 pub use operators::{AttributeKind, Occurs, Operator, Parameter, Setting, TypeSet};
+pub use upgrade::upgrade;
 pub use value::{Constant, ConstantData, Origin, TensorType, Value, ValueType, View, WeightRef};
