@@ -1,7 +1,7 @@
 //! Operators that change a shape and no element, or put elements elsewhere.
 
 use super::Rule;
-use super::call::{Call, Known, axes, axis, product, same, show};
+use super::call::{Call, Known, MAX_KNOWN, axes, axis, product, same, show};
 use super::creation::from_sizes;
 use crate::{Dim, ValueType};
 
@@ -37,7 +37,8 @@ fn concat(call: &mut Call<'_>) -> Result<(), String> {
     call.set_shape(0, joined(&shapes, along)?);
     if first.len() == 1 {
         let parts: Option<Vec<_>> = (0..call.inputs.len()).map(|position| call.dims(position)).collect();
-        call.set_known(0, parts.map(|parts| Known::Ints(parts.concat().into())));
+        let short = |parts: &Vec<&[Dim]>| parts.iter().map(|part| part.len()).sum::<usize>() <= MAX_KNOWN;
+        call.set_known(0, parts.filter(short).map(|parts| Known::Ints(parts.concat().into())));
     }
     Ok(())
 }
@@ -186,7 +187,7 @@ fn what_is_left(from: &[Dim], others: &[&Dim]) -> Result<Dim, String> {
         return match (a, b) {
             (0, _) => Ok(Dim::fixed(0)),
             (_, 0) => Err("it has elements".to_owned()),
-            (a, b) if a % b == 0 => Ok(Dim::integer(a / b)),
+            (a, b) if a.checked_rem(b) == Some(0) => Ok(Dim::integer(a / b)),
             _ => Err(format!("{a} elements are no multiple of {b}")),
         };
     }
