@@ -2,6 +2,8 @@
 
 mod steps;
 
+use std::collections::HashSet;
+
 use apr_core::{Error, Result};
 
 use crate::finding::node_path;
@@ -56,6 +58,7 @@ impl Upgrade {
             return Err(Error::format(format!("bodies are nested more than {MAX_DEPTH} deep")));
         }
         let nodes = std::mem::take(&mut body.nodes);
+        let outputs: HashSet<_> = body.outputs.iter().copied().collect();
         for (position, mut node) in nodes.into_iter().enumerate() {
             let path = node_path(prefix, position, &node);
             for attribute in &mut node.attributes {
@@ -69,7 +72,7 @@ impl Upgrade {
                 }
             }
             let op = node.op.clone();
-            let mut edit = Edit { body, node, before: Vec::new(), after: Vec::new() };
+            let mut edit = Edit { body, outputs: &outputs, node, before: Vec::new(), after: Vec::new() };
             self.node(&mut edit).map_err(|problem| {
                 Error::version(format!("node '{path}': {op} does not go to version {}: {problem}", self.to))
             })?;
@@ -106,6 +109,8 @@ impl Upgrade {
 /// A node that is changed, with nodes that come before and after it.
 struct Edit<'b> {
     body: &'b mut Body,
+    /// What the caller of the body gets.
+    outputs: &'b HashSet<ValueId>,
     node: Node,
     before: Vec<Node>,
     after: Vec<Node>,

@@ -1,6 +1,6 @@
 //! The walk over a body's nodes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::functions::Key;
 use super::merge::without_shape;
@@ -45,7 +45,7 @@ pub(super) struct Scope<'s> {
 pub(super) struct Facts {
     pub(super) known: Vec<Option<Known>>,
     /// Parameters that the call left out.
-    pub(super) absent: Vec<ValueId>,
+    pub(super) absent: HashSet<ValueId>,
 }
 
 /// The body around, for values that are its.
@@ -97,7 +97,7 @@ impl<'g> Engine<'g> {
         self.left = (size(body) + functions).saturating_mul(8).saturating_add(100_000);
         let scope = Scope { prefix: String::new(), opsets: self.opsets, of_call: &[], depth: 0 };
         let mut calls = Vec::new();
-        self.body(body, None, Vec::new(), &scope, &mut calls);
+        self.body(body, None, HashSet::new(), &scope, &mut calls);
         Inference { findings: self.findings, calls, signatures: self.signatures }
     }
 
@@ -106,7 +106,7 @@ impl<'g> Engine<'g> {
         &mut self,
         body: &mut Body,
         around: Option<Around<'_>>,
-        absent: Vec<ValueId>,
+        absent: HashSet<ValueId>,
         scope: &Scope<'_>,
         calls: &mut Vec<Option<usize>>,
     ) -> Facts {
@@ -119,7 +119,7 @@ impl<'g> Engine<'g> {
         &mut self,
         body: &mut Body,
         given: Vec<(ValueId, Option<Known>)>,
-        absent: Vec<ValueId>,
+        absent: HashSet<ValueId>,
         scope: &Scope<'_>,
         calls: &mut Vec<Option<usize>>,
     ) {

@@ -35,10 +35,10 @@ fn gather(call: &mut Call<'_>) -> Result<(), String> {
 }
 
 fn gather_elements(call: &mut Call<'_>) -> Result<(), String> {
-    if let (Some(data), Some(places)) = (call.shape(0), call.shape(1)) {
-        if data.len() != places.len() {
-            return Err(format!("{} and {} have not as many dimensions", show(data), show(places)));
-        }
+    if let (Some(data), Some(places)) = (call.shape(0), call.shape(1))
+        && data.len() != places.len()
+    {
+        return Err(format!("{} and {} have not as many dimensions", show(data), show(places)));
     }
     if let Some(places) = call.shape(1) {
         call.set_shape(0, places.to_vec());

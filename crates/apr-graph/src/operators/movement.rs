@@ -115,10 +115,10 @@ fn reshape(call: &mut Call<'_>) -> Result<(), String> {
         None => call.dims(1).map(<[Dim]>::to_vec),
     };
     let Some(target) = target else {
-        if let Some([rank]) = call.shape(1) {
-            if let Some(rank) = rank.size().filter(|rank| *rank <= 64) {
-                call.set_shape(0, (0..rank).map(|_| Dim::Unknown).collect());
-            }
+        if let Some([rank]) = call.shape(1)
+            && let Some(rank) = rank.size().filter(|rank| *rank <= 64)
+        {
+            call.set_shape(0, (0..rank).map(|_| Dim::Unknown).collect());
         }
         return Ok(());
     };
@@ -334,11 +334,11 @@ fn center_crop_pad(call: &mut Call<'_>) -> Result<(), String> {
 }
 
 fn depth_to_space(call: &mut Call<'_>) -> Result<(), String> {
-    blocks(call, |size, block| size.times(block), |channels, blocks| channels.quotient(blocks))
+    blocks(call, super::super::dim::Dim::times, super::super::dim::Dim::quotient)
 }
 
 fn space_to_depth(call: &mut Call<'_>) -> Result<(), String> {
-    blocks(call, |size, block| size.quotient(block), |channels, blocks| channels.times(blocks))
+    blocks(call, super::super::dim::Dim::quotient, super::super::dim::Dim::times)
 }
 
 /// Blocks of pixels become channels, or the other way.

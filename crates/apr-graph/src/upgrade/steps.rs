@@ -54,20 +54,18 @@ fn broadcast_is_implied(edit: &mut Edit<'_>) -> Result<(), String> {
     };
     let axis = usize::try_from(axis).unwrap_or(first.saturating_sub(second));
     let behind = first.saturating_sub(axis + second);
-    let axes: Vec<i64> = (second..second + behind).filter_map(|axis| i64::try_from(axis).ok()).collect();
-    if axes.is_empty() {
-        return Ok(());
+    if behind > 0 {
+        unsqueeze_input(edit, 1, behind);
     }
-    unsqueeze_input(edit, 1, axes);
     Ok(())
 }
 
-/// Puts dimensions of 1 into an input. The node is one of the version that the others have then.
-fn unsqueeze_input(edit: &mut Edit<'_>, position: usize, axes: Vec<i64>) {
+/// Puts dimensions of 1 behind those of an input.
+fn unsqueeze_input(edit: &mut Edit<'_>, position: usize, behind: usize) {
     let shape = edit.node.input(position).and_then(|id| edit.body.value(id).shape()).unwrap_or_default();
     let mut sizes: Vec<i64> = vec![0; shape.len()];
     // A size of 0 is that of the input at the same place; those behind are 1.
-    sizes.resize(shape.len() + axes.len(), 1);
+    sizes.resize(shape.len() + behind, 1);
     let target = edit.constant("wide", Constant::ints(&sizes));
     let inputs = vec![edit.node.inputs[position], Some(target)];
     let (wide, node) = edit.made("Reshape", "widened", inputs, Vec::new());
@@ -83,8 +81,8 @@ fn slope_is_widened(edit: &mut Edit<'_>) -> Result<(), String> {
     };
     let single = slope.iter().all(|size| size.as_integer() == Some(1));
     if slope.len() == 1 && !single && x.len() > 2 {
-        let behind = i64::try_from(x.len() - 1).unwrap_or(i64::MAX);
-        unsqueeze_input(edit, 1, (1..behind).collect());
+        let behind = x.len() - 2;
+        unsqueeze_input(edit, 1, behind);
     }
     Ok(())
 }
@@ -117,7 +115,7 @@ fn no_training_outputs(edit: &mut Edit<'_>) -> Result<(), String> {
 /// The mask becomes one of truth values.
 fn mask_is_truth(edit: &mut Edit<'_>) -> Result<(), String> {
     let Some(mask) = edit.node.outputs.get(1).copied().flatten() else { return Ok(()) };
-    if edit.body.outputs.contains(&mask) {
+    if edit.outputs.contains(&mask) {
         return Err("its mask would be of other elements".to_owned());
     }
     if let ValueType::Tensor(tensor) = &mut edit.body.value_mut(mask).kind {
