@@ -9,8 +9,9 @@ use serde::Deserialize;
 use serde_json::Value as Json;
 
 use crate::expression::{Expression, Value};
-use crate::file::{Names, TensorEntry};
+use crate::file::TensorEntry;
 use crate::model::FamilyModel;
+use crate::name_list::Names;
 use crate::pattern::Pattern;
 
 /// The value of an option as it is written: an expression, alternatives, or the value itself.

@@ -43,6 +43,7 @@ mod graph;
 mod names;
 pub mod proto;
 mod reader;
+pub mod skeleton;
 pub mod write;
 
 use apr_core::protobuf::decode_varint;

@@ -19,6 +19,7 @@ pub mod inspect;
 mod integrity;
 pub mod job;
 pub mod lint;
+mod own_graph;
 pub mod physics;
 pub mod sarif;
 pub mod scan;

@@ -1,7 +1,7 @@
 //! Operators that take or put elements by their places.
 
 use super::Rule;
-use super::call::{Call, Known, axes, axis, show};
+use super::call::{Call, Known, MAX_KNOWN, axes, axis, show};
 use super::elementwise::like_first;
 use crate::Dim;
 
@@ -24,7 +24,9 @@ fn gather(call: &mut Call<'_>) -> Result<(), String> {
     let (Some(data), Some(places)) = (call.shape(0), call.shape(1)) else { return Ok(()) };
     let along = axis(call.int("axis").unwrap_or(0), data.len())?;
     call.set_shape(0, [&data[..along], places, &data[along + 1..]].concat());
-    if let (1, Some(known), Some(places)) = (data.len(), call.dims(0), call.ints(1)) {
+    if let (1, Some(known), Some(places)) =
+        (data.len(), call.dims(0), call.ints(1).filter(|places| places.len() <= MAX_KNOWN))
+    {
         let picked: Result<Vec<_>, String> =
             places.iter().map(|place| Ok(known[axis(*place, known.len())?].clone())).collect();
         call.set_known(0, Some(Known::Ints(picked?.into())));
@@ -33,10 +35,10 @@ fn gather(call: &mut Call<'_>) -> Result<(), String> {
 }
 
 fn gather_elements(call: &mut Call<'_>) -> Result<(), String> {
-    if let (Some(data), Some(places)) = (call.shape(0), call.shape(1)) {
-        if data.len() != places.len() {
-            return Err(format!("{} and {} have not as many dimensions", show(data), show(places)));
-        }
+    if let (Some(data), Some(places)) = (call.shape(0), call.shape(1))
+        && data.len() != places.len()
+    {
+        return Err(format!("{} and {} have not as many dimensions", show(data), show(places)));
     }
     if let Some(places) = call.shape(1) {
         call.set_shape(0, places.to_vec());
@@ -215,6 +217,7 @@ fn cut_size(size: &Dim, cut: &Cut) -> Dim {
 /// A bound as ONNX clamps it.
 fn clamp(bound: i64, size: i64, step: i64) -> i64 {
     let bound = if bound < 0 { bound.saturating_add(size) } else { bound };
+    let size = size.max(0);
     if step > 0 { bound.clamp(0, size) } else { bound.clamp(-1, size - 1) }
 }
 
@@ -247,9 +250,9 @@ fn cut_known(known: &[Dim], cut: &Cut) -> Option<Vec<Dim>> {
     let end = clamp(cut.end.as_integer()?, size, cut.step);
     let mut part = Vec::new();
     let mut place = start;
-    while (cut.step > 0 && place < end) || (cut.step < 0 && place > end) {
+    while part.len() <= MAX_KNOWN && ((cut.step > 0 && place < end) || (cut.step < 0 && place > end)) {
         part.push(known.get(usize::try_from(place).ok()?)?.clone());
         place = place.checked_add(cut.step)?;
     }
-    Some(part)
+    (part.len() <= MAX_KNOWN).then_some(part)
 }

@@ -170,7 +170,7 @@ fn source(body: &Body, id: ValueId) -> Place {
 }
 
 fn readers(body: &Body, id: ValueId) -> Place {
-    let reads = |node: &&Node| super::build::reads(node).any(|value| value == id);
+    let reads = |node: &&Node| super::context::reads(node).any(|value| value == id);
     let mut names: Vec<String> = body.nodes.iter().filter(reads).map(|node| node.name.clone()).collect();
     if body.outputs.contains(&id) {
         names.push("output".to_owned());

@@ -6,6 +6,7 @@
 //! kind and one of another, four times over.
 
 mod build;
+mod context;
 mod fold;
 mod look;
 mod members;

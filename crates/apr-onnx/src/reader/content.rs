@@ -63,6 +63,14 @@ impl Content {
         }
     }
 
+    /// The range of a file that holds the bytes, if in another order.
+    pub(crate) fn stored_flat(&self) -> Option<StoredRange> {
+        match (&self.packed, self.narrow) {
+            (Packed::Flat(range), None) => Some(*range),
+            _ => None,
+        }
+    }
+
     /// Exchanges rows and columns of a matrix of elements of `width` bytes, which has `rows` and `columns` in the file.
     pub(crate) fn turn(&mut self, [rows, columns]: [u64; 2], width: u64) {
         self.turned = (rows > 0 && columns > 0).then_some(Turned { rows, columns, width });

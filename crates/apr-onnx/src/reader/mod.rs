@@ -15,14 +15,16 @@ use std::sync::Arc;
 
 use apr_core::protobuf::Walker;
 use apr_core::{
-    ByteSource, CheckpointReader, Container, ContainerFacts, Error, FileInfo, Format, HEAD_LEN, Limits, Metadata,
-    Result, SourceSet, Stored, TensorInfo, has_no, keys, read_vec,
+    ByteSource, CheckpointReader, Companion, Container, ContainerFacts, Error, FileInfo, Format, HEAD_LEN, Limits,
+    Metadata, Result, SourceSet, Stored, StoredRange, TensorInfo, has_no, keys, read_vec,
 };
 use serde_json::Value;
 
 use crate::describe;
 use crate::names::{self, Revealed};
 use crate::proto::{Model, Tensor};
+use crate::skeleton;
+pub(crate) use collect::SMALL;
 use collect::{Collected, Item};
 use content::{Content, Source};
 use external::Files;
@@ -44,6 +46,8 @@ pub struct OnnxReader {
     constants: HashSet<String>,
     /// Name in the file to what the graph reveals.
     revealed: BTreeMap<String, Revealed>,
+    /// The file around the tensors.
+    companion: Option<Companion>,
 }
 
 /// What a file holds.
@@ -90,6 +94,17 @@ pub fn open_as_stored(set: &dyn SourceSet, name: &str, limits: &Limits) -> Resul
     read(Arc::from(source), name, Some(set), limits, Naming::AsStored)
 }
 
+/// Opens a model whose data are not there.
+pub(crate) fn open_skeleton(
+    source: Source,
+    name: &str,
+    set: &dyn SourceSet,
+    limits: &Limits,
+    as_stored: bool,
+) -> Result<OnnxReader> {
+    read(source, name, Some(set), limits, if as_stored { Naming::AsStored } else { Naming::Revealed })
+}
+
 fn read(
     source: Source,
     name: &str,
@@ -129,6 +144,7 @@ fn read_unnamed(
         constants: collected.constants(),
         warnings: collected.warnings(),
         revealed: BTreeMap::new(),
+        companion: None,
         content,
         tensors: Vec::new(),
         contents: Vec::new(),
@@ -145,6 +161,7 @@ fn read_unnamed(
         reader.tensors.push(info);
         reader.contents.push(content);
     }
+    reader.offer_skeleton();
     Ok(reader)
 }
 
@@ -167,6 +184,22 @@ impl OnnxReader {
         Ok(())
     }
 
+    /// Offers the file around the tensors as a companion, unless it is too large for one.
+    fn offer_skeleton(&mut self) {
+        if self.model().is_none() {
+            return;
+        }
+        let len = skeleton::len(self);
+        if self.limits.check_companion(len).is_ok() {
+            self.companion = Some(Companion { name: skeleton::COMPANION.to_owned(), len });
+        } else {
+            self.warnings.push(format!(
+                "without the data of its tensors the file has {len} bytes: too many to travel with them, so the graph stays \
+                 behind"
+            ));
+        }
+    }
+
     /// Says which tensors have other names than in the file, in metadata and warnings.
     fn note_names(&mut self) {
         let counted = |number: usize| apr_core::counted(number as u64, "tensor");
@@ -181,6 +214,16 @@ impl OnnxReader {
             self.warnings.push(format!("{} are constants of the graph, and not listed", counted(self.constants.len())));
         }
         describe::note_names(&mut self.metadata, &self.revealed);
+    }
+
+    /// The range of a file that a tensor's bytes are, whichever way they are read.
+    pub(crate) fn flat_range(&self, tensor: usize) -> Option<StoredRange> {
+        self.contents[tensor].stored_flat()
+    }
+
+    /// The tensors that are ranges of files.
+    pub(crate) fn flat_ranges(&self) -> impl Iterator<Item = (usize, StoredRange)> {
+        self.contents.iter().enumerate().filter_map(|(at, content)| Some((at, content.stored_flat()?)))
     }
 
     /// What the checkpoint calls a tensor, and whether it has its transpose.
@@ -239,7 +282,18 @@ impl ContainerFacts for OnnxReader {
 }
 
 impl CheckpointReader for OnnxReader {
-    has_no!(companions, left_out);
+    has_no!(left_out);
+
+    fn companions(&self) -> &[Companion] {
+        self.companion.as_slice()
+    }
+
+    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
+        if self.companion.is_none() || companion > 0 {
+            return Err(Companion::absent(companion));
+        }
+        skeleton::cut(self).map_err(|error| self.in_own_file(error))
+    }
 
     fn format(&self) -> &'static Format {
         match self.content {
