@@ -270,6 +270,10 @@ def made_of_fixture(path, folder):
     return model, test
 
 
+class Refused(Exception):
+    """apr says that no block computes this."""
+
+
 class Session:
     """A part of a model in onnxruntime."""
 
@@ -294,6 +298,8 @@ def sessions(apr, folder, past=True):
     with tempfile.TemporaryDirectory() as out:
         command = [apr, "export", str(folder), "-o", f"{out}/model", "--format", "onnx"]
         done = subprocess.run(command + ["--with-past"] * past, capture_output=True, text=True)
+        if "E003" in done.stderr:
+            raise Refused(done.stderr.strip().splitlines()[0])
         if done.returncode != 0:
             raise RuntimeError(done.stderr.strip())
         files = sorted(Path(out).rglob("*.onnx")) or [Path(out) / "model"]
@@ -383,7 +389,8 @@ def decoder(model, apr, folder, worst):
 def classifier(model, apr, folder, worst):
     """Right-padded texts, each of which ends elsewhere."""
     parts = sessions(apr, folder, past=False)
-    for lengths in ([7], [5, 9, 2]):
+    # Without padding there are no batches.
+    for lengths in ([7], [5, 9, 2])[: 1 if model.config.pad_token_id is None else 2]:
         tokens, mask = right_padded(model, lengths)
         feeds = dict(input_ids=tokens, attention_mask=mask, position_ids=positions_of(mask))
         with torch.no_grad():
@@ -540,6 +547,10 @@ def main():
     for case, make in cases.items():
         try:
             is_right = compared(apr, case, make)
+        except Refused as error:
+            # What is refused is in fixtures/peers/transformers, so that a graph can't be lost unseen.
+            is_right = wanted[:1] == ["--families"]
+            print(f"{case:24} refused: {error}", flush=True)
         except Exception as error:
             is_right = False
             print(f"{case:24} FAILED {type(error).__name__}: {error}"[:1500], flush=True)

@@ -131,10 +131,7 @@ impl<'p> Rotation<'p> {
     /// # Errors
     /// E003 for a type of scaling that is not known; E001 when the configuration lacks what it needs.
     pub(crate) fn frequencies(&self, dim: u64) -> Result<Frequencies> {
-        if dim == 0 || dim % 2 == 1 || dim > 1 << 16 {
-            return Err(Error::format(format!("rotary positions can't turn {dim} dimensions of a head")));
-        }
-        let plain = Plain { theta: self.theta()?, dim };
+        let plain = Plain::new(self.theta()?, dim)?;
         let fixed = |inverse: Vec<f64>| Frequencies { inverse: Inverse::Fixed(single(&inverse)), factor: 1.0 };
         match self.kind() {
             "default" => Ok(fixed(plain.inverse())),
@@ -259,6 +256,14 @@ struct Plain {
 }
 
 impl Plain {
+    fn new(theta: f64, dim: u64) -> Result<Self> {
+        // No head has as many as the last of these.
+        if dim == 0 || dim % 2 == 1 || dim > 1 << 16 {
+            return Err(Error::format(format!("rotary positions can't turn {dim} dimensions of a head")));
+        }
+        Ok(Self { theta, dim })
+    }
+
     fn inverse(&self) -> Vec<f64> {
         (0..self.dim / 2).map(|at| self.theta.powf(-((2 * at) as f64) / self.dim as f64)).collect()
     }
