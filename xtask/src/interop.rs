@@ -18,6 +18,13 @@ pub(crate) fn run(steps: &mut Steps) {
     if torch.is_some() {
         steps.run("torch loads what apr writes", || ask("apr-pytorch", "torch::"));
     }
+    let transformers = steps.run("transformers and onnxruntime, to compare with", reference::set_up_transformers);
+    if transformers.is_some() {
+        steps.run("graphs of families compute what transformers computes", || ask("apr-cli", "graphs::"));
+        steps.run("graphs of families do so for odd sizes and rare options", || {
+            reference::check_graphs(&target_dir().join("debug/apr"))
+        });
+    }
     if llama_cpp.and(minilm).is_some() {
         steps.run("llama.cpp quantizes to the same files", || ask("apr-cli", "llama_cpp::"));
         steps.run("llama.cpp loads, runs and equals what apr writes", || {
@@ -29,5 +36,5 @@ pub(crate) fn run(steps: &mut Steps) {
 /// Runs the tests of a crate that ask a peer, and lets them record what it agreed with.
 fn ask(package: &str, tests: &str) -> crate::steps::Outcome {
     let mut command = cargo("test", ["--package", package, "--all-features", "--test", "*", tests]);
-    run_program(command.env("APR_INTEROP", "1"))
+    run_program(command.env("APR_INTEROP", "1").env("APR_GRAPH_PYTHON", reference::graph_python()))
 }
