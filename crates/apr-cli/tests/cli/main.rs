@@ -16,6 +16,7 @@ mod gguf_edit;
 mod golden;
 mod interruption;
 mod llama_cpp;
+mod onnx;
 mod parts;
 mod pytorch;
 mod qa_container;
