@@ -46,7 +46,7 @@ def viewed(tensors, name_of, tensor, views):
                 value = value + np.float32(number)
             case _:
                 raise ValueError(view)
-    return np.ascontiguousarray(value)
+    return np.array(value, order="C")
 
 
 def node(entry):

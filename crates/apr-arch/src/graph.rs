@@ -11,6 +11,7 @@ use serde_json::Value as Json;
 use crate::expression::{Expression, Value};
 use crate::file::TensorEntry;
 use crate::model::FamilyModel;
+use crate::name_list::Names;
 use crate::pattern::Pattern;
 
 /// The value of an option as it is written: an expression, alternatives, or the value itself.
@@ -50,7 +51,7 @@ pub(crate) struct StackFile {
     #[serde(default)]
     options: BTreeMap<String, OptionEntry>,
     #[serde(default)]
-    weights: BTreeMap<String, String>,
+    weights: BTreeMap<String, Names>,
 }
 
 /// The `[graph]` table as it is written.
@@ -62,7 +63,7 @@ pub(crate) struct GraphFile {
     options: BTreeMap<String, OptionEntry>,
     /// Canonical names of tensors, or of modules that have a `weight` and maybe a `bias`.
     #[serde(default)]
-    weights: BTreeMap<String, String>,
+    weights: BTreeMap<String, Names>,
     #[serde(default)]
     stacks: BTreeMap<String, StackFile>,
     #[serde(default)]
@@ -85,7 +86,7 @@ impl GraphFile {
         let mut graph = self.clone();
         let stacks = graph.stacks.values_mut().map(|stack| &mut stack.weights);
         for weights in stacks.chain([&mut graph.weights]) {
-            weights.retain(|_, name| is_there(name, tensors));
+            weights.retain(|_, names| names.iter().any(|name| is_there(name, tensors)));
         }
         graph
     }
@@ -110,20 +111,24 @@ struct Stack {
     /// Name of the placeholder that numbers the layers.
     index: Option<String>,
     options: BTreeMap<String, Vec<Expression>>,
-    weights: BTreeMap<String, Pattern>,
+    weights: BTreeMap<String, Vec<Pattern>>,
 }
 
 impl Stack {
     fn parse(file: &StackFile, tensors: &[TensorEntry]) -> Result<Self> {
         let options = file.options.iter().map(|(name, entry)| Ok((name.clone(), entry.parse()?)));
         let mut weights = BTreeMap::new();
-        // A child leaves out a weight of its base by naming nothing.
-        for (part, name) in file.weights.iter().filter(|(_, name)| !name.is_empty()) {
-            if !is_there(name, tensors) {
-                let message = format!("[graph] names '{name}' for {part}, and the family has no such tensor");
-                return Err(Error::format(message));
+        for (part, names) in &file.weights {
+            let mut patterns = Vec::new();
+            // A child leaves out a weight of its base by naming nothing.
+            for name in names.iter().filter(|name| !name.is_empty()) {
+                if !is_there(name, tensors) {
+                    let message = format!("[graph] names '{name}' for {part}, and the family has no such tensor");
+                    return Err(Error::format(message));
+                }
+                patterns.push(Pattern::parse(name)?);
             }
-            weights.insert(part.clone(), Pattern::parse(name)?);
+            weights.insert(part.clone(), patterns);
         }
         Ok(Self { index: file.index.clone(), options: options.collect::<Result<_>>()?, weights })
     }
@@ -248,12 +253,14 @@ impl<'a> GraphSettings<'a> {
         alternatives.iter().find_map(|alternative| self.compute(alternative, numbers)?.to_json())
     }
 
-    /// Canonical name of the tensor, or of the module, that plays a part in a stack.
+    /// Canonical names of the tensors, or of the modules, that may play a part in a stack; the first that a checkpoint has
+    /// does.
     #[must_use]
-    pub fn weight(&self, stack: &str, part: &str, numbers: &[(&str, u64)]) -> Option<String> {
+    pub fn weights(&self, stack: &str, part: &str, numbers: &[(&str, u64)]) -> Vec<String> {
         let own = self.table.stacks.get(stack).and_then(|stack| stack.weights.get(part));
-        let pattern = own.or_else(|| self.table.general.weights.get(part))?;
-        pattern.name("", |index| numbers.iter().find(|(name, _)| *name == index).map(|(_, number)| *number))
+        let patterns = own.or_else(|| self.table.general.weights.get(part)).into_iter().flatten();
+        let number = |index: &str| numbers.iter().find(|(name, _)| *name == index).map(|(_, number)| *number);
+        patterns.filter_map(|pattern| pattern.name("", number)).collect()
     }
 
     /// An entry of the configuration by its dotted path.

@@ -34,9 +34,6 @@ use crate::writer::Writer;
 /// Lowest and highest version of ONNX's operators that blocks are written in.
 const OPSETS: std::ops::RangeInclusive<i64> = 17..=23;
 
-/// Most layers that a graph is written for; the deepest models have some 130.
-const MAX_LAYERS: u64 = 4096;
-
 /// What is wanted of the graphs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GraphOptions {
@@ -93,13 +90,38 @@ pub fn graphs(model: &FamilyModel<'_>, tensors: &[TensorInfo], options: &GraphOp
         return Err(Error::version(format!("the graph of family {}: {why}", model.family().name())));
     }
     let model = Model::new(settings, tensors, options.opset);
-    let kind =
-        settings.kind().ok_or_else(|| Error::format("the configuration does not say what kind of model it is"))?;
-    let parts = match kind.as_str() {
-        "decoder" => vec![part(&model, "model", |w| kinds::decoder::write(&model, w, options.past))?],
-        other => return Err(Error::version(format!("[graph] has the kind '{other}', which is not known"))),
-    };
+    let kind = settings.kind().ok_or_else(|| {
+        let (family, task) = (settings.model().family().name(), settings.task());
+        Error::version(format!("family {family} has no graph of a model for the task '{task}'"))
+    })?;
+    let parts = parts(&model, &kind, options.past)?;
     Ok(Graphs { parts, unused: model.unused() })
+}
+
+/// The graphs of a kind of model.
+fn parts(model: &Model<'_>, kind: &str, past: bool) -> Result<Vec<Part>> {
+    use kinds::encoder_decoder::{ENCODER, Memory, write_decoder, write_encoder};
+    let one = |part: Part| vec![part];
+    Ok(match kind {
+        "decoder" => one(part(model, "model", |w| kinds::decoder::write(model, w, past))?),
+        "encoder" => one(part(model, "model", |w| kinds::encoder::write(model, w, ENCODER))?),
+        "vision" => one(part(model, "model", |w| kinds::vision::write(model, w, "vision"))?),
+        "sound" => one(part(model, "model", |w| kinds::sound::write(model, w))?),
+        "text_and_vision" => one(part(model, "model", |w| kinds::dual::write(model, w))?),
+        "text_side" => one(part(model, "model", |w| kinds::dual::write_text(model, w))?),
+        "vision_side" => one(part(model, "model", |w| kinds::dual::write_vision(model, w))?),
+        "encoder_decoder" => {
+            let mut parts = vec![
+                part(model, "encoder_model", |w| write_encoder(model, w))?,
+                part(model, "decoder_model", |w| write_decoder(model, w, Memory::States(past)))?,
+            ];
+            if past {
+                parts.push(part(model, "decoder_with_past_model", |w| write_decoder(model, w, Memory::Past))?);
+            }
+            parts
+        }
+        other => return Err(Error::version(format!("[graph] has the kind '{other}', which is not known"))),
+    })
 }
 
 /// One graph, whose main body `write` writes.

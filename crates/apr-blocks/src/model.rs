@@ -8,6 +8,9 @@ use apr_core::{Error, Result, TensorInfo};
 use apr_graph::Function;
 use serde_json::Value as Json;
 
+/// Most layers that a graph is written for; the deepest models have some 130.
+const MAX_LAYERS: u64 = 4096;
+
 /// A checkpoint of a family, while its graphs are built.
 pub(crate) struct Model<'m> {
     pub(crate) settings: GraphSettings<'m>,
@@ -42,11 +45,6 @@ impl<'m> Model<'m> {
 
     pub(crate) fn family(&self) -> &'m FamilyModel<'m> {
         self.settings.model()
-    }
-
-    /// Dimensions of a tensor, where the checkpoint has it.
-    pub(crate) fn dims(&self, tensor: &str) -> Option<&[u64]> {
-        self.tensors.get(tensor).map(Vec::as_slice)
     }
 
     pub(crate) fn has(&self, tensor: &str) -> bool {
@@ -175,6 +173,24 @@ impl<'p> Place<'p> {
         Error::version(self.error(option, &format!("is '{value}', which no block knows")).message())
     }
 
+    /// What the function of a layer is called.
+    pub(crate) fn function_name(self) -> String {
+        let mut letters = self.stack.chars();
+        let first = letters.next().map(|first| first.to_ascii_uppercase());
+        format!("{}{}Layer", first.map_or_else(String::new, String::from), letters.as_str())
+    }
+
+    /// How many layers the stack has.
+    pub(crate) fn layers(self) -> Result<u64> {
+        let layers = self.size("layers")?;
+        if layers > MAX_LAYERS {
+            return Err(Error::memory(format!(
+                "the configuration has {layers} layers, and a graph has {MAX_LAYERS} at most"
+            )));
+        }
+        Ok(layers)
+    }
+
     /// Canonical name of the tensor or module that plays a part, where the family has one.
     pub(crate) fn name(self, part: &str) -> Option<String> {
         self.numbered(part, &[])
@@ -185,7 +201,9 @@ impl<'p> Place<'p> {
         let index = self.model.settings.index(self.stack);
         let mut numbers = more.to_vec();
         numbers.extend(self.layer.iter().flat_map(|layer| [(index, *layer), ("layer", *layer)]));
-        self.model.settings.weight(self.stack, part, &numbers)
+        let names = self.model.settings.weights(self.stack, part, &numbers);
+        let is_there = |name: &&String| self.model.has(name) || self.model.has(&format!("{name}.weight"));
+        names.iter().find(is_there).or(names.first()).cloned()
     }
 
     /// The module that plays a part, where the checkpoint has its weight.

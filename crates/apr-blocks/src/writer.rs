@@ -182,18 +182,19 @@ impl<'m> Writer<'m> {
     }
 
     /// Calls a function whose body `write` writes. Bodies that come out the same are one function. `write` gets what the
-    /// function is called with, and returns its results with their names.
-    pub(crate) fn call<const IN: usize, const OUT: usize>(
+    /// function is called with, and returns its results with their names: one, three or five of them.
+    pub(crate) fn call<const IN: usize>(
         &mut self,
         function: &str,
         node: &str,
         inputs: [(&str, Option<ValueId>); IN],
-        write: impl FnOnce(&mut Writer<'m>, [Option<ValueId>; IN]) -> Result<[(&'static str, ValueId); OUT]>,
-    ) -> Result<[ValueId; OUT]> {
+        write: impl FnOnce(&mut Writer<'m>, [Option<ValueId>; IN]) -> Result<Vec<(&'static str, ValueId)>>,
+    ) -> Result<Vec<ValueId>> {
         let mut inner = Writer { model: self.model, body: BodyBuilder::default(), slots: Some(Vec::new()) };
         let parameters = inputs.map(|(name, value)| value.map(|_| inner.body.parameter(name)));
-        for (name, value) in write(&mut inner, parameters)? {
-            inner.body.output(name, value, Meaning::Unknown);
+        let results = write(&mut inner, parameters)?;
+        for (name, value) in &results {
+            inner.body.output(name, *value, Meaning::Unknown);
         }
         let slots = inner.slots.take().unwrap_or_default();
         let op = self.function(function, inner.finish());
@@ -201,7 +202,12 @@ impl<'m> Writer<'m> {
         for Slot { tensor, views, shape, .. } in slots {
             arguments.push(self.viewed(&tensor, views, shape)?);
         }
-        Ok(self.body.call(&op, arguments).outputs(node))
+        let call = self.body.call(&op, arguments);
+        Ok(match results.len() {
+            1 => call.outputs::<1>(node).to_vec(),
+            3 => call.outputs::<3>(node).to_vec(),
+            _ => call.outputs::<5>(node).to_vec(),
+        })
     }
 
     /// The function with this body; a new one where there is none yet.

@@ -48,6 +48,7 @@ mod node;
 mod operators;
 pub mod outline;
 mod upgrade;
+mod uses;
 mod value;
 
 pub use body::{Body, NodeId, ValueId};
@@ -64,4 +65,5 @@ pub use meaning::Meaning;
 pub use node::{Attribute, AttributeValue, Name, Node, Op};
 pub use operators::{AttributeKind, Occurs, Operator, Parameter, Setting, TypeSet};
 pub use upgrade::upgrade;
+pub use uses::{Use, uses};
 pub use value::{Constant, ConstantData, Origin, TensorType, Value, ValueType, View, WeightRef};

@@ -105,7 +105,10 @@ impl Sources {
     /// Those of [`open_model`](Self::open_model).
     pub fn open_model_with_companions(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn CheckpointReader>> {
         let reader = self.open_model(path, options)?;
-        if path.is_dir() || !reader.companions().is_empty() {
+        // A format that holds companions has all of them.
+        let has_own =
+            !reader.companions().is_empty() && reader.format().target.is_none_or(|target| target.self_contained);
+        if path.is_dir() || has_own {
             return Ok(reader);
         }
         let (folder, _) = self.neighbourhood(path)?;

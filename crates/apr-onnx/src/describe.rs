@@ -1,13 +1,19 @@
 //! What the model's file says beside tensors and graph.
 
+use std::collections::BTreeMap;
+
 use apr_core::protobuf::{Span, Walker};
 use apr_core::{ByteSource, Limits, Metadata, Result};
 use serde_json::{Map, Value, json};
 
+use crate::names::Revealed;
 use crate::proto::{Model, Property};
 
 /// Key in the checkpoint's metadata.
 pub const METADATA: &str = "onnx";
+
+/// Entry of [`METADATA`]: tensor to its `name` in the ONNX file, and whether it is `transposed` there.
+pub const TENSORS: &str = "tensors";
 
 /// Longest value of a pair that is kept as metadata. The file around the tensors has all of it.
 const LONGEST: u64 = 64 << 10;
@@ -44,6 +50,20 @@ pub(crate) fn metadata(model: &Model, source: &dyn ByteSource, limits: &Limits) 
     let mut metadata = Metadata::new();
     metadata.set(METADATA, entry);
     Ok(metadata)
+}
+
+/// Adds the names that tensors have in the file: name to name there, with whether it is the transpose there.
+pub(crate) fn note_names(metadata: &mut Metadata, revealed: &BTreeMap<String, Revealed>) {
+    if revealed.is_empty() {
+        return;
+    }
+    let mut entry = metadata.object(METADATA).cloned().unwrap_or_default();
+    let names = revealed.iter().map(|(stored, found)| {
+        let place = json!({ "name": stored, "transposed": found.transposed });
+        (found.name.clone(), place)
+    });
+    entry.insert(TENSORS.into(), Value::Object(names.collect()));
+    metadata.set(METADATA, entry);
 }
 
 fn add(entry: &mut Map<String, Value>, key: &str, pairs: Map<String, Value>) {

@@ -40,16 +40,18 @@
 
 mod describe;
 mod graph;
+mod names;
 pub mod proto;
 mod reader;
+pub mod skeleton;
 pub mod write;
 
 use apr_core::protobuf::decode_varint;
 use apr_core::{Alignments, Convention, Format, QuantizedTypes, Target};
 use apr_graph::ElementType;
 
-pub use describe::METADATA;
-pub use reader::{OnnxReader, open, open_in};
+pub use describe::{METADATA, TENSORS};
+pub use reader::{OnnxReader, open, open_as_stored, open_in};
 
 /// A model.
 pub static FORMAT: Format = Format {

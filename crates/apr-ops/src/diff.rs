@@ -225,6 +225,23 @@ pub fn diff<P: Pipeline>(
     })
 }
 
+impl Comparison {
+    /// The judgement on two tensors of one shape, whose dtypes leave `room` between them.
+    fn verdict(&self, tolerance: f64, room: f64) -> Verdict {
+        if self.identical {
+            Verdict::Identical
+        } else if self.incomparable {
+            Verdict::Incomparable
+        } else if self.max_delta <= tolerance {
+            Verdict::Match
+        } else if self.max_delta.is_finite() && self.difference.sqrt() <= room {
+            Verdict::Rounded
+        } else {
+            Verdict::Drift
+        }
+    }
+}
+
 fn describe(
     left: &dyn CheckpointReader,
     right: &dyn CheckpointReader,
@@ -235,15 +252,7 @@ fn describe(
     let (a, b) = (&left.tensors()[pair.left], &right.tensors()[pair.right]);
     // The norms of both add up.
     let room = sums.room[0].sqrt() + sums.room[1].sqrt();
-    let is_rounded = sums.max_delta.is_finite() && sums.difference.sqrt() <= room;
-    let verdict = match sums {
-        Comparison { identical: true, .. } if a.shape != b.shape => Verdict::Reshaped,
-        Comparison { identical: true, .. } => Verdict::Identical,
-        Comparison { incomparable: true, .. } => Verdict::Incomparable,
-        sums if sums.max_delta <= tolerance => Verdict::Match,
-        _ if is_rounded => Verdict::Rounded,
-        _ => Verdict::Drift,
-    };
+    let verdict = if sums.identical && a.shape != b.shape { Verdict::Reshaped } else { sums.verdict(tolerance, room) };
     let compared = |value: f64, same: f64| match sums {
         Comparison { incomparable: true, .. } => None,
         Comparison { identical: true, .. } => Some(same),

@@ -108,7 +108,7 @@ impl<'a> Unpacked<'a> {
             let mins = fields.has_min.then_some(first + 2);
             let turned = tensors.len();
             let flip = if fields.per_byte == 1 { 0x80 } else { 0x88 };
-            tensors.push(tensors[first].clone());
+            tensors.push(TensorInfo { dtype: DType::U8, ..tensors[first].clone() });
             parts.push((position, Part::Quants { per_byte: fields.per_byte, at: fields.quants_at, flip }));
             let scales = first + 1;
             found.push(Some(Parts { quants: first, turned, per_byte: fields.per_byte, scales, mins }));

@@ -130,8 +130,9 @@ impl Writer<'_> {
         Ok(self.make("Clip", name, [x, low, high]))
     }
 
-    /// Splits into heads, with the norm of queries or keys where the checkpoint has one. Option `head_norm` says of what:
-    /// `head` (each head by itself) or `all` (all of them together, before).
+    /// Splits into heads, with the norm of queries or keys where the checkpoint has one. Option `query_key_norm` says of what:
+    /// `head` (each head by itself, with one gamma), `each` (the same, and a module for each head) or `all` (all of them
+    /// together, before).
     fn head_norm(
         &mut self,
         place: Place<'_>,
@@ -142,10 +143,19 @@ impl Writer<'_> {
         head_dim: u64,
     ) -> Result<ValueId> {
         let shape = [0, 0, signed(heads), signed(head_dim)];
-        let Some(module) = place.module_or_none(part) else { return Ok(self.reshape(name, x, &shape)) };
+        let each = place.numbered(part, &[("head", 0), ("kv_head", 0)]);
+        let Some(module) = each.filter(|name| self.model.has(&format!("{name}.weight"))) else {
+            return Ok(self.reshape(name, x, &shape));
+        };
         let norm = Norm::of(place)?;
-        let norm = place.number_or_none("head_norm_eps")?.map_or(norm, |eps| norm.with_eps(eps));
-        match place.text("head_norm")?.as_str() {
+        let norm = place.number_or_none("query_key_norm_eps")?.map_or(norm, |eps| norm.with_eps(eps));
+        match place.text("query_key_norm")?.as_str() {
+            "each" => {
+                let modules = (0..heads).map(|head| place.numbered(part, &[("head", head), ("kv_head", head)]));
+                let modules: Option<Vec<String>> = modules.collect();
+                let split = self.reshape(name, x, &shape);
+                self.norm_of_each(part, norm, split, &modules.unwrap_or_default())
+            }
             "all" => {
                 let normal = self.norm(part, norm, x, &module)?;
                 Ok(self.reshape(name, normal, &shape))
@@ -154,13 +164,19 @@ impl Writer<'_> {
                 let split = self.reshape(name, x, &shape);
                 self.norm(part, norm, split, &module)
             }
-            other => Err(place.unknown("head_norm", other)),
+            other => Err(place.unknown("query_key_norm", other)),
         }
     }
 
     /// `[batch, sequence, heads, head_dim]` as `[batch, heads, sequence, head_dim]`.
     pub(crate) fn by_head(&mut self, name: &str, x: ValueId) -> ValueId {
         self.transpose(&format!("{name}_by_head"), x, [0, 2, 1, 3])
+    }
+
+    /// `[batch, tokens, heads * head_dim]` as `[batch, heads, tokens, head_dim]`.
+    pub(crate) fn heads_of(&mut self, name: &str, x: ValueId, heads: u64, head_dim: u64) -> ValueId {
+        let split = self.reshape(&format!("{name}_heads"), x, &[0, 0, signed(heads), signed(head_dim)]);
+        self.by_head(name, split)
     }
 
     /// Keys and values of earlier tokens, then these.

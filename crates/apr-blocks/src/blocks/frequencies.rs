@@ -214,6 +214,12 @@ impl<'p> Rotation<'p> {
         })
     }
 
+    /// What queries and keys grow by where DeepSeek stretches positions: `0.1 mscale_all_dim log(factor) + 1`.
+    pub(crate) fn score_factor(&self) -> f64 {
+        let (all, factor) = (self.number("mscale_all_dim").unwrap_or(0.0), self.number("factor").unwrap_or(1.0));
+        if self.kind() == "default" || factor <= 1.0 { 1.0 } else { 0.1 * all * factor.ln() + 1.0 }
+    }
+
     /// LongRoPE (Ding et al. 2024, <https://arxiv.org/abs/2402.13753>).
     fn longrope(&self, plain: &Plain) -> Result<Frequencies> {
         let trained = self.trained()?;

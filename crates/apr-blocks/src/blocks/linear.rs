@@ -20,6 +20,13 @@ impl Writer<'_> {
         self.biased(name, product, &format!("{module}.bias"))
     }
 
+    /// The same outside of the layers, where every family has `[outputs, inputs]`.
+    pub(crate) fn outer_linear(&mut self, name: &str, x: ValueId, module: &str) -> Result<ValueId> {
+        let weight = self.matrix(&format!("{module}.weight"), false)?;
+        let product = self.make("MatMul", name, [x, weight]);
+        self.biased(name, product, &format!("{module}.bias"))
+    }
+
     /// The linear layer that plays a part.
     pub(crate) fn linear_part(&mut self, place: Place<'_>, part: &str, x: ValueId) -> Result<ValueId> {
         let module = place.module(part)?;

@@ -1,24 +1,37 @@
 //! Masks: which positions a query may look at, as numbers that are added to the scores.
 
-use apr_core::Result;
 use apr_graph::{ElementType, ValueId};
 
-use crate::writer::Writer;
+use crate::writer::{Writer, signed};
 
 /// What a hidden position gets: the lowest number, as transformers' eager attention has it, so that a row which may look
 /// at nothing gets equal shares and no NaN.
 const HIDDEN: f64 = f32::MIN as f64;
 
-impl Writer<'_> {
-    /// The mask of padding alone, `[batch, 1, 1, keys]`, from one that is 1 where a token counts.
-    pub(crate) fn padding_mask(&mut self, attention_mask: ValueId) -> ValueId {
-        self.scope("mask", |w| {
-            let counts = w.counting(attention_mask);
-            w.additive("additive", counts)
-        })
-    }
+/// Which other tokens a token sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sight {
+    /// Itself and those before it; with a window of `w`, the last `w` of those.
+    Before,
+    /// All; with a window of `w`, those at most `w` away.
+    All,
+}
 
-    fn counting(&mut self, attention_mask: ValueId) -> ValueId {
+/// What masks are made of.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Field {
+    pub(crate) sight: Sight,
+    /// Positions of the queries, `[queries, 1]`.
+    pub(crate) queries: ValueId,
+    /// Positions of the keys, `[keys]`.
+    pub(crate) keys: ValueId,
+    /// Which keys are no padding, `[batch, 1, 1, keys]`.
+    pub(crate) counts: Option<ValueId>,
+}
+
+impl Writer<'_> {
+    /// Truths for the keys that are no padding, `[batch, 1, 1, keys]`, from a mask that is 1 where a token counts.
+    pub(crate) fn counting(&mut self, attention_mask: ValueId) -> ValueId {
         let counts = self.cast("counts", attention_mask, ElementType::Bool);
         self.unsqueeze("counts_by_key", counts, &[1, 2])
     }
@@ -29,7 +42,7 @@ impl Writer<'_> {
         self.make("Where", name, [seen, zero, hidden])
     }
 
-    /// Positions of the queries, `[queries, 1]`, and of the keys, `[keys]`: both end at the same one.
+    /// Positions of the queries, `[queries, 1]`, and of the keys, `[keys]`, from their numbers: both end at the same one.
     pub(crate) fn positions(&mut self, queries: ValueId, keys: ValueId) -> (ValueId, ValueId) {
         let (zero, one) = (self.int(0), self.int(1));
         let scalar = self.ints(&[]);
@@ -42,38 +55,40 @@ impl Writer<'_> {
         (query, key)
     }
 
-    /// The causal masks of a decoder: position `q` sees `k <= q`, and with a window `w` only `k > q - w`. One mask for each
-    /// window, `[batch, 1, queries, keys]`; a window of `None` reaches everything.
-    ///
-    /// `tokens` has a length of the queries on its axis 1.
-    pub(crate) fn causal_masks(
-        &mut self,
-        tokens: ValueId,
-        attention_mask: ValueId,
-        windows: &[Option<u64>],
-    ) -> Result<Vec<ValueId>> {
-        self.scope("mask", |w| {
-            let queries = w.length("query_count", tokens, 1);
-            let keys = w.length("key_count", attention_mask, 1);
-            let (query, key) = w.positions(queries, keys);
-            let counts = w.counting(attention_mask);
-            let causal = w.make("LessOrEqual", "causal", [key, query]);
-            let whole = w.make("And", "seen", [causal, counts]);
-            let mask = |window: &Option<u64>| match window {
-                None => Ok(w.additive("additive", whole)),
-                Some(window) => w.scope(&format!("window.{window}"), |w| {
-                    let first = w.window_start(query, *window);
-                    let near = w.make("Greater", "near", [key, first]);
-                    let seen = w.make("And", "seen", [whole, near]);
-                    Ok(w.additive("additive", seen))
-                }),
-            };
-            windows.iter().map(mask).collect()
-        })
+    /// One mask for each window, `[batch, 1, queries, keys]` or what spreads to that; `None` where everything is seen.
+    pub(crate) fn masks(&mut self, field: Field, windows: &[Option<u64>]) -> Vec<Option<ValueId>> {
+        let Field { sight, queries, keys, counts } = field;
+        let causal = (sight == Sight::Before).then(|| self.make("LessOrEqual", "causal", [keys, queries]));
+        let whole = self.both("seen", causal, counts);
+        let mask = |window: &Option<u64>| match window {
+            None => whole.map(|whole| self.additive("additive", whole)),
+            Some(window) => Some(self.scope(&format!("window.{window}"), |w| {
+                let near = w.near(sight, queries, keys, *window);
+                let seen = w.both("seen", whole, Some(near)).unwrap_or(near);
+                w.additive("additive", seen)
+            })),
+        };
+        windows.iter().map(mask).collect()
     }
 
-    fn window_start(&mut self, query: ValueId, window: u64) -> ValueId {
-        let window = self.int(crate::writer::signed(window));
-        self.make("Sub", "before_window", [query, window])
+    /// Where both hold; `None` holds everywhere.
+    fn both(&mut self, name: &str, one: Option<ValueId>, other: Option<ValueId>) -> Option<ValueId> {
+        match (one, other) {
+            (Some(one), Some(other)) => Some(self.make("And", name, [one, other])),
+            (one, other) => one.or(other),
+        }
+    }
+
+    /// Which keys are within a window.
+    fn near(&mut self, sight: Sight, queries: ValueId, keys: ValueId, window: u64) -> ValueId {
+        let window = self.int(signed(window));
+        let distance = self.make("Sub", "distance", [queries, keys]);
+        match sight {
+            Sight::Before => self.make("Less", "near", [distance, window]),
+            Sight::All => {
+                let distance = self.make("Abs", "absolute_distance", [distance]);
+                self.make("LessOrEqual", "near", [distance, window])
+            }
+        }
     }
 }

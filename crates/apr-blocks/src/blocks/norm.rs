@@ -38,16 +38,6 @@ impl Norm {
     pub(crate) fn with_eps(self, eps: f64) -> Self {
         Self { eps, ..self }
     }
-
-    /// An RMS norm with this epsilon.
-    pub(crate) fn rms(eps: f64) -> Self {
-        Self { kind: Kind::Rms, eps, plus_one: false }
-    }
-
-    /// A layer norm with this epsilon.
-    pub(crate) fn layer(eps: f64) -> Self {
-        Self { kind: Kind::Layer, eps, plus_one: false }
-    }
 }
 
 impl Writer<'_> {
@@ -68,6 +58,27 @@ impl Writer<'_> {
                 Ok(w.make("Mul", "scaled", [normal, gamma]))
             }),
         }
+    }
+
+    /// A norm of each head, `[batch, sequence, heads, head_dim]`, by a module of its own.
+    pub(crate) fn norm_of_each(&mut self, name: &str, norm: Norm, x: ValueId, modules: &[String]) -> Result<ValueId> {
+        let tensors: Vec<String> = modules.iter().map(|module| format!("{module}.weight")).collect();
+        let mut widths = Vec::new();
+        for tensor in &tensors {
+            widths.push(self.model.using(tensor)?);
+        }
+        let (Some((first, others)), Some([width])) = (tensors.split_first(), widths.first().map(Vec::as_slice)) else {
+            return Err(Error::format("the norms of the heads have no gamma"));
+        };
+        let (width, heads) = (*width, tensors.len() as u64);
+        let gamma = self.viewed(first, vec![View::Stacked(others.to_vec())], vec![heads, width])?;
+        Ok(self.scope(name, |w| {
+            let normal = match norm.kind {
+                Kind::Rms => w.bare_rms_norm(norm.eps, x),
+                Kind::Layer => w.bare_layer_norm("normal", norm.eps, x, width),
+            };
+            w.make("Mul", "scaled", [normal, gamma])
+        }))
     }
 
     fn rms_norm(&mut self, name: &str, eps: f64, x: ValueId, gamma: ValueId) -> ValueId {

@@ -12,11 +12,11 @@ use apr_view::parse_search;
 
 use crate::args::DiffArgs;
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 use crate::human::number;
 use crate::printer::{BAD, BOLD, DIM, GOOD, ODD};
 use crate::progress::Bar;
-use crate::{Outcome, human, model};
+use crate::{human, model};
 
 /// Differing tensors and names shown before the rest is only counted.
 const SHOWN: usize = 20;

@@ -1,6 +1,7 @@
 //! One file a command: parse, call, render.
 
 mod analyze;
+mod beside;
 mod cache;
 mod convert;
 mod debug;
@@ -8,6 +9,7 @@ mod diff;
 mod edit;
 mod encrypt;
 mod explain;
+mod graph;
 mod inspect;
 mod keygen;
 mod license;
@@ -23,9 +25,9 @@ mod upgrade;
 mod validate;
 mod watermark;
 
-use crate::Outcome;
 use crate::args::Command;
 use crate::context::Context;
+use crate::failure::Outcome;
 
 /// The environment variable with which the scripts of `apr completions` ask.
 pub(crate) const COMPLETE: &str = "APR_COMPLETE";
@@ -41,6 +43,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Outcome {
         Command::Debug(args) => debug::run(&args, context),
         Command::Lint(args) => lint::run(&args, context),
         Command::Explain(args) => explain::run(&args, context),
+        Command::Graph(args) => graph::run(&args, context),
         Command::Import(args) => convert::import(&args, context),
         Command::Convert(args) => convert::convert(&args, context),
         Command::Quantize(args) => quantize::run(&args, context),

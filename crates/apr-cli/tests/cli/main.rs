@@ -10,6 +10,7 @@ mod encryption;
 mod falsification;
 mod families;
 mod family_round_trip;
+mod ggml;
 mod gguf;
 mod gguf_edit;
 mod golden;

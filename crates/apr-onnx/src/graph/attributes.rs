@@ -2,7 +2,7 @@
 
 use apr_core::Result;
 use apr_core::protobuf::Span;
-use apr_graph::{Attribute, AttributeValue, Constant, WeightRef};
+use apr_graph::{Attribute, AttributeValue, Constant};
 
 use super::Converter;
 use super::bodies::Frames;
@@ -45,7 +45,7 @@ impl Converter<'_> {
                 AttributeValue::Texts(texts?)
             }
             Some(AttributeKind::Tensor) => self.tensor(node, attribute, scope)?,
-            Some(AttributeKind::Tensors) => self.tensors(attribute)?,
+            Some(AttributeKind::Tensors) => self.tensors(node, attribute, scope)?,
             Some(AttributeKind::Graph | AttributeKind::Graphs) => self.graphs(node, attribute, scope, frames)?,
             Some(AttributeKind::Type) => {
                 AttributeValue::Type(attribute.type_proto.as_ref().map(|kind| value_type(kind)).unwrap_or_default())
@@ -67,16 +67,19 @@ impl Converter<'_> {
 
     fn tensor(&mut self, node: &proto::Node, attribute: &proto::Attribute, scope: &Scope) -> Result<AttributeValue> {
         let Some(tensor) = &attribute.tensor else { return self.opaque(attribute) };
-        Ok(match self.small.constant(tensor, &mut self.walker)? {
+        let path = scope.tensor(node, attribute, None);
+        Ok(match self.small.constant(&path, tensor, &mut self.walker)? {
             Some(constant) => AttributeValue::Tensor(constant),
-            None => AttributeValue::Weight(WeightRef::whole(scope.tensor(node, attribute, None))),
+            None => AttributeValue::Weight(self.small.weight(&path)),
         })
     }
 
-    fn tensors(&mut self, attribute: &proto::Attribute) -> Result<AttributeValue> {
+    fn tensors(&mut self, node: &proto::Node, attribute: &proto::Attribute, scope: &Scope) -> Result<AttributeValue> {
         let (small, walker) = (&self.small, &mut self.walker);
+        let path = |position| scope.tensor(node, attribute, Some(position));
+        let tensors = attribute.tensors.iter().enumerate();
         let constants: Result<Option<Vec<Constant>>> =
-            attribute.tensors.iter().map(|tensor| small.constant(tensor, walker)).collect();
+            tensors.map(|(position, tensor)| small.constant(&path(position), tensor, walker)).collect();
         match constants? {
             Some(constants) => Ok(AttributeValue::Tensors(constants)),
             None => self.opaque(attribute),

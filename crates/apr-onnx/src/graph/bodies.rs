@@ -1,18 +1,14 @@
 //! Bodies: which value a name stands for.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use apr_core::Result;
-use apr_graph::{Body, Dim, ElementType, Node, Origin, TensorType, ValueId, ValueType, WeightRef};
+use apr_graph::{Body, Dim, ElementType, Node, Origin, TensorType, ValueId, ValueType};
 
 use super::Converter;
-use super::small::SmallTensors;
 use super::types::value_type;
 use crate::proto;
 use crate::reader::Scope;
-
-/// Inputs whose values, though floats, decide on shapes.
-const SHAPING: [(&str, &[usize]); 3] = [("Resize", &[1, 2]), ("Upsample", &[1]), ("Range", &[0, 1, 2])];
 
 /// A body that is being made, and what its names stand for.
 #[derive(Default)]
@@ -97,18 +93,16 @@ impl Converter<'_> {
     }
 
     fn initializers(&mut self, graph: &proto::Graph, scope: &Scope, frame: &mut Frame) -> Result<()> {
-        let shaping = shaping_inputs(&graph.nodes);
         for (position, tensor) in graph.initializers.iter().enumerate() {
-            let is_of_graph = SmallTensors::is_of_graph(tensor, shaping.contains(tensor.name.as_str()));
-            let constant = if is_of_graph { self.small.constant(tensor, &mut self.walker)? } else { None };
-            let weight = || WeightRef::whole(scope.initializer(&tensor.name, position));
-            let origin = constant.map_or_else(|| Origin::Weight(weight()), Origin::Constant);
+            let path = scope.initializer(&tensor.name, position);
+            let constant = self.small.constant(&path, tensor, &mut self.walker)?;
+            let origin = constant.map_or_else(|| Origin::Weight(self.small.weight(&path)), Origin::Constant);
             frame.give(&tensor.name, tensor_type(tensor.data_type, &tensor.dims), origin);
         }
         for (tensor, position) in graph.sparse_initializers.iter().zip(graph.initializers.len()..) {
             let name = &tensor.values.name;
             let kind = tensor_type(tensor.values.data_type, &tensor.dims);
-            frame.give(name, kind, Origin::Weight(WeightRef::whole(scope.initializer(name, position))));
+            frame.give(name, kind, Origin::Weight(self.small.weight(&scope.initializer(name, position))));
         }
         Ok(())
     }
@@ -176,14 +170,4 @@ fn tensor_type(element: i32, dims: &[i64]) -> ValueType {
         element: ElementType::from_onnx_code(element),
         shape: Some(dims.iter().map(dim).collect()),
     })
-}
-
-/// Names of values that decide on the shapes of others.
-fn shaping_inputs(nodes: &[proto::Node]) -> HashSet<&str> {
-    let mut names = HashSet::new();
-    for node in nodes {
-        let positions = SHAPING.iter().find(|(op, _)| *op == node.op_type).map_or(&[][..], |(_, positions)| *positions);
-        names.extend(positions.iter().filter_map(|&at| node.inputs.get(at)).map(String::as_str));
-    }
-    names
 }

@@ -1,14 +1,11 @@
 //! Tensors that are part of the graph itself, because shapes depend on them or because they are an operator's setting.
 
-use apr_core::Result;
 use apr_core::protobuf::Walker;
-use apr_graph::{Constant, ConstantData, ElementType};
+use apr_core::{Error, Result};
+use apr_graph::{Constant, ConstantData, ElementType, View, WeightRef};
 
 use crate::proto::Tensor;
 use crate::reader::OnnxReader;
-
-/// Longest tensor that is part of the graph, in bytes.
-const SMALL: u64 = 1024;
 
 /// Reads small tensors.
 pub(crate) struct SmallTensors<'a> {
@@ -20,31 +17,35 @@ impl<'a> SmallTensors<'a> {
         Self { reader }
     }
 
-    /// A tensor as a constant, where it is small, or holds what no tensor of the checkpoint does.
-    pub(crate) fn constant(&self, tensor: &Tensor, walker: &mut Walker<'_>) -> Result<Option<Constant>> {
+    /// A tensor as a constant, where it is a part of the graph, or holds what no tensor of the checkpoint does. `path` is
+    /// its name in the file.
+    pub(crate) fn constant(&self, path: &str, tensor: &Tensor, walker: &mut Walker<'_>) -> Result<Option<Constant>> {
         let Some(element) = ElementType::from_onnx_code(tensor.data_type) else { return Ok(None) };
         let shape = tensor.shape()?;
-        let data = if element == ElementType::Text {
-            let texts: Result<Vec<_>> = tensor.texts.iter().map(|span| walker.bytes(*span)).collect();
-            ConstantData::Texts(texts?)
-        } else {
-            let count = shape.iter().try_fold(1_u64, |count, dim| count.checked_mul(*dim));
-            let len = count.and_then(|count| element.stored_len(count)).filter(|len| *len <= SMALL);
-            let Some(len) = len else { return Ok(None) };
-            walker.keep(len)?;
-            ConstantData::Bytes(self.reader.packed(tensor, len)?)
+        let data = match element {
+            ElementType::Text => {
+                let texts: Result<Vec<_>> = tensor.texts.iter().map(|span| walker.bytes(*span)).collect();
+                ConstantData::Texts(texts?)
+            }
+            ElementType::C128 => ConstantData::Bytes(self.bytes(tensor, element, &shape, walker)?),
+            _ if self.reader.is_constant(path) => ConstantData::Bytes(self.bytes(tensor, element, &shape, walker)?),
+            _ => return Ok(None),
         };
         Ok(Some(Constant { name: tensor.name.clone(), element, shape, data }))
     }
 
-    /// Whether an initializer is a constant of the graph: integers that shapes depend on, and what the checkpoint can't
-    /// hold. Others are weights, however small.
-    pub(crate) fn is_of_graph(tensor: &Tensor, decides_shapes: bool) -> bool {
-        match ElementType::from_onnx_code(tensor.data_type) {
-            Some(ElementType::I64 | ElementType::I32 | ElementType::Bool) => true,
-            Some(ElementType::Text | ElementType::C128) => true,
-            Some(_) => decides_shapes,
-            None => false,
-        }
+    fn bytes(&self, tensor: &Tensor, element: ElementType, shape: &[u64], walker: &mut Walker<'_>) -> Result<Vec<u8>> {
+        let count = shape.iter().try_fold(1_u64, |count, dim| count.checked_mul(*dim));
+        let len = count.and_then(|count| element.stored_len(count));
+        let len = len.ok_or_else(|| Error::format("its elements can't be counted").at(tensor.span.offset))?;
+        walker.keep(len)?;
+        self.reader.packed(tensor, len)
+    }
+
+    /// A tensor of the checkpoint, as the graph uses it. `path` is its name in the file.
+    pub(crate) fn weight(&self, path: &str) -> WeightRef {
+        let (tensor, transposed) = self.reader.name_of(path);
+        let views = if transposed { vec![View::Transposed(vec![1, 0])] } else { Vec::new() };
+        WeightRef { tensor: tensor.to_owned(), views }
     }
 }

@@ -6,6 +6,7 @@ use apr_core::{ByteSource, Error, Result, StoredRange};
 
 use super::numbers::Numbers;
 use super::sparse::Sparse;
+use super::turned::Turned;
 
 /// Bytes of packed elements that are unpacked at a time.
 const PIECE: usize = 4096;
@@ -19,6 +20,8 @@ pub(crate) struct Content {
     packed: Packed,
     /// Integers of fewer than 8 bits, which become bytes.
     narrow: Option<Narrow>,
+    /// A matrix whose rows and columns are exchanged.
+    turned: Option<Turned>,
     /// Bytes of all elements.
     pub(crate) len: u64,
 }
@@ -44,20 +47,33 @@ pub(crate) struct Narrow {
 impl Content {
     /// Elements that are bytes of their own.
     pub(crate) fn whole(packed: Packed, len: u64) -> Self {
-        Self { packed, narrow: None, len }
+        Self { packed, narrow: None, turned: None, len }
     }
 
     /// `count` integers of less than a byte.
     pub(crate) fn narrow(packed: Packed, narrow: Narrow, count: u64) -> Self {
-        Self { packed, narrow: Some(narrow), len: count }
+        Self { packed, narrow: Some(narrow), turned: None, len: count }
     }
 
     /// The range of a file that the tensor's bytes are.
     pub(crate) fn flat(&self) -> Option<StoredRange> {
+        match (&self.packed, self.narrow, self.turned) {
+            (Packed::Flat(range), None, None) => Some(*range),
+            _ => None,
+        }
+    }
+
+    /// The range of a file that holds the bytes, if in another order.
+    pub(crate) fn stored_flat(&self) -> Option<StoredRange> {
         match (&self.packed, self.narrow) {
             (Packed::Flat(range), None) => Some(*range),
             _ => None,
         }
+    }
+
+    /// Exchanges rows and columns of a matrix of elements of `width` bytes, which has `rows` and `columns` in the file.
+    pub(crate) fn turn(&mut self, [rows, columns]: [u64; 2], width: u64) {
+        self.turned = (rows > 0 && columns > 0).then_some(Turned { rows, columns, width });
     }
 
     /// Whether elements are wider here than in the file.
@@ -75,6 +91,14 @@ impl Content {
 
     /// Fills `buf` with the tensor's bytes from `start` on, which must be there.
     pub(crate) fn read(&self, files: &[Source], start: u64, buf: &mut [u8]) -> Result<()> {
+        if let Some(turned) = self.turned {
+            return turned.read(start, buf, &|start, buf| self.read_stored(files, start, buf));
+        }
+        self.read_stored(files, start, buf)
+    }
+
+    /// Bytes in the order that the file has them.
+    fn read_stored(&self, files: &[Source], start: u64, buf: &mut [u8]) -> Result<()> {
         let Some(narrow) = self.narrow else { return self.packed.read(files, start, buf) };
         let per_byte = u64::from(8 / narrow.bits);
         let mut packed = [0; PIECE];

@@ -1,35 +1,34 @@
 //! ONNX models as checkpoints.
 
 mod build;
+mod collect;
 mod content;
 mod external;
 mod numbers;
 mod paths;
 mod sparse;
+mod turned;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
+use apr_core::protobuf::Walker;
 use apr_core::{
-    ByteSource, CheckpointReader, Container, ContainerFacts, Error, Escaped, FileInfo, Format, HEAD_LEN, Limits,
-    Metadata, Result, SourceSet, Stored, TensorInfo, has_no, read_vec,
+    ByteSource, CheckpointReader, Companion, Container, ContainerFacts, Error, FileInfo, Format, HEAD_LEN, Limits,
+    Metadata, Result, SourceSet, Stored, StoredRange, TensorInfo, has_no, keys, read_vec,
 };
 use serde_json::Value;
 
 use crate::describe;
+use crate::names::{self, Revealed};
 use crate::proto::{Model, Tensor};
-use build::Built;
-pub(crate) use content::Content;
-use content::Source;
+use crate::skeleton;
+pub(crate) use collect::SMALL;
+use collect::{Collected, Item};
+use content::{Content, Source};
 use external::Files;
-use paths::Found;
 pub(crate) use paths::Scope;
-
-/// Bytes of all tensors together: so much from any file, and so many times its length. Sparse tensors, and several that
-/// share their data, may claim any size.
-const FREE_BYTES: u64 = 1 << 30;
-const MAX_GROWTH: u64 = 16;
 
 /// An ONNX model opened for reading; [`open`] and [`open_in`] make it.
 pub struct OnnxReader {
@@ -43,6 +42,12 @@ pub struct OnnxReader {
     fields: Value,
     warnings: Vec<String>,
     limits: Limits,
+    /// Names in the file of tensors that are parts of the graph.
+    constants: HashSet<String>,
+    /// Name in the file to what the graph reveals.
+    revealed: BTreeMap<String, Revealed>,
+    /// The file around the tensors.
+    companion: Option<Companion>,
 }
 
 /// What a file holds.
@@ -53,13 +58,22 @@ enum Message {
     Tensor(Tensor),
 }
 
+/// Whose names and layout the tensors of an opened model have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Naming {
+    /// Those of the modules that the graph reveals; constants of the graph are not tensors.
+    Revealed,
+    /// Those of the file.
+    AsStored,
+}
+
 /// Opens a model whose data are all in its file. No data are read.
 ///
 /// # Errors
 /// E001 for what is not an ONNX model, E002 for a damaged one, E003 for elements of unknown types, E007 when reading fails
 /// or data are in another file, E008 over a limit.
 pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> Result<OnnxReader> {
-    read(Arc::new(source), name, None, limits)
+    read(Arc::new(source), name, None, limits, Naming::Revealed)
 }
 
 /// Opens a model in a folder, where other files may have its data.
@@ -68,127 +82,160 @@ pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> 
 /// Those of [`open`]; E001 for data that are said to lie outside the folder, E007 for a file that is not there.
 pub fn open_in(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<OnnxReader> {
     let source = set.open(name).map_err(|error| error.in_file(name))?;
-    read(Arc::from(source), name, Some(set), limits)
+    read(Arc::from(source), name, Some(set), limits, Naming::Revealed)
 }
 
-fn read(source: Source, name: &str, set: Option<&dyn SourceSet>, limits: &Limits) -> Result<OnnxReader> {
-    let in_file = |error: Error| if name.is_empty() { error } else { error.in_file(name) };
-    let head = read_vec(&source, 0, source.len().min(HEAD_LEN)).map_err(in_file)?;
+/// Opens a model in a folder with all its tensors, under the names and in the layout that they have in the file.
+///
+/// # Errors
+/// Those of [`open_in`].
+pub fn open_as_stored(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<OnnxReader> {
+    let source = set.open(name).map_err(|error| error.in_file(name))?;
+    read(Arc::from(source), name, Some(set), limits, Naming::AsStored)
+}
+
+/// Opens a model whose data are not there.
+pub(crate) fn open_skeleton(
+    source: Source,
+    name: &str,
+    set: &dyn SourceSet,
+    limits: &Limits,
+    as_stored: bool,
+) -> Result<OnnxReader> {
+    read(source, name, Some(set), limits, if as_stored { Naming::AsStored } else { Naming::Revealed })
+}
+
+fn read(
+    source: Source,
+    name: &str,
+    set: Option<&dyn SourceSet>,
+    limits: &Limits,
+    naming: Naming,
+) -> Result<OnnxReader> {
+    let reader = read_unnamed(source, name, set, limits, naming);
+    reader.map_err(|error| if name.is_empty() { error } else { error.in_file(name) })
+}
+
+fn read_unnamed(
+    source: Source,
+    name: &str,
+    set: Option<&dyn SourceSet>,
+    limits: &Limits,
+    naming: Naming,
+) -> Result<OnnxReader> {
+    let head = read_vec(&source, 0, source.len().min(HEAD_LEN))?;
     let content = if (crate::TENSOR.recognises)(&head) {
-        Message::Tensor(Tensor::read_file(&source, limits).map_err(in_file)?)
+        Message::Tensor(Tensor::read_file(&source, limits)?)
     } else {
-        Message::Model(Model::read(&source, limits).map_err(in_file)?)
+        Message::Model(Model::read(&source, limits)?)
     };
-    let mut collected = Collected::new(Files::new(source, name, set), limits);
-    collected.add(&content).map_err(in_file)?;
-    let Collected { files, tensors, contents, mut left_out, narrow, .. } = collected;
-    let mut warnings = Vec::new();
-    left_out.sort_by_key(|(what, _)| *what);
-    for group in left_out.chunk_by(|(one, _), (other, _)| one == other) {
-        warnings.push(left_out_warning(group));
-    }
-    if let [first, ..] = narrow.as_slice() {
-        let count = apr_core::counted(narrow.len() as u64, "tensor");
-        warnings.push(format!(
-            "{count} of integers of 4 or 2 bits are read as integers of 8 bits, the first is '{}'",
-            Escaped::short(first)
-        ));
-    }
-    let Files { sources, infos: files, .. } = files;
+    let mut collected = Collected::new(Files::new(Arc::clone(&source), name, set), limits);
+    collected.add(&content)?;
     let (mut metadata, mut fields) = (Metadata::new(), Value::Null);
     if let Message::Model(model) = &content {
-        metadata = describe::metadata(model, &sources[0], limits).map_err(in_file)?;
+        metadata = describe::metadata(model, &source, limits)?;
         fields = describe::fields(model);
     }
-    Ok(OnnxReader { content, sources, files, tensors, contents, metadata, fields, warnings, limits: *limits })
-}
-
-fn left_out_warning(group: &[(&'static str, String)]) -> String {
-    let (what, first) = &group[0];
-    let count = apr_core::counted(group.len() as u64, "tensor");
-    let verb = if group.len() == 1 { "is" } else { "are" };
-    let first = Escaped::short(first);
-    format!("{count} of {what} {verb} not read, the first is '{first}'")
-}
-
-/// The tensors of a model so far.
-struct Collected<'a> {
-    files: Files<'a>,
-    tensors: Vec<TensorInfo>,
-    contents: Vec<Content>,
-    names: HashSet<String>,
-    /// Why, and which.
-    left_out: Vec<(&'static str, String)>,
-    /// Those that become wider.
-    narrow: Vec<String>,
-    /// Bytes that names may still take.
-    names_budget: u64,
-    /// Bytes that tensors may still have.
-    budget: u64,
-}
-
-impl<'a> Collected<'a> {
-    fn new(files: Files<'a>, limits: &Limits) -> Self {
-        let budget = files.infos[0].len.saturating_mul(MAX_GROWTH).saturating_add(FREE_BYTES);
-        Self {
-            files,
-            tensors: Vec::new(),
-            contents: Vec::new(),
-            names: HashSet::new(),
-            left_out: Vec::new(),
-            narrow: Vec::new(),
-            names_budget: limits.max_index,
-            budget,
-        }
+    let tied = collected.tied();
+    if !tied.is_empty() {
+        metadata.set(keys::TIED, tied);
     }
-
-    fn add(&mut self, content: &Message) -> Result<()> {
-        match content {
-            Message::Model(model) if model.graph.is_none() && model.functions.is_empty() => {
-                Err(Error::format("this is not an ONNX model, or one without a graph"))
-            }
-            Message::Model(model) => paths::tensors(model, &mut |name, found| self.take(name, found)),
-            Message::Tensor(tensor) => {
-                let name = if tensor.name.is_empty() { "tensor" } else { &tensor.name };
-                self.take(name.to_owned(), Found::Dense(tensor))
-            }
-        }
+    let mut reader = OnnxReader {
+        constants: collected.constants(),
+        warnings: collected.warnings(),
+        revealed: BTreeMap::new(),
+        companion: None,
+        content,
+        tensors: Vec::new(),
+        contents: Vec::new(),
+        metadata,
+        fields,
+        limits: *limits,
+        sources: collected.files.sources.clone(),
+        files: collected.files.infos.clone(),
+    };
+    if naming == Naming::Revealed {
+        reader.reveal(&mut collected)?;
     }
-
-    fn take(&mut self, name: String, found: Found<'_>) -> Result<()> {
-        let names = self.names_budget.checked_sub(name.len() as u64);
-        self.names_budget = names.ok_or_else(|| Error::memory("the names of all tensors take too much memory"))?;
-        let files = self.files.infos.len();
-        let built = match found {
-            Found::Dense(tensor) => build::dense(tensor, &mut self.files),
-            Found::Sparse(tensor) => build::sparse(tensor, &mut self.files),
-        };
-        let built = built.map_err(|error| error.for_tensor(&name))?;
-        let more: u64 = self.files.infos[files..].iter().map(|file| file.len.saturating_mul(MAX_GROWTH)).sum();
-        self.budget = self.budget.saturating_add(more);
-        if !self.names.insert(name.clone()) {
-            return Err(Error::format("the model has two tensors of this name").for_tensor(name));
-        }
-        match built {
-            Built::LeftOut(why) => self.left_out.push((why, name)),
-            Built::Tensor(dtype, shape, content) => {
-                self.budget = self.budget.checked_sub(content.len).ok_or_else(|| {
-                    let message =
-                        "the tensors up to this one take more than 16 times the file's length, and over 1 GiB";
-                    Error::memory(message).for_tensor(&name)
-                })?;
-                if content.is_narrow() {
-                    self.narrow.push(name.clone());
-                }
-                self.tensors.push(TensorInfo { name, dtype, shape });
-                self.contents.push(content);
-            }
-        }
-        Ok(())
+    for Item { info, content, .. } in collected.tensors {
+        reader.tensors.push(info);
+        reader.contents.push(content);
     }
+    reader.offer_skeleton();
+    Ok(reader)
 }
 
 impl OnnxReader {
+    /// Gives tensors the names and the layout that the graph reveals, and takes its constants out.
+    fn reveal(&mut self, collected: &mut Collected<'_>) -> Result<()> {
+        let Message::Model(Model { graph: Some(graph), .. }) = &self.content else { return Ok(()) };
+        let mut walker = Walker::new(&self.sources[0], &self.limits);
+        let names = names::reveal(graph, &collected.candidates(), &mut walker)?;
+        self.constants.extend(names.constants);
+        let constants = &self.constants;
+        collected.tensors.retain(|item| !constants.contains(&item.info.name));
+        for item in &mut collected.tensors {
+            if let Some(found) = names.revealed.get(&item.info.name) {
+                let name = item.rename(found);
+                self.revealed.insert(name, found.clone());
+            }
+        }
+        self.note_names();
+        Ok(())
+    }
+
+    /// Offers the file around the tensors as a companion, unless it is too large for one.
+    fn offer_skeleton(&mut self) {
+        if self.model().is_none() {
+            return;
+        }
+        let len = skeleton::len(self);
+        if self.limits.check_companion(len).is_ok() {
+            self.companion = Some(Companion { name: skeleton::COMPANION.to_owned(), len });
+        } else {
+            self.warnings.push(format!(
+                "without the data of its tensors the file has {len} bytes: too many to travel with them, so the graph stays \
+                 behind"
+            ));
+        }
+    }
+
+    /// Says which tensors have other names than in the file, in metadata and warnings.
+    fn note_names(&mut self) {
+        let counted = |number: usize| apr_core::counted(number as u64, "tensor");
+        if !self.revealed.is_empty() {
+            let turned = self.revealed.values().filter(|found| found.transposed).count();
+            self.warnings.push(format!(
+                "{} got names from the graph, of which {turned} are transposed to what the modules had",
+                counted(self.revealed.len())
+            ));
+        }
+        if !self.constants.is_empty() {
+            self.warnings.push(format!("{} are constants of the graph, and not listed", counted(self.constants.len())));
+        }
+        describe::note_names(&mut self.metadata, &self.revealed);
+    }
+
+    /// The range of a file that a tensor's bytes are, whichever way they are read.
+    pub(crate) fn flat_range(&self, tensor: usize) -> Option<StoredRange> {
+        self.contents[tensor].stored_flat()
+    }
+
+    /// The tensors that are ranges of files.
+    pub(crate) fn flat_ranges(&self) -> impl Iterator<Item = (usize, StoredRange)> {
+        self.contents.iter().enumerate().filter_map(|(at, content)| Some((at, content.stored_flat()?)))
+    }
+
+    /// What the checkpoint calls a tensor, and whether it has its transpose.
+    pub(crate) fn name_of<'n>(&'n self, stored: &'n str) -> (&'n str, bool) {
+        self.revealed.get(stored).map_or((stored, false), |found| (found.name.as_str(), found.transposed))
+    }
+
+    /// Whether a tensor is a part of the graph itself.
+    pub(crate) fn is_constant(&self, stored: &str) -> bool {
+        self.constants.contains(stored)
+    }
+
     /// The model as the file has it, without the data of tensors; `None` where the file is a tensor alone.
     #[must_use]
     pub fn model(&self) -> Option<&Model> {
@@ -214,9 +261,9 @@ impl OnnxReader {
     /// The `len` bytes of a tensor as `raw_data` would have them. Its data must be found already.
     pub(crate) fn packed(&self, tensor: &Tensor, len: u64) -> Result<Vec<u8>> {
         let mut files = Files::opened(&self.sources, &self.files);
-        let mut bytes = vec![0; usize::try_from(len).unwrap_or_default()];
         let packed = build::packed_of(tensor, &mut files)?;
         packed.check_len(len)?;
+        let mut bytes = vec![0; usize::try_from(len).unwrap_or_default()];
         packed.read(&self.sources, 0, &mut bytes)?;
         Ok(bytes)
     }
@@ -235,7 +282,18 @@ impl ContainerFacts for OnnxReader {
 }
 
 impl CheckpointReader for OnnxReader {
-    has_no!(companions, left_out);
+    has_no!(left_out);
+
+    fn companions(&self) -> &[Companion] {
+        self.companion.as_slice()
+    }
+
+    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
+        if self.companion.is_none() || companion > 0 {
+            return Err(Companion::absent(companion));
+        }
+        skeleton::cut(self).map_err(|error| self.in_own_file(error))
+    }
 
     fn format(&self) -> &'static Format {
         match self.content {

@@ -16,6 +16,21 @@ pub(crate) enum Found<'m> {
     Sparse(&'m SparseTensor),
 }
 
+/// What a tensor belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// It is an initializer of the model's graph.
+    Main,
+    /// A `Constant` node of the model's graph makes it.
+    MainConstant,
+    /// It is an initializer of another graph.
+    Inner,
+    /// A `Constant` node of another graph makes it.
+    InnerConstant,
+    /// It is a setting of an operator.
+    Setting,
+}
+
 /// Where nodes are: in the model's graph, or in the body of a node or function, which is part of the names of what is in it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Scope {
@@ -55,6 +70,16 @@ impl Scope {
         }
     }
 
+    /// What a tensor in an attribute belongs to.
+    fn owner(&self, node: &Node, attribute: &Attribute) -> Owner {
+        let is_constant = node.op_type == "Constant" && matches!(attribute.name.as_str(), "value" | "sparse_value");
+        match (is_constant, self.prefix.is_empty()) {
+            (true, true) => Owner::MainConstant,
+            (true, false) => Owner::InnerConstant,
+            (false, _) => Owner::Setting,
+        }
+    }
+
     fn of_attribute(&self, node: &Node, attribute: &Attribute, position: Option<usize>) -> String {
         let (Self { prefix }, own, name) = (self, label(node), &attribute.name);
         match position {
@@ -71,7 +96,7 @@ pub(crate) fn label(node: &Node) -> &str {
 }
 
 /// What is done with each tensor and its name.
-pub(crate) type Take<'t, 'm> = &'t mut dyn FnMut(String, Found<'m>) -> Result<()>;
+pub(crate) type Take<'t, 'm> = &'t mut dyn FnMut(String, Found<'m>, Owner) -> Result<()>;
 
 /// Calls `take` for each tensor of a model with its name.
 pub(crate) fn tensors<'m>(model: &'m Model, take: Take<'_, 'm>) -> Result<()> {
@@ -85,11 +110,12 @@ pub(crate) fn tensors<'m>(model: &'m Model, take: Take<'_, 'm>) -> Result<()> {
 }
 
 fn in_graph<'m>(scope: &Scope, graph: &'m Graph, take: Take<'_, 'm>) -> Result<()> {
+    let owner = if scope.prefix.is_empty() { Owner::Main } else { Owner::Inner };
     for (position, tensor) in graph.initializers.iter().enumerate() {
-        take(scope.initializer(&tensor.name, position), Found::Dense(tensor))?;
+        take(scope.initializer(&tensor.name, position), Found::Dense(tensor), owner)?;
     }
     for (tensor, position) in graph.sparse_initializers.iter().zip(graph.initializers.len()..) {
-        take(scope.initializer(&tensor.values.name, position), Found::Sparse(tensor))?;
+        take(scope.initializer(&tensor.values.name, position), Found::Sparse(tensor), owner)?;
     }
     in_nodes(scope, &graph.nodes, take)
 }
@@ -104,17 +130,18 @@ fn in_nodes<'m>(scope: &Scope, nodes: &'m [Node], take: Take<'_, 'm>) -> Result<
 }
 
 fn in_attribute<'m>(scope: &Scope, node: &Node, attribute: &'m Attribute, take: Take<'_, 'm>) -> Result<()> {
+    let owner = scope.owner(node, attribute);
     if let Some(tensor) = &attribute.tensor {
-        take(scope.tensor(node, attribute, None), Found::Dense(tensor))?;
+        take(scope.tensor(node, attribute, None), Found::Dense(tensor), owner)?;
     }
     if let Some(tensor) = &attribute.sparse_tensor {
-        take(scope.tensor(node, attribute, None), Found::Sparse(tensor))?;
+        take(scope.tensor(node, attribute, None), Found::Sparse(tensor), owner)?;
     }
     for (position, tensor) in attribute.tensors.iter().enumerate() {
-        take(scope.tensor(node, attribute, Some(position)), Found::Dense(tensor))?;
+        take(scope.tensor(node, attribute, Some(position)), Found::Dense(tensor), owner)?;
     }
     for (position, tensor) in attribute.sparse_tensors.iter().enumerate() {
-        take(scope.tensor(node, attribute, Some(position)), Found::Sparse(tensor))?;
+        take(scope.tensor(node, attribute, Some(position)), Found::Sparse(tensor), owner)?;
     }
     if let Some(graph) = &attribute.graph {
         in_graph(&scope.inner(node, attribute, None)?, graph, take)?;

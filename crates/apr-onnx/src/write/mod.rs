@@ -13,7 +13,7 @@
 //! the graph and one chunk. A message has less than 2 GiB; above that, tensors lie beside the model.
 
 mod body;
-mod message;
+pub(crate) mod message;
 mod model;
 mod node;
 mod types;

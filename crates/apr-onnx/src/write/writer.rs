@@ -26,7 +26,7 @@ pub struct OnnxWriter {
 
 impl OnnxWriter {
     /// Of files that are known up to the bytes of tensors.
-    pub(super) fn new(
+    pub(crate) fn new(
         files: Vec<(String, Vec<Piece>)>,
         tensors: &[TensorInfo],
         losses: Vec<Loss>,

@@ -13,11 +13,12 @@ use crate::listing::{hex, lines};
 
 fn open(path: &Path, limits: &Limits) -> apr_core::Result<OnnxReader> {
     let folder = ModelFolder::open(path.parent().expect("a folder"))?;
-    apr_onnx::open_in(&folder, path.file_name().and_then(|name| name.to_str()).expect("a name"), limits)
+    apr_onnx::open_as_stored(&folder, path.file_name().and_then(|name| name.to_str()).expect("a name"), limits)
 }
 
-/// The models of the collection that the `onnx` package reads, and their paths; none where the collection is absent.
-pub(crate) fn models(limits: &Limits) -> Vec<(String, OnnxReader)> {
+/// The models of the collection that the `onnx` package reads, under the names of their files, and their paths; none where
+/// the collection is absent.
+pub(crate) fn models_as_stored(limits: &Limits) -> Vec<(String, OnnxReader)> {
     let Some(folder) = locate::shared_data("onnx") else { return Vec::new() };
     let listing = fs::read_to_string(locate::fixture("onnx/listing.tsv")).expect("a fixture");
     let read = listing.lines().filter_map(|row| row.split_once('\t')).filter(|(_, rest)| *rest != "refused");

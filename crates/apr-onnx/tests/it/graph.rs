@@ -4,7 +4,7 @@ use apr_core::Limits;
 use apr_graph::{Body, Origin};
 use apr_onnx::proto;
 
-use crate::corpus::models;
+use crate::corpus::models_as_stored;
 
 /// What a body is made of, subgraphs included: nodes, inputs of nodes that are given, values without an origin.
 fn count(body: &Body) -> [usize; 3] {
@@ -27,7 +27,7 @@ fn count_of_file(graph: &proto::Graph) -> [usize; 2] {
 
 #[test]
 fn every_node_of_a_real_model_is_in_its_graph_and_every_value_has_an_origin() {
-    for (path, reader) in models(&Limits::default()) {
+    for (path, reader) in models_as_stored(&Limits::default()) {
         let Some(model) = reader.model() else { continue };
         let graph = reader.graph().expect("a graph").expect("a model has one");
         let main = model.graph.as_ref().expect("a graph");

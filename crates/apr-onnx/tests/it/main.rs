@@ -3,6 +3,7 @@
 mod corpus;
 mod graph;
 mod listing;
+mod skeleton;
 
 use apr_testkit::PeakAlloc;
 

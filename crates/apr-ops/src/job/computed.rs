@@ -1,9 +1,9 @@
 //! A model for a format that says what it computes.
 
 use apr_blocks::{GraphOptions, graphs};
-use apr_graph::Graph;
+use apr_graph::{Graph, infer};
 use apr_registry::onnx::write::Model;
-use apr_registry::{CheckpointReader, Error, Loss, Metadata, PlanOptions, keys};
+use apr_registry::{CheckpointReader, Loss, Metadata, PlanOptions, keys};
 use apr_source::Source;
 use apr_source::naming::canonical;
 use apr_view::{Unpacked, View};
@@ -13,6 +13,7 @@ use super::planned::Parts;
 use super::{Job, JobError, Planned};
 use crate::bind::{Binder, Blocks, Storage};
 use crate::convert::ConvertOptions;
+use crate::graph::without_family;
 use crate::import::{Foreign, restore};
 use crate::inline::{InlineValidator, ValidationConfig};
 use crate::physics::Physics;
@@ -86,6 +87,7 @@ impl Job {
         for part in found.parts {
             let mut graph = part.graph;
             binder.bind(&mut graph).map_err(JobError::from)?;
+            infer(&mut graph);
             models.push((part.name, graph));
         }
         let (bound, unused) = binder.finish();
@@ -132,12 +134,6 @@ impl Job {
         });
         Ok(PlanOptions { models: models.collect(), ..self.target.clone() })
     }
-}
-
-fn without_family(name: &str) -> Error {
-    let message = "apr does not know this model's family, and so not what it computes; --arch NAME names a family, \
-                   --arch-file FILE describes one";
-    Error::version(message).in_file(name)
 }
 
 /// Metadata that nothing in the output says.
