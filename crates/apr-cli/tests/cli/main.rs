@@ -14,6 +14,7 @@ mod ggml;
 mod gguf;
 mod gguf_edit;
 mod golden;
+mod graphs;
 mod interruption;
 mod llama_cpp;
 mod onnx;
