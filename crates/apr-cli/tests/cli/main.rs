@@ -15,6 +15,7 @@ mod gguf_edit;
 mod golden;
 mod interruption;
 mod llama_cpp;
+mod onnx_export;
 mod parts;
 mod pytorch;
 mod qa_container;

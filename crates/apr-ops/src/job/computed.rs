@@ -38,6 +38,11 @@ impl GraphWishes {
         *self == Self::default()
     }
 
+    /// As the families' blocks take them.
+    pub(super) fn options(&self, opset: i64) -> GraphOptions {
+        GraphOptions { past: self.with_past, opset, task: self.task.clone() }
+    }
+
     /// The operators' version: blocks of quantized tensors need a newer one than the rest.
     fn opset(&self, reader: &dyn CheckpointReader, storage: &Storage) -> i64 {
         const USUAL: i64 = 17;
@@ -115,11 +120,7 @@ impl Job {
             return self.own_computation(source, graph);
         }
         let Some(family) = source.family()? else { return Err(without_family(source.name()).into()) };
-        let options = GraphOptions {
-            past: self.graph.with_past,
-            opset: self.graph.opset(source.reader(), storage),
-            task: self.graph.task.clone(),
-        };
+        let options = self.graph.options(self.graph.opset(source.reader(), storage));
         let found = graphs(family, source.reader().tensors(), &options)?;
         let models = found.parts.into_iter().map(|part| (part.name.to_owned(), part.graph)).collect();
         Ok(Computation { view: canonical(source.reader(), family), models })
