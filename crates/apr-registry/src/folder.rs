@@ -174,6 +174,8 @@ fn find_weights(names: &[String]) -> Result<String> {
     let is_later_part = |name: &str| shard_number(name).is_some_and(|(number, _)| number != 1);
     let quantized: Vec<_> = top().filter(|name| is_gguf(name) && !is_later_part(name)).collect();
     let files = if indexes.is_empty() && files.is_empty() { quantized } else { files };
+    let exported = || top().filter(|name| name.ends_with(".onnx")).collect();
+    let files = if indexes.is_empty() && files.is_empty() { exported() } else { files };
     match (indexes.as_slice(), files.as_slice()) {
         ([index], _) => Ok((*index).clone()),
         ([], [file]) => Ok((*file).clone()),
