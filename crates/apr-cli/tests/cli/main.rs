@@ -18,6 +18,7 @@ mod graphs;
 mod interruption;
 mod llama_cpp;
 mod onnx;
+mod onnx_export;
 mod parts;
 mod pytorch;
 mod qa_container;
