@@ -93,7 +93,9 @@ impl Writer<'_> {
             None => shares,
         };
         match place.size_or_none("router_groups")?.filter(|groups| *groups > 1) {
-            Some(groups) if count % groups == 0 => self.scope("groups", |w| w.in_best_groups(place, groups, choice)),
+            Some(groups) if count.is_multiple_of(groups) => {
+                self.scope("groups", |w| w.in_best_groups(place, groups, choice))
+            }
             Some(groups) => Err(Error::format(format!("{count} experts are no {groups} groups of one size"))),
             None => Ok(choice),
         }

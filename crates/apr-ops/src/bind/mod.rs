@@ -137,6 +137,10 @@ impl<'a> Binder<'a> {
         if info.dtype.is_quantized() {
             return dequantize.unwrap_or(DType::F32);
         }
+        if info.shape.elements().is_some_and(|elements| elements <= 1) {
+            // A number of the computation, such as an epsilon, which half precision would make zero.
+            return info.dtype;
+        }
         // What ONNX has no type for.
         let precision = precision.or_else(|| ElementType::from_dtype(info.dtype).is_none().then_some(DType::F32));
         precision.filter(|&to| info.dtype.is_float() && can_cast(info.dtype, to)).unwrap_or(info.dtype)
