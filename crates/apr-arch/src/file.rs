@@ -8,25 +8,7 @@ use serde::Deserialize;
 use crate::gguf::GgufFile;
 use crate::graph::GraphFile;
 use crate::kind::{Kind, Range};
-
-/// One name or several.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(untagged)]
-pub(crate) enum Names {
-    One(String),
-    Many(Vec<String>),
-}
-
-impl Names {
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &str> {
-        match self {
-            Self::One(name) => std::slice::from_ref(name),
-            Self::Many(names) => names,
-        }
-        .iter()
-        .map(String::as_str)
-    }
-}
+use crate::name_list::Names;
 
 /// A truth that is stated or computed.
 #[derive(Debug, Clone, Deserialize)]

@@ -21,6 +21,7 @@ mod kind;
 mod mapper;
 mod missing;
 mod model;
+mod name_list;
 mod names;
 mod pattern;
 

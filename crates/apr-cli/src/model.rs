@@ -13,10 +13,9 @@ use apr::{CheckpointReader, Convention, Error, IoCause};
 use apr_io::{FileSource, Spool, io_error, is_index, is_manifest};
 use apr_llama::describe;
 
-use crate::Outcome;
 use crate::config::cache_folder;
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 use crate::{secrets, signals};
 
 /// Name of standard input on the command line.

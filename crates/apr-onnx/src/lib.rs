@@ -43,6 +43,7 @@ mod graph;
 mod names;
 pub mod proto;
 mod reader;
+pub mod scan;
 pub mod skeleton;
 pub mod write;
 

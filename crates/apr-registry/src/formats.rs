@@ -11,7 +11,7 @@ use apr_gguf::ggml;
 use apr_safetensors::Order;
 
 use crate::companions::WithCompanions;
-use crate::folder::shard_number;
+use crate::in_folder::{InFolder, Shards, shard_number};
 use crate::{OpenOptions, PlanOptions};
 
 /// A source of any kind.
@@ -40,6 +40,8 @@ pub(crate) struct Registration {
     pub(crate) open_index: Option<OpenIndex>,
     /// Makes a writer; there is one exactly where the format is a target.
     pub(crate) plan: Option<Plan>,
+    /// How the weights of a model's folder are called.
+    pub(crate) in_folder: InFolder,
 }
 
 /// All formats. Where several would take a file, the first does.
@@ -47,6 +49,7 @@ pub(crate) static FORMATS: &[Registration] = &[
     Registration {
         open: Some(|source, name, options| Ok(Box::new(open_apr2(source, name, options)?))),
         plan: Some(plan_apr2),
+        in_folder: InFolder { rank: 0, extensions: &["apr"], shards: Shards::Manifest, ..InFolder::NONE },
         ..told_apart(&apr2::FORMAT)
     },
     Registration {
@@ -86,6 +89,14 @@ pub(crate) static FORMATS: &[Registration] = &[
             let weights = apr_safetensors::plan(tensors, metadata, &write_options)?;
             Ok(Box::new(WithCompanions::new(weights, companions, options.folder)))
         }),
+        in_folder: InFolder {
+            rank: 0,
+            whole: Some("model.safetensors"),
+            adapters: &["adapter_model.safetensors", "adapters.safetensors"],
+            extensions: &["safetensors"],
+            shards: Shards::Index(".safetensors.index.json"),
+            ..InFolder::NONE
+        },
         ..told_apart(&apr_safetensors::FORMAT)
     },
     Registration {
@@ -101,6 +112,7 @@ pub(crate) static FORMATS: &[Registration] = &[
             let weights = apr_gguf::plan(tensors, metadata, &write_options)?;
             Ok(Box::new(WithCompanions::new(weights, companions, options.folder)))
         }),
+        in_folder: InFolder { rank: 2, extensions: &["gguf"], shards: Shards::First, ..InFolder::NONE },
         ..told_apart(&apr_gguf::FORMAT)
     },
     Registration {
@@ -126,6 +138,16 @@ pub(crate) static FORMATS: &[Registration] = &[
             let weights = apr_pytorch::plan(tensors, metadata, &write_options)?;
             Ok(Box::new(WithCompanions::new(weights, companions, options.folder)))
         }),
+        // Read where there are none in a format that can't run code.
+        in_folder: InFolder {
+            rank: 1,
+            description: Some((apr_pytorch::METADATA, "distcp")),
+            adapters: &["adapter_model.bin"],
+            names: &["pytorch_model.bin", "pytorch_model.bin.index.json"],
+            extensions: &["pt", "pth", "ckpt"],
+            shards: Shards::Index(".bin.index.json"),
+            ..InFolder::NONE
+        },
         ..told_apart(&apr_pytorch::FORMAT)
     },
     Registration {
@@ -142,6 +164,7 @@ pub(crate) static FORMATS: &[Registration] = &[
         open: Some(|source, name, options| Ok(Box::new(apr_onnx::open(source, name, &options.limits)?))),
         open_set: Some(|set, name, options| Ok(Box::new(apr_onnx::open_in(set, name, &options.limits)?))),
         plan: Some(plan_onnx),
+        in_folder: InFolder { rank: 3, extensions: &["onnx"], ..InFolder::NONE },
         ..told_apart(&apr_onnx::FORMAT)
     },
     Registration {
@@ -155,12 +178,7 @@ pub(crate) static FORMATS: &[Registration] = &[
 
 /// An entry that says nothing but the format.
 const fn told_apart(format: &'static Format) -> Registration {
-    Registration { format, open: None, open_set: None, open_index: None, plan: None }
-}
-
-/// Whether shards of the format are found by an index, without which a shard says nothing of the others.
-pub(crate) fn has_index(format: &Format) -> bool {
-    FORMATS.iter().any(|entry| entry.format == format && entry.open_index.is_some())
+    Registration { format, open: None, open_set: None, open_index: None, plan: None, in_folder: InFolder::NONE }
 }
 
 /// Whether a file of the format may keep its weights in other files of its folder, without a name that shows it.

@@ -22,11 +22,13 @@ mod companions;
 mod few_reads;
 mod folder;
 mod formats;
+mod in_folder;
 mod open;
 mod plan;
 mod streaming;
 mod tensor_reader;
 mod unread;
+mod weights;
 
 pub use apr_core::{
     Alignments, ByteSource, CheckpointReader, CheckpointWriter, Code, Computes, Convention, DType, DTypeKind, Error,
@@ -45,8 +47,9 @@ pub use apr_numpy as numpy;
 pub use apr_onnx as onnx;
 pub use apr_pytorch as pytorch;
 pub use apr_safetensors as safetensors;
-pub use folder::{FolderCheckpoint, alone, is_shard_name, open_folder, with_companions};
+pub use folder::{FolderCheckpoint, alone, open_folder, with_companions};
 pub use formats::{may_hold_code, may_span_files};
+pub use in_folder::is_shard_name;
 pub use open::{OpenOptions, UNKNOWN_FORMAT, is_manifest, open, open_in, recognise, recognise_file};
 pub use plan::{PlanOptions, formats, plan, target_by_extension, targets};
 pub use streaming::{StreamingLoader, Tensor, TensorLoader};

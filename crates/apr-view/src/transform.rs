@@ -420,7 +420,7 @@ impl Rows {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use apr_registry::Limits;
 
     use super::*;
@@ -435,7 +435,8 @@ mod tests {
         apr_registry::open(file, "model.safetensors", &Limits::default()).expect("a model")
     }
 
-    fn bytes(change: &Change, base: &dyn CheckpointReader, len: usize) -> Vec<u8> {
+    /// The bytes, which every range is part of.
+    pub(crate) fn bytes(change: &Change, base: &dyn CheckpointReader, len: usize) -> Vec<u8> {
         let mut whole = vec![0; len];
         change.read(base, 0, &mut whole).expect("bytes");
         for offset in 0..len {

@@ -211,6 +211,9 @@ pub(crate) struct GraphArgs {
     /// The part of a model that has several, such as encoder_model
     #[arg(long, value_name = "NAME")]
     pub(crate) part: Option<String>,
+    /// Size that costs are told for, such as sequence_length=512 [default: 1 for batches, 0 for the past, else 128]
+    #[arg(long, value_name = "NAME=N", value_parser = parse_named_size)]
+    pub(crate) size: Vec<(String, u64)>,
     /// With keys and values of earlier tokens going in and out
     #[arg(long)]
     pub(crate) with_past: bool,
@@ -235,4 +238,10 @@ pub(crate) enum GraphFormat {
     Mermaid,
     /// Everything, for programs
     Json,
+}
+
+fn parse_named_size(text: &str) -> Result<(String, u64), String> {
+    let (name, size) = text.split_once('=').ok_or("write it as NAME=N")?;
+    let size = size.parse().map_err(|_| format!("'{size}' is not a number"))?;
+    Ok((name.to_owned(), size))
 }

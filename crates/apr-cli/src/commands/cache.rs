@@ -9,10 +9,10 @@ use apr_core::counted;
 use apr_io::io_error;
 use serde::Serialize;
 
-use crate::Outcome;
 use crate::args::CacheAction;
 use crate::config::cache_folder;
 use crate::context::Context;
+use crate::failure::Outcome;
 use crate::human;
 
 #[derive(Serialize)]

@@ -19,10 +19,10 @@ use apr_view::nearest;
 use super::tensors::unknown_tensor;
 use crate::args::ExplainArgs;
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 use crate::printer::{BAD, BOLD, GOOD, ODD, strong};
 use crate::progress::Bar;
-use crate::{Outcome, human, model};
+use crate::{human, model};
 
 /// Explains a model, a tensor or an error code.
 pub(super) fn run(args: &ExplainArgs, context: &Context) -> Outcome {

@@ -8,18 +8,19 @@ use apr::Escaped;
 use apr_graph::draw::{Branch, Depth, dot, mermaid, parameters, svg, tree};
 use apr_graph::outline::{AttributeView, Item, ItemKind, Place, Scene, ValueView};
 use apr_graph::{Findings, Severity};
-use apr_ops::graph::{Computed, EndReport, GraphReport, NodeReport, Origin, PartReport, computed, nodes, report};
+use apr_ops::graph::{
+    Computed, CostReport, EndReport, GraphReport, NodeReport, Origin, PartReport, computed, nodes, report,
+};
 use apr_source::Source;
 use apr_view::nearest;
 
-use super::validate::write_text;
-use crate::Outcome;
+use super::beside::write_text;
 use crate::args::{GraphArgs, GraphFormat};
 use crate::context::Context;
-use crate::failure::Failure;
-use crate::model;
+use crate::failure::{Failure, Outcome};
 use crate::printer::{BAD, BOLD, DIM, ODD};
 use crate::progress::Bar;
+use crate::{human, model};
 
 /// Rows of a tree that are still legible.
 const ROWS: usize = 60;
@@ -43,7 +44,9 @@ pub(super) fn run(args: &GraphArgs, context: &Context) -> Outcome {
     if let Some(name) = &args.node {
         return show_node(&source, &found, name, context);
     }
-    let graph = report(&source, &found, !args.unfold);
+    let sizes = args.size.iter().cloned().collect();
+    let graph = report(&source, &found, !args.unfold, &sizes);
+    unknown_sizes(&graph, &args.size, context);
     match (drawn(&graph, args)?, &args.output) {
         (Some(text), path) => write_text(path.as_deref().unwrap_or(Path::new("-")), text.as_bytes(), args.overwrite),
         (None, None) => context.printer.report(&graph, |out, graph| render(out, graph, args)),
@@ -78,7 +81,7 @@ fn drawn(graph: &GraphReport, args: &GraphArgs) -> Outcome<Option<String>> {
         GraphFormat::Svg | GraphFormat::Dot | GraphFormat::Mermaid => &graph.parts,
     };
     let [part] = text.as_slice() else {
-        let names: Vec<&str> = graph.parts.iter().map(|part| part.name.as_str()).collect();
+        let names: Vec<&str> = graph.parts.iter().map(|part| part.summary.name.as_str()).collect();
         let message =
             format!("the model has several parts, and a picture shows one: --part {}", names.join(" or --part "));
         return Err(Failure::Usage(message));
@@ -134,22 +137,48 @@ fn render(out: &mut dyn Write, graph: &GraphReport, args: &GraphArgs) -> io::Res
 }
 
 fn render_part(out: &mut dyn Write, part: &PartReport, args: &GraphArgs) -> io::Result<()> {
-    let opsets: Vec<String> =
-        part.opsets.iter().map(|(domain, version)| format!("{} {version}", Escaped(domain))).collect();
+    let summary = &part.summary;
+    let opsets = summary.opsets.iter().map(|(domain, version)| format!("{} {version}", Escaped(domain)));
     writeln!(
         out,
         "\n{BOLD}{}{BOLD:#}  {} parameters, {} nodes, opset {}",
-        Escaped(&part.name),
-        parameters(part.parameters),
-        apr_core::grouped(part.nodes),
-        opsets.join(", ")
+        Escaped(&summary.name),
+        parameters(summary.parameters),
+        apr_core::grouped(summary.nodes),
+        opsets.collect::<Vec<_>>().join(", ")
     )?;
-    render_ends(out, "in ", &part.inputs)?;
-    render_ends(out, "out", &part.outputs)?;
+    render_ends(out, "in ", &summary.inputs)?;
+    render_ends(out, "out", &summary.outputs)?;
+    writeln!(out, "  {DIM}run{DIM:#} {}", cost_text(&summary.cost))?;
     let scene = &part.structure;
     let depth = args.depth.map_or_else(|| Depth::that_fits(scene, ROWS), Depth::Levels);
     render_tree(out, scene, &depth)?;
     render_findings(out, &part.findings)
+}
+
+/// `1.2 GFLOP, 3.4 MB of values at most, 512 B for each token in the cache; at batch_size 1, sequence_length 128`.
+pub(super) fn cost_text(cost: &CostReport) -> String {
+    let mut parts = vec![
+        format!("{}FLOP", human::metric(cost.flops)),
+        format!("{} of values at most", human::bytes(cost.peak_bytes)),
+    ];
+    if cost.cache_bytes_per_token > 0 {
+        parts.push(format!("{} for each token in the cache", human::bytes(cost.cache_bytes_per_token)));
+    }
+    if cost.unknown_nodes > 0 {
+        parts.push(format!("{} nodes of unknown size not counted", cost.unknown_nodes));
+    }
+    let sizes: Vec<String> = cost.sizes.iter().map(|(symbol, size)| format!("{} {size}", Escaped(symbol))).collect();
+    let at = if sizes.is_empty() { String::new() } else { format!("; at {}", sizes.join(", ")) };
+    format!("{}{at}", parts.join(", "))
+}
+
+/// Says which sizes no input has.
+fn unknown_sizes(graph: &GraphReport, sizes: &[(String, u64)], context: &Context) {
+    let known = |symbol: &str| graph.parts.iter().any(|part| part.summary.cost.sizes.contains_key(symbol));
+    for (symbol, _) in sizes.iter().filter(|(symbol, _)| !known(symbol)) {
+        context.printer.warn(&format!("no input has a size that is called '{symbol}', so --size changes nothing"));
+    }
 }
 
 /// Inputs or outputs; those that differ in a number alone are one row of the structure.

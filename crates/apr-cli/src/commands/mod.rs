@@ -1,6 +1,7 @@
 //! One file a command: parse, call, render.
 
 mod analyze;
+mod beside;
 mod cache;
 mod convert;
 mod debug;
@@ -24,9 +25,9 @@ mod upgrade;
 mod validate;
 mod watermark;
 
-use crate::Outcome;
 use crate::args::Command;
 use crate::context::Context;
+use crate::failure::Outcome;
 
 /// The environment variable with which the scripts of `apr completions` ask.
 pub(crate) const COMPLETE: &str = "APR_COMPLETE";

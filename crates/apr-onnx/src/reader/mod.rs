@@ -23,12 +23,13 @@ use serde_json::Value;
 use crate::describe;
 use crate::names::{self, Revealed};
 use crate::proto::{Model, Tensor};
-use crate::skeleton;
+use crate::{scan, skeleton};
 pub(crate) use collect::SMALL;
 use collect::{Collected, Item};
 use content::{Content, Source};
 use external::Files;
-pub(crate) use paths::Scope;
+pub(crate) use external::{Place, check_location};
+pub(crate) use paths::{Scope, each_tensor};
 
 /// An ONNX model opened for reading; [`open`] and [`open_in`] make it.
 pub struct OnnxReader {
@@ -160,6 +161,10 @@ fn read_unnamed(
     for Item { info, content, .. } in collected.tensors {
         reader.tensors.push(info);
         reader.contents.push(content);
+    }
+    if let Some(model) = reader.model() {
+        let warnings = scan::of_model(model).warnings();
+        reader.warnings.extend(warnings);
     }
     reader.offer_skeleton();
     Ok(reader)

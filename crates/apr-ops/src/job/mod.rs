@@ -139,14 +139,13 @@ impl Job {
         self.target.check().map_err(|error| JobError::Request(error.message().to_owned()))?;
         let Weights { quantize, dequantize, precision, gate, .. } = &self.weights;
         let is_imported = self.naming == Naming::OfTarget && self.target.format.convention == Convention::Canonical;
-        let changes = quantize.is_some() || dequantize.is_some() || precision.is_some();
         let wrong = [
             (self.license.is_some() && !is_imported, "a licence is written into imported .apr files only"),
             (
                 self.source_sha256.is_some() && !is_imported,
                 "the SHA-256 of a source is written into imported .apr files only",
             ),
-            (changes && self.naming == Naming::AsTheyAre, "a copy changes no weights"),
+            (self.weights.change_dtypes() && self.naming == Naming::AsTheyAre, "a copy changes no weights"),
             (
                 !self.graph.is_empty() && self.computes() == Computes::Nothing,
                 "--opset, --with-past, --task and --matmul-nbits are about what a model computes, and the output does not \

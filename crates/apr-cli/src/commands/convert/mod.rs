@@ -16,10 +16,10 @@ pub(super) use self::write::{Destination, show_warnings, write};
 use super::{analyze, quantize};
 use crate::args::{Compress, ContainerArgs, ConvertArgs, ExportArgs, ImportArgs, Sha256, WriteArgs};
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 use crate::model::Model;
 use crate::progress::Bar;
-use crate::{Outcome, model, secrets, signals};
+use crate::{model, secrets, signals};
 
 /// Losses shown before the rest is only counted.
 const SHOWN: usize = 20;
