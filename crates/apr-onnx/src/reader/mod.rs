@@ -205,7 +205,7 @@ impl OnnxReader {
         }
     }
 
-    /// Says which tensors have other names than in the file, in metadata and warnings.
+    /// Says which tensors have other names than in the file, and how many are constants of the graph.
     fn note_names(&mut self) {
         let counted = |number: usize| apr_core::counted(number as u64, "tensor");
         if !self.revealed.is_empty() {
@@ -215,8 +215,8 @@ impl OnnxReader {
                 counted(self.revealed.len())
             ));
         }
-        if !self.constants.is_empty() {
-            self.warnings.push(format!("{} are constants of the graph, and not listed", counted(self.constants.len())));
+        if let Some(fields) = self.fields.as_object_mut() {
+            fields.insert("constants".into(), self.constants.len().into());
         }
         describe::note_names(&mut self.metadata, &self.revealed);
     }
