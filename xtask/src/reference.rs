@@ -103,7 +103,9 @@ pub(crate) fn set_up_onnx() -> Outcome {
     run(program("python3").args(["-m", "venv"]).arg(&venv))?;
     let packages = ["onnx==1.23.2", "onnxruntime==1.31.1", "torch", "transformers", "numpy"];
     let mut command = program(venv.join("bin/python"));
-    run_pip(command.args(["-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input", "install"]).args(packages))?;
+    run_pip(
+        command.args(["-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input", "install"]).args(packages),
+    )?;
     if has_all() { Ok(()) } else { Err(Stop::failed("onnx, onnxruntime, torch and transformers do not import")) }
 }
 
