@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use apr::pytorch::{ScanReport, Verdict, scan};
 use apr::{ByteSource, Code, Error, Escaped, HEAD_LEN};
+use apr_ops::graph::of_file;
 use apr_ops::sarif;
 use apr_ops::scan::may_hold_pickles;
 use apr_ops::shards::validate_all;
@@ -42,6 +43,7 @@ pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
     let asked = args.signature || settings.require_signature || !args.trusted.is_empty();
     let trusted = if asked { secrets::read_trusted(args.trusted.iter().chain(&settings.trusted))? } else { Vec::new() };
     let trusted: Vec<[u8; 32]> = trusted.iter().map(|key| *key.bytes()).collect();
+    let graphs = of_file(&context.source(&*model.reader, &model.name)?)?;
     let options = ValidateOptions {
         checksum: all || args.checksum,
         nan: all || args.nan_check,
@@ -52,6 +54,7 @@ pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
         require_signature: args.signature || settings.require_signature,
         trusted: &trusted,
         families: Some(context.families()?),
+        graphs: graphs.as_ref(),
     };
     let family = context.family(&*model.reader)?;
     let bar = Bar::new(&context.printer, bytes_to_read(&*model.reader));
@@ -178,6 +181,7 @@ fn title(check: Check) -> &'static str {
         Check::Zeros => "Zero tensors",
         Check::Shapes => "Names and shapes",
         Check::Hyperparameters => "Hyperparameters",
+        Check::Graph => "Graph",
         Check::Physics => "Physics",
         Check::Signature => "Signature",
     }

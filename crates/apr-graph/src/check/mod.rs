@@ -1,7 +1,7 @@
 //! Whether a graph is one that ONNX allows.
 
 mod nodes;
-mod order;
+pub(crate) mod order;
 
 use std::collections::{HashMap, HashSet};
 

@@ -135,13 +135,7 @@ fn reshaped(from: Option<&[Dim]>, target: &[Dim], zero_is_zero: bool) -> Result<
     let mut open = None;
     for (position, dim) in target.iter().enumerate() {
         let dim = match dim.as_integer() {
-            Some(0) if !zero_is_zero => match from {
-                Some(from) => from
-                    .get(position)
-                    .cloned()
-                    .ok_or_else(|| format!("size {position} is taken from an input of {} dimensions", from.len()))?,
-                None => Dim::Unknown,
-            },
+            Some(0) if !zero_is_zero => taken_over(from, position)?,
             Some(-1) => {
                 if open.replace(position).is_some() {
                     return Err("two sizes are -1".to_owned());
@@ -167,6 +161,13 @@ fn reshaped(from: Option<&[Dim]>, target: &[Dim], zero_is_zero: bool) -> Result<
         }
     }
     Ok(shape)
+}
+
+/// The size of the input at the same place.
+fn taken_over(from: Option<&[Dim]>, position: usize) -> Result<Dim, String> {
+    let Some(from) = from else { return Ok(Dim::Unknown) };
+    let missing = || format!("size {position} is taken from an input of {} dimensions", from.len());
+    from.get(position).cloned().ok_or_else(missing)
 }
 
 /// The product of the one over that of the others. A factor that is not known may stand on both sides.

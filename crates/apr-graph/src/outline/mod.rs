@@ -17,7 +17,7 @@ use serde::{Serialize, Serializer};
 
 use crate::{Graph, TensorType};
 
-pub use look::{AttributeView, NodeView, Place, ValueView};
+pub use look::{AttributeView, NodeView, Place, ValueView, node_text};
 
 /// How much of the structure an outline shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

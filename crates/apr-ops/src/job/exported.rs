@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use apr_quantize::TensorTarget;
 use apr_registry::onnx::skeleton;
 use apr_registry::onnx::write::ExternalData;
-use apr_registry::{CheckpointReader, DType, Limits, TensorInfo};
+use apr_registry::{CheckpointReader, Computes, DType, Limits, TensorInfo};
 use apr_source::Source;
 use apr_source::exported::as_stored;
 use apr_tensor::cast::can_cast;
@@ -25,7 +25,7 @@ impl Job {
         let has_graph = reader.companions().iter().any(|companion| companion.name == skeleton::COMPANION);
         let changes = self.weights.quantize.is_some() || self.weights.precision.is_some();
         let places_data = self.target.external_data != ExternalData::Auto;
-        self.computes() && has_graph && self.graph.is_empty() && !changes && !places_data
+        self.computes() == Computes::Always && has_graph && self.graph.is_empty() && !changes && !places_data
     }
 
     /// Plans that file.

@@ -26,9 +26,10 @@ mod error;
 mod exported;
 mod layout;
 mod planned;
+mod scripted;
 mod weights;
 
-use apr_registry::{CheckpointReader, Convention, Format, Metadata, PlanOptions, keys};
+use apr_registry::{CheckpointReader, Computes, Convention, Format, Metadata, PlanOptions, keys};
 use apr_source::Source;
 use apr_view::{View, sort_by_first_use};
 
@@ -120,14 +121,17 @@ impl Job {
                 self.plan_canonical(&selected, source, then)
             }
             Naming::OfTarget if self.keeps_graph(source.reader()) => self.plan_exported(selected, source, then),
-            Naming::OfTarget if self.computes() => self.plan_computed(selected, source, then),
-            Naming::OfTarget => self.plan_foreign(selected, source, then),
+            Naming::OfTarget => match self.computes() {
+                Computes::Always => self.plan_computed(selected, source, then),
+                Computes::IfKnown => self.plan_scripted(selected, source, then),
+                Computes::Nothing => self.plan_foreign(selected, source, then),
+            },
         }
     }
 
     /// Whether the target says what the model computes.
-    fn computes(&self) -> bool {
-        self.target.format.target.is_some_and(|target| target.computes)
+    fn computes(&self) -> Computes {
+        self.target.format.target.map_or(Computes::Nothing, |target| target.computes)
     }
 
     /// Refuses what would do nothing, or say two things at once.
@@ -143,7 +147,7 @@ impl Job {
             ),
             (self.weights.change_dtypes() && self.naming == Naming::AsTheyAre, "a copy changes no weights"),
             (
-                !self.graph.is_empty() && !self.computes(),
+                !self.graph.is_empty() && self.computes() == Computes::Nothing,
                 "--opset, --with-past, --task and --matmul-nbits are about what a model computes, and the output does not \
                  say that",
             ),
