@@ -9,7 +9,8 @@ use crate::tensor::{Data, elements};
 /// A tensor that is in the graph itself.
 pub(crate) fn tensor(constant: &Constant) -> Result<Tensor> {
     let too_large = |_| Error::memory(format!("a constant of shape {:?} does not fit the memory", constant.shape));
-    let shape = constant.shape.iter().map(|&dim| usize::try_from(dim).map_err(too_large)).collect::<Result<Vec<_>>>()?;
+    let shape =
+        constant.shape.iter().map(|&dim| usize::try_from(dim).map_err(too_large)).collect::<Result<Vec<_>>>()?;
     match &constant.data {
         ConstantData::Bytes(bytes) => unpack(constant.element, shape, bytes),
         ConstantData::Texts(texts) => {

@@ -39,11 +39,7 @@ impl Engine {
     /// # Errors
     /// E003 with the names of all operators that are not known, E001 where the graph names weights that the checkpoint
     /// does not have.
-    pub fn prepare<'a>(
-        graph: &'a Graph,
-        weights: Arc<dyn CheckpointReader>,
-        limits: RunLimits,
-    ) -> Result<Session<'a>> {
+    pub fn prepare<'a>(graph: &'a Graph, weights: Arc<dyn CheckpointReader>, limits: RunLimits) -> Result<Session<'a>> {
         let plans = Plans::of(graph)?;
         let weights = Weights::new(weights);
         let mut session = Session { graph, plans, weights, limits, given: HashMap::new() };
@@ -145,7 +141,11 @@ impl Session<'_> {
     }
 
     fn ready(&self, weight: Weight) -> Result<Value> {
-        if weight.decoded_bytes() <= SMALL { weight.decode().map(Value::Tensor) } else { Ok(Value::Weight(Arc::new(weight))) }
+        if weight.decoded_bytes() <= SMALL {
+            weight.decode().map(Value::Tensor)
+        } else {
+            Ok(Value::Weight(Arc::new(weight)))
+        }
     }
 
     /// What a value is that no node makes.

@@ -116,7 +116,9 @@ impl Weight {
             return constant::unpack(element, shape, bytes.get()).map_err(named);
         }
         if let Some(kept) = unpacked(info.dtype, self.element) {
-            return constant::unpack(kept, shape, bytes.get()).map(|tensor| tensor.retyped(self.element)).map_err(named);
+            return constant::unpack(kept, shape, bytes.get())
+                .map(|tensor| tensor.retyped(self.element))
+                .map_err(named);
         }
         let row_len = shape.last().copied().unwrap_or(1);
         let mut values = Vec::new();

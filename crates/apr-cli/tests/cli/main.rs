@@ -40,6 +40,7 @@ mod shards;
 mod support;
 mod tensors;
 mod terminal;
+mod torchscript;
 mod unquantized;
 mod upgrade;
 mod watermark;

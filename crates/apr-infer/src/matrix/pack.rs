@@ -26,13 +26,7 @@ pub(super) fn rows(
 }
 
 /// Packs columns that lie together along each row: `depth` rows of `columns` elements, rows `row_step` apart.
-pub(super) fn columns(
-    b: &[f32],
-    (depth, columns): (usize, usize),
-    row_step: usize,
-    strip: usize,
-    out: &mut Vec<f32>,
-) {
+pub(super) fn columns(b: &[f32], (depth, columns): (usize, usize), row_step: usize, strip: usize, out: &mut Vec<f32>) {
     out.clear();
     out.resize(columns.div_ceil(strip) * strip * depth, 0.0);
     for (number, packed) in out.chunks_mut((strip * depth).max(1)).enumerate() {

@@ -75,7 +75,9 @@ macro_rules! join {
 join!(Sum, std::ops::Add::add, i64::wrapping_add, u64::wrapping_add);
 join!(Difference, std::ops::Sub::sub, i64::wrapping_sub, u64::wrapping_sub);
 join!(Product, std::ops::Mul::mul, i64::wrapping_mul, u64::wrapping_mul);
-join!(Quotient, std::ops::Div::div, |a: i64, b| a.checked_div(b).unwrap_or(a), |a: u64, b| a.checked_div(b).unwrap_or(0));
+join!(Quotient, std::ops::Div::div, |a: i64, b| a.checked_div(b).unwrap_or(a), |a: u64, b| a
+    .checked_div(b)
+    .unwrap_or(0));
 join!(Largest, larger, i64::max, u64::max);
 join!(Smallest, smaller, i64::min, u64::min);
 

@@ -122,7 +122,8 @@ fn by_rules(values: Vec<f64>, shape: Vec<usize>, to: ElementType, rules: Rules) 
     }
     // Through f32, but for the bit that decides ties: rounded twice to nearest, some halves would be off by one.
     let bits = |narrow: fn(f32) -> u16| Data::U16(values.iter().map(|&value| narrow(odd(value))).collect());
-    let mini = |mini: MiniFloat| Data::U8(values.iter().map(|&value| mini.encode(odd(value), rules.saturate)).collect());
+    let mini =
+        |mini: MiniFloat| Data::U8(values.iter().map(|&value| mini.encode(odd(value), rules.saturate)).collect());
     let data = match to {
         ElementType::F64 => Data::F64(values),
         ElementType::F32 => all::<f32>(&values),

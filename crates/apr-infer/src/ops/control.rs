@@ -122,10 +122,12 @@ fn scan_one(
     mut inputs: Vec<Value>,
     len: Option<usize>,
 ) -> Result<Vec<Value>> {
-    let states = inputs.len().checked_sub(scanned).ok_or_else(|| Error::format("there are fewer inputs than scanned"))?;
+    let states =
+        inputs.len().checked_sub(scanned).ok_or_else(|| Error::format("there are fewer inputs than scanned"))?;
     let rows: Vec<Tensor> =
         inputs.split_off(states).iter().map(|value| value.tensor().cloned()).collect::<Result<_>>()?;
-    let setting = |name: &str, position: usize| call.ints(name).and_then(|list| list.get(position).copied()).unwrap_or(0);
+    let setting =
+        |name: &str, position: usize| call.ints(name).and_then(|list| list.get(position).copied()).unwrap_or(0);
     let mut axes = Vec::with_capacity(rows.len());
     for (position, tensor) in rows.iter().enumerate() {
         axes.push(axis(setting("scan_input_axes", position), tensor.rank())?);

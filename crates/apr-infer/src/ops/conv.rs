@@ -135,7 +135,8 @@ fn single(call: &Call<'_>, sizes: &Sizes, x: &[f32], weights: &[f32], out: &mut 
     let depth = sizes.channels * sizes.windows.window_len();
     let one = sizes.batch * sizes.groups == 1;
     // With one group, the product itself is cut into pieces.
-    let (outer, inner): (&dyn Workers, &dyn Workers) = if one { (&Alone, call.workers()) } else { (call.workers(), &Alone) };
+    let (outer, inner): (&dyn Workers, &dyn Workers) =
+        if one { (&Alone, call.workers()) } else { (call.workers(), &Alone) };
     sizes.each(outer, x, out, |group, columns, width, out| {
         let filters = &weights[group * sizes.filters * depth..][..sizes.filters * depth];
         product(Left::in_rows(filters, sizes.filters, depth), Right::Rows(columns, width), out, inner)
@@ -302,7 +303,9 @@ fn integer(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let mut out = vec![0; call.room(&shape, ElementType::I32)?];
     let x = super::matmul::without_zero(x, call.optional(2)?, true)?;
     let weights = filters_without_zero(weights, call.optional(3)?)?;
-    multiply_plain(call.workers(), &sizes, &x, &weights, &mut out, |sum: i32, a, b| sum.wrapping_add(a.wrapping_mul(b)))?;
+    multiply_plain(call.workers(), &sizes, &x, &weights, &mut out, |sum: i32, a, b| {
+        sum.wrapping_add(a.wrapping_mul(b))
+    })?;
     Ok(vec![Tensor::new(shape, out)?.into()])
 }
 

@@ -3,11 +3,11 @@
 use apr_core::{Error, Result};
 
 use super::binary::{Join, Product, Sum};
+use crate::Value;
 use crate::call::Call;
 use crate::registry::{Operator, computes};
 use crate::shape::{around, axis};
 use crate::tensor::Data;
-use crate::Value;
 
 pub(super) const TABLE: &[Operator] =
     &[computes("CumSum", |call| run(call, Sum, 0)), computes("CumProd", |call| run(call, Product, 1))];

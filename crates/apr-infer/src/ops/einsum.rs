@@ -71,7 +71,8 @@ impl Equation {
     /// Without a right side: the stretched dimensions, then the labels that are there once, in the order of the alphabet.
     fn implied(&self, dots: usize) -> Vec<u32> {
         let times = |label: u32| self.operands.iter().flatten().filter(|other| **other == label).count();
-        let mut once: Vec<_> = self.sizes.iter().map(|(label, _)| *label).filter(|l| *l < DOTS && times(*l) == 1).collect();
+        let mut once: Vec<_> =
+            self.sizes.iter().map(|(label, _)| *label).filter(|l| *l < DOTS && times(*l) == 1).collect();
         once.sort_unstable();
         (0..dots as u32).rev().map(|at| DOTS + at).chain(once).collect()
     }
@@ -84,7 +85,8 @@ impl Equation {
 /// Labels of a term, where `...` stands for a number of dimensions.
 fn labels(term: &str, dots: usize) -> Option<Vec<u32>> {
     let (before, after) = term.split_once("...").map_or((term, None), |(before, after)| (before, Some(after)));
-    let plain = |text: &str| text.chars().map(|c| c.is_ascii_alphabetic().then_some(c as u32)).collect::<Option<Vec<_>>>();
+    let plain =
+        |text: &str| text.chars().map(|c| c.is_ascii_alphabetic().then_some(c as u32)).collect::<Option<Vec<_>>>();
     let mut found = plain(before)?;
     if let Some(after) = after {
         found.extend((0..dots as u32).rev().map(|at| DOTS + at));
@@ -147,7 +149,9 @@ fn by_product(call: &Call<'_>, equation: &Equation, a: &Tensor, b: &Tensor) -> R
     if !plain || lonely(left, right) || lonely(right, left) {
         return Ok(None);
     }
-    let pick = |from: &[u32], test: &dyn Fn(&u32) -> bool| from.iter().copied().filter(|label| test(label)).collect::<Vec<_>>();
+    let pick = |from: &[u32], test: &dyn Fn(&u32) -> bool| {
+        from.iter().copied().filter(|label| test(label)).collect::<Vec<_>>()
+    };
     let batch = pick(left, &|label| right.contains(label) && result.contains(label));
     let rows = pick(left, &|label| !right.contains(label));
     let depth = pick(left, &|label| right.contains(label) && !result.contains(label));

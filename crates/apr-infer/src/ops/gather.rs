@@ -8,11 +8,8 @@ use crate::registry::{Operator, moves};
 use crate::shape::{around, axis, count, strides, walk};
 use crate::{Tensor, Value};
 
-pub(super) const TABLE: &[Operator] = &[
-    moves("Gather", gather).decodes(),
-    moves("GatherElements", gather_elements),
-    moves("GatherND", gather_nd),
-];
+pub(super) const TABLE: &[Operator] =
+    &[moves("Gather", gather).decodes(), moves("GatherElements", gather_elements), moves("GatherND", gather_nd)];
 
 /// A position counted from the front; negative ones count from the back.
 pub(super) fn position(index: i64, size: usize) -> Result<usize> {
@@ -74,8 +71,8 @@ fn gather_elements(call: &mut Call<'_>) -> Result<Vec<Value>> {
 
 /// Where the elements are that indices name along an axis, each at its own place in the other dimensions.
 pub(super) fn element_offsets(shape: &[usize], indices: &Tensor, axis: usize) -> Result<Vec<usize>> {
-    let fits = indices.rank() == shape.len()
-        && (0..shape.len()).all(|dim| dim == axis || indices.shape()[dim] <= shape[dim]);
+    let fits =
+        indices.rank() == shape.len() && (0..shape.len()).all(|dim| dim == axis || indices.shape()[dim] <= shape[dim]);
     if !fits {
         return Err(Error::format(format!("indices of shape {:?} do not fit {shape:?}", indices.shape())));
     }

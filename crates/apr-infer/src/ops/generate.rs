@@ -6,10 +6,10 @@ use apr_graph::{AttributeValue, ElementType};
 use super::cast::{element_of, from_doubles, from_floats, from_integers};
 use super::layout::tensor_attribute;
 use crate::call::Call;
+use crate::convert::Number;
 use crate::registry::{Operator, moves};
 use crate::shape::{axis, count, sizes, strides};
 use crate::tensor::{Data, Element, with_numbers, with_storage};
-use crate::convert::Number;
 use crate::{Tensor, Value};
 
 pub(super) const TABLE: &[Operator] = &[
@@ -158,6 +158,10 @@ fn dropout(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let shape = x.shape().to_vec();
     let all = vec![1; x.len()];
     // Before version 10 the mask is of the input's type, later it is truth values.
-    let mask = if call.opset < 10 { from_floats(vec![1.0; x.len()], shape, x.element())? } else { Tensor::truths(shape, all)? };
+    let mask = if call.opset < 10 {
+        from_floats(vec![1.0; x.len()], shape, x.element())?
+    } else {
+        Tensor::truths(shape, all)?
+    };
     Ok(vec![x.into(), mask.into()])
 }

@@ -212,7 +212,8 @@ fn tile(call: &mut Call<'_>) -> Result<Vec<Value>> {
     }
     let too_large = || Error::memory("the repeated tensor does not fit the memory");
     let pairs = tensor.shape().iter().zip(&repeats);
-    let shape = pairs.map(|(size, times)| size.checked_mul(*times)).collect::<Option<Vec<_>>>().ok_or_else(too_large)?;
+    let shape =
+        pairs.map(|(size, times)| size.checked_mul(*times)).collect::<Option<Vec<_>>>().ok_or_else(too_large)?;
     call.room(&shape, tensor.element())?;
     // Each dimension becomes two: how often, and what; the first has no step.
     let own = strides(tensor.shape());
@@ -280,8 +281,10 @@ fn trilu(call: &mut Call<'_>) -> Result<Vec<Value>> {
 fn reverse_sequence(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let tensor = call.tensor(0)?;
     let lengths = sizes(&call.tensor(1)?.integers()?)?;
-    let (time, batch) = (axis(call.int("time_axis", 0), tensor.rank())?, axis(call.int("batch_axis", 1), tensor.rank())?);
-    if time == batch || lengths.len() != tensor.shape()[batch] || lengths.iter().any(|&len| len > tensor.shape()[time]) {
+    let (time, batch) =
+        (axis(call.int("time_axis", 0), tensor.rank())?, axis(call.int("batch_axis", 1), tensor.rank())?);
+    if time == batch || lengths.len() != tensor.shape()[batch] || lengths.iter().any(|&len| len > tensor.shape()[time])
+    {
         return Err(Error::format("the lengths do not fit the batch"));
     }
     let steps = strides(tensor.shape());

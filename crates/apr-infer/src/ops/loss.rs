@@ -60,7 +60,8 @@ fn likelihood(call: &mut Call<'_>, of_scores: bool) -> Result<Vec<Value>> {
 
 fn determinant(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let x = call.tensor(0)?;
-    let (outer, &[rows, columns]) = x.shape().split_last_chunk::<2>().ok_or_else(|| Error::format("a matrix is expected"))?;
+    let (outer, &[rows, columns]) =
+        x.shape().split_last_chunk::<2>().ok_or_else(|| Error::format("a matrix is expected"))?;
     if rows != columns {
         return Err(Error::format(format!("a matrix of {rows} x {columns} has no determinant")));
     }
@@ -73,9 +74,8 @@ fn determinant(call: &mut Call<'_>) -> Result<Vec<Value>> {
 fn eliminated(mut matrix: Vec<f64>, size: usize) -> f64 {
     let mut product = 1.0;
     for column in 0..size {
-        let largest = |a: &usize, b: &usize| {
-            matrix[a * size + column].abs().total_cmp(&matrix[b * size + column].abs())
-        };
+        let largest =
+            |a: &usize, b: &usize| matrix[a * size + column].abs().total_cmp(&matrix[b * size + column].abs());
         let pivot = (column..size).max_by(largest).unwrap_or(column);
         if pivot != column {
             (0..size).for_each(|at| matrix.swap(pivot * size + at, column * size + at));

@@ -126,13 +126,7 @@ fn singles(call: &Call<'_>, stacks: &Stacks, x: &[f32], y: &[f32], out: &mut [f3
 }
 
 /// Products of any numbers, one multiplication after the other.
-pub(super) fn plain<T: Number>(
-    stacks: &Stacks,
-    x: &[T],
-    y: &[T],
-    total: usize,
-    add: impl Fn(T, T, T) -> T,
-) -> Vec<T> {
+pub(super) fn plain<T: Number>(stacks: &Stacks, x: &[T], y: &[T], total: usize, add: impl Fn(T, T, T) -> T) -> Vec<T> {
     let mut out = vec![T::default(); total];
     let size = stacks.rows * stacks.columns;
     for ([a, b], out) in stacks.starts.iter().zip(out.chunks_mut(size.max(1))) {

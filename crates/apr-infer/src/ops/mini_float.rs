@@ -29,7 +29,8 @@ pub(crate) struct MiniFloat {
 
 impl MiniFloat {
     pub(crate) fn of(element: ElementType) -> Option<Self> {
-        let of = |exponent_bits, mantissa_bits, bias, special| Some(Self { exponent_bits, mantissa_bits, bias, special });
+        let of =
+            |exponent_bits, mantissa_bits, bias, special| Some(Self { exponent_bits, mantissa_bits, bias, special });
         match element {
             ElementType::F8E4M3 => of(4, 3, 7, Special::AllOnes),
             ElementType::F8E4M3Fnuz => of(4, 3, 8, Special::NegativeZero),
@@ -102,7 +103,8 @@ impl MiniFloat {
         }
         let sign = if value.is_sign_negative() { self.sign() } else { 0 };
         let magnitude = value.abs();
-        let beyond = if self.special == Special::Ieee { sign | self.infinity() } else { self.with_sign(sign, self.nan()) };
+        let beyond =
+            if self.special == Special::Ieee { sign | self.infinity() } else { self.with_sign(sign, self.nan()) };
         let saturated = sign | self.largest();
         if magnitude.is_infinite() {
             return if saturate || self.special == Special::None { saturated } else { beyond };
@@ -202,7 +204,8 @@ mod tests {
 
     #[test]
     fn values_round_as_other_casts_do() {
-        let values: Vec<f32> = (0..2000).map(|n| (n as f32 - 1000.0) * 0.37).chain([449.0, 463.9, 464.0, 60000.0]).collect();
+        let values: Vec<f32> =
+            (0..2000).map(|n| (n as f32 - 1000.0) * 0.37).chain([449.0, 463.9, 464.0, 60000.0]).collect();
         for (element, dtype) in [(ElementType::F8E4M3, DType::F8_E4M3), (ElementType::F8E5M2, DType::F8_E5M2)] {
             let mut expected = Vec::new();
             cast_values(&values, dtype, &mut expected);

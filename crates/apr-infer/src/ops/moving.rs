@@ -89,9 +89,10 @@ pub(crate) fn joined(tensors: &[&Tensor], axis: usize) -> Result<Tensor> {
             return Err(Error::format(format!("tensors of shapes {shapes:?} can't be joined along axis {axis}")));
         }
     }
-    shape[axis] = tensors.iter().try_fold(0_usize, |sum, tensor| sum.checked_add(tensor.shape()[axis])).ok_or_else(
-        || Error::memory("the joined tensor does not fit the memory"),
-    )?;
+    shape[axis] = tensors
+        .iter()
+        .try_fold(0_usize, |sum, tensor| sum.checked_add(tensor.shape()[axis]))
+        .ok_or_else(|| Error::memory("the joined tensor does not fit the memory"))?;
     let before = count(&shape[..axis]);
     let total = tensors.iter().map(|tensor| tensor.len()).sum();
     let data = with_storage!(first.data(), values => {

@@ -112,7 +112,8 @@ fn layer(call: &mut Call<'_>, centred: bool) -> Result<Vec<Value>> {
     let (means, inverses) = normalise_rows(call, &mut values, len, epsilon, centred, scaled);
     let outer: Vec<_> = shape.iter().enumerate().map(|(dim, &size)| if dim < at { size } else { 1 }).collect();
     let stash = super::cast::element(call.int("stash_type", 1))?;
-    let statistics = |values: Vec<f32>| from_floats(values, outer.clone(), if is_half(stash) { stash } else { ElementType::F32 });
+    let statistics =
+        |values: Vec<f32>| from_floats(values, outer.clone(), if is_half(stash) { stash } else { ElementType::F32 });
     let y = from_floats(values, shape, element)?;
     if centred {
         return Ok(vec![y.into(), statistics(means)?.into(), statistics(inverses)?.into()]);
@@ -156,7 +157,11 @@ fn batch(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let channels = x.shape().get(1).copied().unwrap_or(1);
     let of = |position| -> Result<Vec<f64>> {
         let values = call.tensor(position)?.doubles()?;
-        if values.len() == channels { Ok(values) } else { Err(Error::format(format!("{channels} channels are expected"))) }
+        if values.len() == channels {
+            Ok(values)
+        } else {
+            Err(Error::format(format!("{channels} channels are expected")))
+        }
     };
     let (scale, bias, mean, variance) = (of(1)?, of(2)?, of(3)?, of(4)?);
     let (before, len) = (x.shape().first().copied().unwrap_or(1), count(x.shape().get(2..).unwrap_or_default()));
@@ -229,7 +234,8 @@ fn grouped(call: &Call<'_>, groups: usize, by_group: bool) -> Result<Vec<Value>>
     let x = call.tensor(0)?;
     let (scale, bias) = (call.tensor(1)?.doubles()?, call.tensor(2)?.doubles()?);
     let shape = x.shape();
-    let (&[n, channels], inner) = shape.split_first_chunk::<2>().ok_or_else(|| Error::format("channels are expected"))?;
+    let (&[n, channels], inner) =
+        shape.split_first_chunk::<2>().ok_or_else(|| Error::format("channels are expected"))?;
     let expected = if by_group { groups } else { channels };
     if groups == 0 || channels % groups != 0 || scale.len() != expected || bias.len() != expected {
         return Err(Error::format(format!("{channels} channels, {groups} groups and the scale do not go together")));
@@ -259,7 +265,8 @@ fn lp(call: &mut Call<'_>) -> Result<Vec<Value>> {
     for outer in 0..before {
         for inner in 0..after {
             let offset = |step: usize| (outer * len + step) * after + inner;
-            let of = |step| if squares { values[offset(step)] * values[offset(step)] } else { values[offset(step)].abs() };
+            let of =
+                |step| if squares { values[offset(step)] * values[offset(step)] } else { values[offset(step)].abs() };
             let sum: f64 = (0..len).map(of).sum();
             let norm = if squares { sum.sqrt() } else { sum };
             if norm != 0.0 {

@@ -90,7 +90,8 @@ fn padded<T: Element>(values: &[T], border: &Tensor, sources: &[Vec<Option<usize
             start = start.and_then(|sum: usize| places[rest % places.len()].map(|at| sum + at));
             rest /= places.len();
         }
-        let of = |at: &Option<usize>| start.and_then(|start| at.map(|at| &values[start + at])).unwrap_or(border).clone();
+        let of =
+            |at: &Option<usize>| start.and_then(|start| at.map(|at| &values[start + at])).unwrap_or(border).clone();
         out.extend(inner.iter().map(of));
     }
     Ok(T::into_data(out))

@@ -68,7 +68,9 @@ fn max(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let data = super::moving::picked(x.data(), offsets.len(), |visit| offsets.iter().for_each(|&at| visit(at)));
     let values = x.like(shape.clone(), data)?.into();
     let by_columns = call.flag("storage_order", false);
-    let number = |offset: &usize| if by_columns { by_column(offset % image, &windows.input) + offset / image * image } else { *offset };
+    let number = |offset: &usize| {
+        if by_columns { by_column(offset % image, &windows.input) + offset / image * image } else { *offset }
+    };
     let indices = offsets.iter().map(|offset| number(offset) as i64).collect();
     Ok(vec![values, Tensor::new(shape, indices)?.into()])
 }

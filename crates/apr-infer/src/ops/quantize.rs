@@ -161,7 +161,8 @@ fn dynamic(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let max = values.iter().copied().fold(0.0, f32::max);
     let scale = (max - min) / 255.0;
     let zero = if scale == 0.0 { 0.0 } else { (-min / scale).round_ties_even().clamp(0.0, 255.0) };
-    let of = |value: &f32| if scale == 0.0 { 0 } else { ((value / scale).round_ties_even() + zero).clamp(0.0, 255.0) as u8 };
+    let of =
+        |value: &f32| if scale == 0.0 { 0 } else { ((value / scale).round_ties_even() + zero).clamp(0.0, 255.0) as u8 };
     let out = values.iter().map(of).collect();
     let out = Tensor::new::<u8>(x.shape().to_vec(), out)?;
     Ok(vec![out.into(), Tensor::scalar(scale).into(), Tensor::scalar(zero as u8).into()])
@@ -197,9 +198,8 @@ fn matmul(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let sums = plain(&stacks, &x, &y, total, |sum: i32, a, b| sum.wrapping_add(a.wrapping_mul(b)));
     let (rows, columns) = (stacks.rows.max(1), stacks.columns.max(1));
     let of = |list: &[f32], at: usize| f64::from(if list.len() == 1 { list[0] } else { list[at % list.len()] });
-    let factor = |at: usize| {
-        of(&a_scale, at / columns % rows) * of(&b_scale, at % columns) / of(&y_scale, at / columns % rows)
-    };
+    let factor =
+        |at: usize| of(&a_scale, at / columns % rows) * of(&b_scale, at % columns) / of(&y_scale, at / columns % rows);
     let zero = call.tensor(7)?;
     let point = |at: usize, zeros: &[i64]| zeros[if zeros.len() == 1 { 0 } else { at / columns % zeros.len() }];
     Ok(vec![requantized(&sums, stacks.shape, zero, factor, point)?])

@@ -3,8 +3,14 @@
 use crate::convert::Number;
 
 /// A float that is computed with.
-pub(crate) trait Real: Number + std::ops::Add<Output = Self> + std::ops::Mul<Output = Self> + std::ops::Sub<Output = Self>
-    + std::ops::Div<Output = Self> + std::ops::Neg<Output = Self> + std::ops::AddAssign
+pub(crate) trait Real:
+    Number
+    + std::ops::Add<Output = Self>
+    + std::ops::Mul<Output = Self>
+    + std::ops::Sub<Output = Self>
+    + std::ops::Div<Output = Self>
+    + std::ops::Neg<Output = Self>
+    + std::ops::AddAssign
 {
     const ZERO: Self;
     const ONE: Self;

@@ -110,12 +110,10 @@ struct Layer<'a> {
 
 fn run(call: &mut Call<'_>, kind: Kind) -> Result<Vec<Value>> {
     let batch_first = call.flag("layout", false);
-    let x = if batch_first {
-        super::moving::transposed(call.tensor(0)?, &[1, 0, 2])?
-    } else {
-        call.tensor(0)?.clone()
+    let x = if batch_first { super::moving::transposed(call.tensor(0)?, &[1, 0, 2])? } else { call.tensor(0)?.clone() };
+    let &[steps, batch, inputs] = x.shape() else {
+        return Err(Error::format("steps, a batch and inputs are expected"));
     };
-    let &[steps, batch, inputs] = x.shape() else { return Err(Error::format("steps, a batch and inputs are expected")) };
     let (w, r) = (call.tensor(1)?, call.tensor(2)?);
     let &[directions, rows, _] = w.shape() else { return Err(Error::format("weights have three dimensions")) };
     let hidden = rows / kind.gates();
@@ -181,7 +179,8 @@ fn layer<'a>(
     };
     let missing = || Error::format("weights are missing");
     let names = call.texts("activations").unwrap_or_default();
-    let (alphas, betas) = (call.floats("activation_alpha").unwrap_or_default(), call.floats("activation_beta").unwrap_or_default());
+    let (alphas, betas) =
+        (call.floats("activation_alpha").unwrap_or_default(), call.floats("activation_beta").unwrap_or_default());
     let defaults = kind.activations();
     let mut activations = Vec::with_capacity(defaults.len());
     for (at, default) in defaults.iter().enumerate() {

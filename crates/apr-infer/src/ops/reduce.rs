@@ -6,11 +6,11 @@ use apr_graph::ElementType;
 use super::layout::list;
 use super::moving::transposed;
 use crate::call::Call;
+use crate::convert::Number;
 use crate::registry::{Operator, computes};
 use crate::shape::{axes, axis, count};
 use crate::tensor::{Data, with_numbers};
 use crate::{Tensor, Value};
-use crate::convert::Number;
 
 pub(super) const TABLE: &[Operator] = &[
     computes("ReduceSum", |call| reduce(call, Kind::Sum)),
@@ -125,7 +125,11 @@ fn rows(tensor: &Tensor, len: usize, shape: Vec<usize>, kind: Kind) -> Result<Te
             let values = tensor.integers()?;
             let extreme = matches!(kind, Kind::Max | Kind::Min) && len == 0;
             let found = (0..count).map(|row| kind.of_integers(&values[range(row)])).collect();
-            if extreme { limits(tensor.element(), kind, shape) } else { super::cast::from_integers(found, shape, tensor.element()) }
+            if extreme {
+                limits(tensor.element(), kind, shape)
+            } else {
+                super::cast::from_integers(found, shape, tensor.element())
+            }
         }
     }
 }

@@ -49,7 +49,8 @@ impl Method {
             "align_corners" => x * last / (length - 1.0),
             "asymmetric" => x / scale,
             "tf_crop_and_resize" => {
-                let at = if length == 1.0 { (end - start) * last / 2.0 } else { x * (end - start) * last / (length - 1.0) };
+                let at =
+                    if length == 1.0 { (end - start) * last / 2.0 } else { x * (end - start) * last / (length - 1.0) };
                 let at = at + start * last;
                 return (0.0..=last).contains(&at).then_some(at);
             }
@@ -113,7 +114,12 @@ impl Method {
             weights.iter_mut().for_each(|weight| *weight /= sum);
         }
         let inside = |number: usize| place(number).clamp(0, line.input as i64 - 1) as usize;
-        weights.iter().enumerate().filter(|(_, weight)| **weight != 0.0).map(|(at, weight)| (inside(at), *weight)).collect()
+        weights
+            .iter()
+            .enumerate()
+            .filter(|(_, weight)| **weight != 0.0)
+            .map(|(at, weight)| (inside(at), *weight))
+            .collect()
     }
 }
 

@@ -84,7 +84,8 @@ fn transform(values: &[(f64, f64)], sign: f64) -> Vec<(f64, f64)> {
         let half = |first: usize| transform(&values.iter().skip(first).step_by(2).copied().collect::<Vec<_>>(), sign);
         let (even, odd) = (half(0), half(1));
         let at = |k: usize| {
-            let (even, odd) = (even[k % (len / 2)], turned(odd[k % (len / 2)], sign * 2.0 * PI * k as f64 / len as f64));
+            let (even, odd) =
+                (even[k % (len / 2)], turned(odd[k % (len / 2)], sign * 2.0 * PI * k as f64 / len as f64));
             (even.0 + odd.0, even.1 + odd.1)
         };
         return (0..len).map(at).collect();
@@ -183,8 +184,11 @@ fn stft(call: &mut Call<'_>) -> Result<Vec<Value>> {
     for row in 0..batch * frames {
         let start = row / frames * len + row % frames * step;
         let weight = |at: usize| weights.as_ref().map_or(1.0, |weights| weights[at]);
-        let line: Vec<_> =
-            values[start..start + frame].iter().enumerate().map(|(at, v)| (v.0 * weight(at), v.1 * weight(at))).collect();
+        let line: Vec<_> = values[start..start + frame]
+            .iter()
+            .enumerate()
+            .map(|(at, v)| (v.0 * weight(at), v.1 * weight(at)))
+            .collect();
         out.extend(transform(&line, -1.0).into_iter().take(kept));
     }
     Ok(vec![from_doubles(flat(out), shape, x.element())?.into()])

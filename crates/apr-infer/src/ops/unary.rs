@@ -78,22 +78,34 @@ macro_rules! change_numbers {
 
 fn abs(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let tensor = call.take(0)?;
-    let result = change_numbers!(call, tensor, signed |x| x.wrapping_abs(), unsigned |x| x, float |x| x.abs())?;
+    let result = change_numbers!(call, tensor, signed | x | x.wrapping_abs(), unsigned | x | x, float | x | x.abs())?;
     Ok(vec![result.into()])
 }
 
 fn neg(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let tensor = call.take(0)?;
-    let result = change_numbers!(call, tensor, signed |x| x.wrapping_neg(), unsigned |x| x.wrapping_neg(), float |x| -x)?;
+    let result =
+        change_numbers!(call, tensor, signed | x | x.wrapping_neg(), unsigned | x | x.wrapping_neg(), float | x | -x)?;
     Ok(vec![result.into()])
 }
 
 fn sign(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let tensor = call.take(0)?;
-    let result = change_numbers!(call, tensor,
-        signed |x| x.signum(),
-        unsigned |x| x.min(1),
-        float |x| if x > 0.0 { 1.0 } else if x < 0.0 { -1.0 } else { x })?;
+    let result = change_numbers!(
+        call,
+        tensor,
+        signed | x | x.signum(),
+        unsigned | x | x.min(1),
+        float
+            | x
+            | if x > 0.0 {
+                1.0
+            } else if x < 0.0 {
+                -1.0
+            } else {
+                x
+            }
+    )?;
     Ok(vec![result.into()])
 }
 

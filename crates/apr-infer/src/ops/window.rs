@@ -152,7 +152,13 @@ impl Windows {
     }
 
     /// Copies what one element of the window meets at a range of places, into a row; 0 outside of the image.
-    pub(super) fn row<T: Copy + Default>(&self, image: &[T], number: usize, places: std::ops::Range<usize>, row: &mut [T]) {
+    pub(super) fn row<T: Copy + Default>(
+        &self,
+        image: &[T],
+        number: usize,
+        places: std::ops::Range<usize>,
+        row: &mut [T],
+    ) {
         let rank = self.input.len();
         let (Some(&width), Some(&out_width)) = (self.input.last(), self.output.last()) else {
             row.fill(image[0]);

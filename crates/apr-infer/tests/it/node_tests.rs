@@ -100,7 +100,8 @@ fn tensors_differ(a: &Tensor, b: &Tensor, relative: f64, absolute: f64) -> Optio
         let show = |tensor: &Tensor| format!("{:.300}", format!("{:?}", tensor.data()));
         return (a.data() != b.data()).then(|| format!("{} and {}", show(a), show(b)));
     }
-    let close = |(a, b): (&f64, &f64)| a == b || a.is_nan() && b.is_nan() || (a - b).abs() <= absolute + relative * b.abs();
+    let close =
+        |(a, b): (&f64, &f64)| a == b || a.is_nan() && b.is_nan() || (a - b).abs() <= absolute + relative * b.abs();
     let at = ours.iter().zip(&theirs).position(|pair| !close(pair))?;
     Some(format!("element {at}: {} and {}", ours[at], theirs[at]))
 }
@@ -133,7 +134,8 @@ pub(crate) fn run(folder: &Path) -> Result<(), String> {
 #[test]
 fn official_tests_of_operators_pass() {
     let Some(folder) = std::env::var_os("APR_NODE_TESTS") else { return };
-    let mut names: Vec<_> = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("a test").path()).collect();
+    let mut names: Vec<_> =
+        std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("a test").path()).collect();
     names.sort();
     let (mut passed, mut failed) = (0, Vec::new());
     for path in &names {
