@@ -32,10 +32,10 @@ def bench(harness, copy, apr, source, folder, runs, rows):
                  f"{harness.ratio(peer, exported):.2f} of `cp`'s speed",
                  f"{harness.median(exported, 'wall'):.2f} s against {harness.median(peer, 'wall'):.2f} s; "
                  f"peak {harness.median(exported, 'peak'):.0f} MiB"))
-    python = os.environ.get("APR_ONNX_PYTHON")
+    python = os.environ.get("APR_GRAPH_PYTHON")
     check = "import onnx, onnxscript, torch, transformers"
     if not python or subprocess.run([python, "-c", check], capture_output=True).returncode != 0:
-        print("no Python with torch, transformers and onnxscript (APR_ONNX_PYTHON): torch.onnx.export is not measured")
+        print("no Python with torch, transformers and onnxscript (APR_GRAPH_PYTHON): torch.onnx.export is not measured")
         return
 
     def theirs():

@@ -18,6 +18,7 @@ const TARGETS: [&str; 15] = [
     "read_gguf",
     "read_manifest",
     "read_numpy",
+    "read_onnx",
     "read_pytorch",
     "read_safetensors",
     "roundtrip_apr2",
@@ -56,6 +57,7 @@ fn seed(corpus: &Path) -> Outcome {
         "fixtures/codec",
         "crates/apr-pytorch/tests/golden",
         "fixtures/numpy",
+        "fixtures/onnx",
         "fixtures/scan",
         "fixtures/torch",
     ];

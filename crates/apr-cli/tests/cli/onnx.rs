@@ -12,7 +12,7 @@ fn exports() -> String {
 }
 
 #[test]
-fn qa_88_an_exported_model_imports_as_its_weights_do() {
+fn an_exported_model_imports_as_its_weights_do() {
     let sandbox = Sandbox::new();
     let folder = exports();
     for export in EXPORTS {

@@ -16,7 +16,7 @@ fn tiny_llama() -> String {
 /// Asks the script that judges ONNX files.
 #[track_caller]
 fn judge(arguments: &[&str], folder: &Path) {
-    let python = std::env::var("APR_ONNX_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let python = std::env::var("APR_GRAPH_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let script = locate::workspace().join("xtask/interop/onnx_models.py");
     let output = Command::new(python).arg(script).args(arguments).current_dir(folder).output().expect("a Python");
     let text = String::from_utf8_lossy(&output.stdout);

@@ -15,7 +15,7 @@ fn tiny_llama() -> String {
 /// Runs a script of the peers.
 #[track_caller]
 fn python(sandbox: &Sandbox, script: &str, arguments: &[&str]) {
-    let python = std::env::var("APR_ONNX_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let python = std::env::var("APR_GRAPH_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let script = locate::workspace().join("xtask/interop").join(script);
     let mut command = Command::new(python);
     let output = command.arg(script).args(arguments).current_dir(sandbox.path("")).output().expect("a Python");

@@ -54,9 +54,9 @@ pub struct OnnxReader {
 /// What a file holds.
 #[derive(Debug)]
 enum Message {
-    Model(Model),
+    Model(Box<Model>),
     /// A tensor alone.
-    Tensor(Tensor),
+    Tensor(Box<Tensor>),
 }
 
 /// Whose names and layout the tensors of an opened model have.
@@ -113,28 +113,28 @@ fn read(
     limits: &Limits,
     naming: Naming,
 ) -> Result<OnnxReader> {
-    let reader = read_unnamed(source, name, set, limits, naming);
+    let reader = read_unnamed(&source, name, set, limits, naming);
     reader.map_err(|error| if name.is_empty() { error } else { error.in_file(name) })
 }
 
 fn read_unnamed(
-    source: Source,
+    source: &Source,
     name: &str,
     set: Option<&dyn SourceSet>,
     limits: &Limits,
     naming: Naming,
 ) -> Result<OnnxReader> {
-    let head = read_vec(&source, 0, source.len().min(HEAD_LEN))?;
+    let head = read_vec(source, 0, source.len().min(HEAD_LEN))?;
     let content = if (crate::TENSOR.recognises)(&head) {
-        Message::Tensor(Tensor::read_file(&source, limits)?)
+        Message::Tensor(Box::new(Tensor::read_file(source, limits)?))
     } else {
-        Message::Model(Model::read(&source, limits)?)
+        Message::Model(Box::new(Model::read(source, limits)?))
     };
-    let mut collected = Collected::new(Files::new(Arc::clone(&source), name, set), limits);
+    let mut collected = Collected::new(Files::new(Arc::clone(source), name, set), limits);
     collected.add(&content)?;
     let (mut metadata, mut fields) = (Metadata::new(), Value::Null);
     if let Message::Model(model) = &content {
-        metadata = describe::metadata(model, &source, limits)?;
+        metadata = describe::metadata(model, source, limits)?;
         fields = describe::fields(model);
     }
     let tied = collected.tied();
@@ -173,7 +173,8 @@ fn read_unnamed(
 impl OnnxReader {
     /// Gives tensors the names and the layout that the graph reveals, and takes its constants out.
     fn reveal(&mut self, collected: &mut Collected<'_>) -> Result<()> {
-        let Message::Model(Model { graph: Some(graph), .. }) = &self.content else { return Ok(()) };
+        let Message::Model(model) = &self.content else { return Ok(()) };
+        let Some(graph) = &model.graph else { return Ok(()) };
         let mut walker = Walker::new(&self.sources[0], &self.limits);
         let names = names::reveal(graph, &collected.candidates(), &mut walker)?;
         self.constants.extend(names.constants);
