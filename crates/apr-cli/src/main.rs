@@ -9,6 +9,11 @@ mod human;
 mod model;
 mod printer;
 mod progress;
+#[cfg(feature = "hub")]
+mod remote;
+#[cfg(not(feature = "hub"))]
+#[path = "remote_off.rs"]
+mod remote;
 mod revise;
 mod secrets;
 mod signals;
@@ -29,7 +34,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return failure::report_arguments(&error),
     };
-    let context = match Context::new(&cli.global) {
+    let context = match Context::new(&cli.global, &cli.remote) {
         Ok(context) => context,
         Err(failure) => return failure.report(cli.global.json),
     };

@@ -9,14 +9,13 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use apr::{CheckpointReader, Convention, Error, IoCause};
-use apr_io::{FileSource, Spool, io_error, is_index, is_manifest};
+use apr::{ByteSource, CheckpointReader, Convention, Error, IoCause};
+use apr_io::{FileSource, Spool, io_error, is_index, is_manifest, is_remote};
 use apr_llama::describe;
 
 use crate::Outcome;
 use crate::config::cache_folder;
 use crate::context::Context;
-use crate::failure::Failure;
 use crate::{secrets, signals};
 
 /// Name of standard input on the command line.
@@ -53,9 +52,6 @@ pub(crate) fn open_plain(path: &Path, context: &Context) -> Outcome<Model> {
 /// Opens one to look at what is readable of it.
 pub(crate) fn open_to_look(path: &Path, context: &Context) -> Outcome<Model> {
     let name = path.display().to_string();
-    if let Some(remote) = remote_scheme(path) {
-        return Err(Failure::Usage(format!("{remote} models are not read by this version; download the model first")));
-    }
     let options = &context.options;
     if name == STDIN {
         let (source, spool) = open_stdin(context)?;
@@ -83,7 +79,7 @@ fn unlocked(open: impl Fn(&Context) -> Outcome<Model>, context: &Context) -> Out
 
 /// Opens a model together with the configuration and tokenizer files beside it, to look at what is readable of it.
 pub(crate) fn look_with_companions(path: &Path, context: &Context) -> Outcome<Model> {
-    if path.as_os_str() == STDIN || remote_scheme(path).is_some() {
+    if path.as_os_str() == STDIN {
         return open_to_look(path, context);
     }
     let reader = context.sources.open_model_with_companions(path, &context.options)?;
@@ -106,17 +102,23 @@ pub(crate) fn is_encrypted(reader: &dyn CheckpointReader) -> bool {
 }
 
 /// Whether the path stands for several files, so that its bytes alone say nothing.
-pub(crate) fn is_set(path: &Path) -> bool {
-    path.is_dir() || is_index(path) || is_manifest(path).unwrap_or(false)
-}
-
-fn remote_scheme(path: &Path) -> Option<&'static str> {
-    ["hf://", "https://", "http://"].into_iter().find(|scheme| path.to_string_lossy().starts_with(scheme))
+pub(crate) fn is_set(path: &Path, context: &Context) -> Outcome<bool> {
+    if is_remote(path) {
+        return Ok(context.sources.is_remote_set(path)?);
+    }
+    Ok(path.is_dir() || is_index(path) || is_manifest(path).unwrap_or(false))
 }
 
 /// Opens the bytes of one file, whatever they are.
-pub(crate) fn open_bytes(path: &Path, context: &Context) -> Outcome<(FileSource, Option<Spool>)> {
-    if path.as_os_str() == STDIN { open_stdin(context) } else { Ok((context.sources.open_file(path)?, None)) }
+pub(crate) fn open_bytes(path: &Path, context: &Context) -> Outcome<(Box<dyn ByteSource>, Option<Spool>)> {
+    if path.as_os_str() == STDIN {
+        let (source, spool) = open_stdin(context)?;
+        return Ok((Box::new(source), spool));
+    }
+    if is_remote(path) {
+        return Ok((context.sources.open_remote_file(path)?, None));
+    }
+    Ok((Box::new(context.sources.open_file(path)?), None))
 }
 
 /// A redirected file is read in place; a pipe is copied to the cache folder first, since readers go back and forth.

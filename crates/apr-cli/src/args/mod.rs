@@ -7,6 +7,7 @@ pub(crate) mod examples;
 mod hints;
 mod look;
 mod quantize;
+mod remote;
 pub(crate) mod settings;
 mod shard;
 mod upgrade;
@@ -28,6 +29,7 @@ pub(crate) use look::{
     DebugArgs, DiffArgs, ExplainArgs, InspectArgs, LintArgs, ScanArgs, Sort, TensorsArgs, ValidateArgs,
 };
 pub(crate) use quantize::{Dequantized, QuantizeArgs, QuantizeOptions, RequantizeArgs};
+pub(crate) use remote::RemoteArgs;
 pub(crate) use shard::{JoinArgs, ShardArgs};
 pub(crate) use upgrade::UpgradeArgs;
 pub(crate) use watermark::{DetectArgs, EmbedArgs, WatermarkAction};
@@ -41,6 +43,8 @@ use crate::human::parse_size;
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: GlobalArgs,
+    #[command(flatten)]
+    pub(crate) remote: RemoteArgs,
     #[command(subcommand)]
     pub(crate) command: Command,
 }

@@ -58,6 +58,7 @@ pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
     let family = context.family(&*model.reader)?;
     let bar = Bar::new(&context.printer, bytes_to_read(&*model.reader));
     let families = (family.as_ref(), context.families()?);
+    context.sources.read_whole();
     let report = validate_all(&*model.reader, &model.name, families, options, &context.pipeline()?, &bar);
     // What was read in two states is not judged.
     context.sources.check_unchanged()?;

@@ -13,6 +13,7 @@ mod family_round_trip;
 mod gguf;
 mod gguf_edit;
 mod golden;
+mod hub;
 mod interruption;
 mod llama_cpp;
 mod parts;
