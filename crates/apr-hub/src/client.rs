@@ -64,9 +64,11 @@ impl Answer {
         parse_content_range(self.header("content-range")?)
     }
 
-    /// The state of the file, to be compared with a later one. A weak one says nothing of bytes.
+    /// The state of the file, to be compared with a later one: its tag, unless that is a weak one, which says nothing of
+    /// bytes; otherwise when it was changed.
     pub(crate) fn etag(&self) -> Option<&str> {
-        self.header("etag").filter(|etag| !etag.starts_with("W/"))
+        let strong = self.header("etag").filter(|etag| !etag.starts_with("W/"));
+        strong.or_else(|| self.header("last-modified"))
     }
 
     /// The whole body, of at most `limit` bytes.
@@ -154,20 +156,6 @@ impl Client {
     /// Adds what was received.
     pub(crate) fn received(&self, bytes: usize) {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-    }
-
-    /// An answer of any status that trying again would not change; trouble that passes is waited out.
-    ///
-    /// # Errors
-    /// E007 for what does not pass, and when the user interrupts.
-    pub(crate) fn ask(&self, ask: &Ask<'_>) -> Result<Answer> {
-        let mut patience = Patience::new(&self.settings.interrupt);
-        loop {
-            match self.ask_once(ask) {
-                Ok(answer) => return Ok(answer),
-                Err(trouble) => patience.wait(trouble)?,
-            }
-        }
     }
 
     /// A whole body of an answer with status 200, of at most `limit` bytes; `None` for other statuses, whose answer is given

@@ -8,10 +8,16 @@
 //! ```
 
 use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use apr_core::Result;
+
+use crate::download::{Entry, Target};
 use crate::hub::{RemoteFile, Repository, is_commit, is_hex};
 use crate::location::{HubLocation, is_plain};
+use crate::lock::disk;
 
 /// A repository's folder in the cache.
 #[derive(Debug, Clone)]
@@ -45,11 +51,6 @@ impl RepositoryFolder {
         self.root.join(".locks").join(&self.name).join(format!("{etag}.lock"))
     }
 
-    /// The folder that holds everything of the cache.
-    pub(crate) fn root(&self) -> &Path {
-        &self.root
-    }
-
     /// A file of a commit, where it is there as a whole.
     pub(crate) fn file(&self, commit: &str, file: &RemoteFile) -> Option<PathBuf> {
         let linked = self.snapshot(commit).join(&file.name);
@@ -79,6 +80,70 @@ impl RepositoryFolder {
         (!files.is_empty()).then_some(Repository { id, commit, files, license: None, odd: Vec::new() })
     }
 }
+
+/// A file of a commit in the cache.
+#[derive(Debug, Clone)]
+pub(crate) struct SnapshotEntry {
+    pub(crate) folder: RepositoryFolder,
+    pub(crate) commit: String,
+    /// What the user asked for, which stands for the commit.
+    pub(crate) revision: String,
+    pub(crate) name: String,
+}
+
+impl SnapshotEntry {
+    /// Where the bytes of this state of the file go.
+    pub(crate) fn target(&self, etag: &str) -> Target {
+        let (path, lock) = (self.folder.blob(etag), self.folder.lock(etag));
+        Target { path, lock, etag: etag.to_owned(), entry: Entry::Snapshot(self.clone()) }
+    }
+
+    /// Links a blob to its name in the commit.
+    ///
+    /// # Errors
+    /// E007.
+    pub(crate) fn add(&self, blob: &Path) -> Result<()> {
+        let link = self.folder.snapshot(&self.commit).join(&self.name);
+        self.link(blob, &link).map_err(|error| disk(&error, &link))?;
+        self.refer().map_err(|error| disk(&error, &self.folder.reference(&self.revision)))
+    }
+
+    fn link(&self, blob: &Path, link: &Path) -> io::Result<()> {
+        if let Some(folder) = link.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let tag = self.folder.root.join("CACHEDIR.TAG");
+        if !tag.exists() {
+            fs::write(tag, CACHE_TAG)?;
+        }
+        let up = "../".repeat(2 + self.name.matches('/').count());
+        let etag = blob.file_name().unwrap_or_default().to_string_lossy();
+        let target = PathBuf::from(format!("{up}blobs/{etag}"));
+        if fs::read_link(link).is_ok_and(|found| found == target) {
+            return Ok(());
+        }
+        // Under another name first, so that the link is there at every moment.
+        let beside = link.with_file_name(format!(".{etag}.apr-link"));
+        let _ = fs::remove_file(&beside);
+        symlink(target, &beside)?;
+        fs::rename(beside, link)
+    }
+
+    fn refer(&self) -> io::Result<()> {
+        if is_commit(&self.revision) || self.folder.commit(&self.revision).as_deref() == Some(&self.commit) {
+            return Ok(());
+        }
+        let reference = self.folder.reference(&self.revision);
+        if let Some(folder) = reference.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        fs::write(reference, &self.commit)
+    }
+}
+
+/// What backup programs know a cache by.
+const CACHE_TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n\
+    # This file marks a folder of the Hugging Face cache, which can be downloaded again.\n";
 
 /// Adds the files of a snapshot, with what the names of their blobs say.
 fn list(folder: &Path, prefix: &str, files: &mut Vec<RemoteFile>) {

@@ -8,22 +8,34 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod choose;
 mod client;
+mod contents;
+mod digest;
+mod download;
 mod hub;
 mod hub_cache;
+mod ini;
+mod journal;
 mod location;
+mod lock;
 mod nearest;
 mod notes;
 mod place;
 mod resource;
 mod retry;
+mod s3;
 mod settings;
 mod source;
 mod tls;
+mod url_cache;
 
+pub use choose::{Choice, Chosen};
+pub use contents::{Caches, Damage, Holding};
 pub use hub::{RemoteFile, Repository};
 pub use location::{HubLocation, Location, S3Location};
 pub use notes::Notes;
-pub use place::{Found, Hub, Place};
+pub use place::{Downloaded, Found, Hub, Place};
 pub use settings::{Settings, Token, default_cache};
 pub use source::RemoteSource;
+pub use url_cache::Cached;

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use apr_core::{Code, Error, IoCause, Result};
 
-use crate::client::{Answer, Ask, Client, cut, cut_by};
+use crate::client::{Answer, Ask, Client, cut, cut_by, text};
+use crate::hub::is_hex;
 use crate::location::shown_url;
 use crate::notes::Notes;
 use crate::retry::{Patience, Trouble, check_interrupt};
@@ -49,17 +50,19 @@ pub(crate) struct State {
     /// The address that a redirect led to, until it is refused.
     direct: Option<(String, String)>,
     /// The state of the file at that address.
-    etag: Option<String>,
+    pub(crate) etag: Option<String>,
     /// The whole file, where the server serves no ranges.
     whole: Option<Arc<std::fs::File>>,
+    /// What the hub calls the bytes, where it said so.
+    pub(crate) linked: Option<String>,
 }
 
 /// What came of asking for a range once.
 enum Reply {
     /// Bytes that were received, and the trouble that ended them early.
     Bytes(usize, Option<Trouble>),
-    /// The server sends whole files only; here is one.
-    Whole(Arc<std::fs::File>),
+    /// The server sends whole files only, and this one was kept.
+    Whole,
 }
 
 impl Resource {
@@ -118,7 +121,7 @@ impl Resource {
                 return file.read_exact_at(buf, offset).map_err(|error| self.disk(&error).at(offset));
             }
             match self.read_some(offset + done as u64, &mut buf[done..]) {
-                Ok(Reply::Whole(_)) => {}
+                Ok(Reply::Whole) => {}
                 Ok(Reply::Bytes(got, trouble)) => {
                     done += got;
                     if got > 0 {
@@ -152,7 +155,7 @@ impl Resource {
             }
             // The state that was meant is gone, or there are no ranges.
             (200, _) if etag.is_some() && answer.etag() != etag.as_deref() => Err(Trouble::Final(self.changed())),
-            (200, _) => Ok(Reply::Whole(self.keep_whole(&mut answer)?)),
+            (200, _) => self.keep_whole(&mut answer).map(|_| Reply::Whole),
             (416, _) => Err(Trouble::Final(self.changed())),
             _ => Err(self.refusal(&answer)),
         }
@@ -195,6 +198,8 @@ impl Resource {
         if let Some(etag) = answer.etag() {
             state.etag = Some(etag.to_owned());
         }
+        let linked = text(&answer.first, "x-linked-etag").or_else(|| text(&answer.first, "etag"));
+        state.linked = linked.map(|etag| etag.trim_matches('"').to_owned()).or(state.linked.take());
     }
 
     /// Compares the state of the file with what was known of it.
@@ -308,6 +313,16 @@ impl Resource {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Length in bytes, where it is known.
+    pub(crate) fn len(&self) -> Option<u64> {
+        self.lock().len
+    }
+
+    /// What the hub calls the bytes, where it said so.
+    pub(crate) fn linked(&self) -> Option<String> {
+        self.lock().linked.clone().filter(|etag| is_hex(etag, 40) || is_hex(etag, 64))
+    }
+
     /// The state of the file, as its server names it.
     pub(crate) fn etag(&self) -> Option<String> {
         self.lock().etag.clone()
@@ -315,7 +330,7 @@ impl Resource {
 }
 
 /// An error about an address, as one about the file that the user named.
-fn renamed(error: &Error, name: &str) -> Error {
+pub(crate) fn renamed(error: &Error, name: &str) -> Error {
     let at = error.file().filter(|file| !name.contains(file));
     let message = match at {
         Some(file)

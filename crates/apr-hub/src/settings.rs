@@ -26,6 +26,8 @@ pub struct Settings {
     pub cache: PathBuf,
     /// Use what is on this machine, and no network.
     pub offline: bool,
+    /// Keep what is read as a whole in the cache.
+    pub keep: bool,
     /// Allow `http` beyond this machine.
     pub insecure: bool,
     /// Stops waiting and fetching when it is set.
@@ -52,6 +54,7 @@ impl Settings {
             hub_cache: hub_cache.unwrap_or_else(|| home.join("hub")),
             cache,
             offline: is_set("HF_HUB_OFFLINE") || is_set("TRANSFORMERS_OFFLINE"),
+            keep: true,
             insecure: false,
             interrupt: Arc::default(),
         })

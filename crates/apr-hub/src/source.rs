@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use apr_core::{ByteSource, Error, Result};
 
+use crate::download::{Download, Target};
 use crate::resource::Resource;
 
 /// The least that is fetched of a header: what the reader asks for next is mostly there.
@@ -49,8 +50,12 @@ impl Reading {
 pub struct RemoteSource(Arc<Inner>);
 
 struct Inner {
-    resource: Resource,
+    resource: Arc<Resource>,
     len: u64,
+    /// Where the file is cached, if it is.
+    target: Option<Target>,
+    /// The file on its way into the cache: from then on it is read there.
+    download: OnceLock<Arc<Download>>,
     reading: Arc<Reading>,
     windows: Mutex<Windows>,
     changed: Condvar,
@@ -92,31 +97,51 @@ enum Step {
 
 impl RemoteSource {
     /// A file whose length is known.
-    pub(crate) fn of_len(resource: Resource, len: u64, reading: &Arc<Reading>) -> Self {
+    pub(crate) fn of_len(resource: Resource, len: u64, target: Option<Target>, reading: &Arc<Reading>) -> Self {
         resource.lock().len = Some(len);
-        Self::new(resource, len, Vec::new(), reading)
+        Self::new(resource, len, Vec::new(), target, reading)
     }
 
     /// A file of which only the address is known: its first bytes are fetched, and with them its length.
-    pub(crate) fn open(resource: Resource, reading: &Arc<Reading>) -> Result<Self> {
+    pub(crate) fn open(
+        resource: Resource,
+        target: impl FnOnce(&Resource) -> Option<Target>,
+        reading: &Arc<Reading>,
+    ) -> Result<Self> {
         let bytes = resource.first_bytes(HEAD)?;
         let len = resource.lock().len.unwrap_or(bytes.len() as u64);
-        Ok(Self::new(resource, len, bytes, reading))
+        let target = target(&resource);
+        Ok(Self::new(resource, len, bytes, target, reading))
     }
 
-    fn new(resource: Resource, len: u64, head: Vec<u8>, reading: &Arc<Reading>) -> Self {
+    fn new(resource: Resource, len: u64, head: Vec<u8>, target: Option<Target>, reading: &Arc<Reading>) -> Self {
         // No read has ended anywhere yet.
         let mut windows = Windows { last_end: u64::MAX, ..Windows::default() };
         if !head.is_empty() {
             windows.ranges.insert(0, Window::Ready { bytes: head, used: 0, served: 0 });
         }
-        let reading = Arc::clone(reading);
-        Self(Arc::new(Inner { resource, len, reading, windows: Mutex::new(windows), changed: Condvar::new() }))
+        Self(Arc::new(Inner {
+            resource: Arc::new(resource),
+            len,
+            target,
+            download: OnceLock::new(),
+            reading: Arc::clone(reading),
+            windows: Mutex::new(windows),
+            changed: Condvar::new(),
+        }))
     }
 
-    /// The state of the file, as its server names it.
-    pub(crate) fn etag(&self) -> Option<String> {
-        self.0.resource.etag()
+    /// The file on its way into the cache, if it is.
+    pub(crate) fn begun(&self) -> Option<Arc<Download>> {
+        self.0.download.get().cloned()
+    }
+
+    /// The file on its way into the cache; `None` where there is no place for it.
+    pub(crate) fn download(&self) -> Option<Arc<Download>> {
+        let inner = &self.0;
+        let target = inner.target.clone()?;
+        let begin = || Download::new(Arc::clone(&inner.resource), inner.len, target);
+        Some(Arc::clone(inner.download.get_or_init(begin)))
     }
 }
 
@@ -132,6 +157,9 @@ impl ByteSource for RemoteSource {
             let message = format!("{} bytes wanted past the end of the file at byte {}", buf.len(), inner.len);
             return Err(Error::corrupt(message).at(offset).in_file(&inner.resource.name));
         };
+        if let Some(download) = inner.download.get() {
+            return download.read(offset, buf);
+        }
         let mut at = offset;
         while at < end {
             let rest = &mut buf[usize::try_from(at - offset).unwrap_or_default()..];

@@ -4,9 +4,10 @@ use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use apr_core::{ByteSource, CheckpointReader, Error, Metadata, Result, SourceSet, pass_on};
+use apr_core::{ByteSource, CheckpointReader, Error, Metadata, Result, SourceSet, counted, pass_on};
 use apr_hub::{Found, Hub, Location, Place, Settings};
 use apr_registry::OpenOptions;
+use serde_json::{Map, Value};
 
 use crate::Sources;
 use crate::model::{ADAPTER_CONFIG, CONFIG, is_index};
@@ -69,6 +70,53 @@ impl Sources {
         Ok(RemoteFolder { place, sources: self.clone() })
     }
 
+    /// Where an open model comes from: its location, its commit, and the SHA-256 of its files of weights.
+    #[must_use]
+    pub fn provenance(&self, path: &Path) -> Option<Metadata> {
+        let location = Location::parse(path.to_str()?)?.ok()?;
+        let places = self.remote.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = places.iter().rev().find(|place| *place.location() == location)?;
+        let mut metadata = Metadata::new();
+        metadata.set("url", location.to_string());
+        if let Some(repository) = place.repository() {
+            metadata.set("revision", repository.commit.as_str());
+        }
+        let digests = place.digests();
+        if !digests.is_empty() {
+            metadata.set(
+                "sha256_of",
+                digests.into_iter().map(|(name, digest)| (name, Value::String(digest))).collect::<Map<_, _>>(),
+            );
+        }
+        Some(metadata)
+    }
+
+    /// Compares what is written down of a model's source with what is there now: whether the commit still is, and has
+    /// files with these digests. What was compared is returned.
+    ///
+    /// # Errors
+    /// E004 for other digests, E001 where nothing is written down, otherwise those of [`place`](Self::place).
+    pub fn check_provenance(&self, source: &Metadata) -> Result<String> {
+        let unknown = || Error::format("the file does not say where it comes from, or not with digests");
+        let recorded = source.object("sha256_of").filter(|digests| !digests.is_empty()).ok_or_else(unknown)?;
+        let mut location =
+            Location::parse(source.text("url").ok_or_else(unknown)?).unwrap_or_else(|| Err(unknown()))?;
+        if let (Location::Hub(hub), Some(revision)) = (&mut location, source.text("revision")) {
+            hub.revision = Some(revision.to_owned());
+        }
+        let place = self.hub()?.place(&location)?;
+        let found = place.files();
+        for (name, digest) in recorded {
+            let file = found.iter().find(|file| file.name == *name);
+            let is_same = file.is_some_and(|file| file.etag.as_deref() == digest.as_str());
+            if !is_same {
+                let message = format!("'{name}' has not the SHA-256 there that is written down");
+                return Err(Error::checksum(message).in_file(&location));
+            }
+        }
+        Ok(format!("{} at {location}", counted(recorded.len() as u64, "digest")))
+    }
+
     /// All of the models that are open is going to be read, so that what comes next is fetched ahead.
     pub fn read_whole(&self) {
         let places = self.remote.places.lock().unwrap_or_else(PoisonError::into_inner);
@@ -95,6 +143,20 @@ impl Sources {
             return Err(Error::format(message).in_file(folder.place.location()));
         };
         folder.open(file).inspect(|_| folder.place.opened())
+    }
+
+    /// All of the models that are open is going to be read; what was opened over the network is kept in the cache, unless
+    /// the settings say otherwise.
+    pub fn keep_whole(&self) {
+        let places = self.remote.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let keep = self.remote.hub.get().is_some_and(|hub| hub.settings().keep);
+        places.iter().for_each(if keep { Place::keep_whole } else { Place::read_whole });
+    }
+
+    /// Waits until what is kept is whole and checked.
+    pub(crate) fn finish_remote(&self) -> Result<()> {
+        let places = self.remote.places.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        places.iter().try_for_each(Place::finish)
     }
 
     pub(crate) fn open_remote(
@@ -148,8 +210,10 @@ impl SourceSet for RemoteFolder {
     }
 
     fn list(&self) -> Result<Vec<String>> {
-        let is_near = |name: &&str| name.matches('/').count() < 2 && !name.starts_with('.');
-        Ok(self.place.files().iter().map(|file| file.name.as_str()).filter(is_near).map(str::to_owned).collect())
+        let others = &self.place.chosen().others;
+        let is_meant =
+            |name: &&String| name.matches('/').count() < 2 && !name.starts_with('.') && !others.contains(name);
+        Ok(self.place.files().iter().map(|file| &file.name).filter(is_meant).cloned().collect())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use apr_core::{ByteSource, CheckpointReader, Error, Result};
+use apr_core::{ByteSource, CheckpointReader, Error, Metadata, Result};
 use apr_registry::OpenOptions;
 
 use crate::Sources;
@@ -44,8 +44,29 @@ impl Sources {
         Err(no_network(path))
     }
 
+    /// Where a model comes from: known of remote ones alone.
+    #[must_use]
+    pub fn provenance(&self, _path: &Path) -> Option<Metadata> {
+        None
+    }
+
+    /// Compares what is written down of a model's source with what is there.
+    ///
+    /// # Errors
+    /// E001: nothing is opened over the network.
+    pub fn check_provenance(&self, _source: &Metadata) -> Result<String> {
+        Err(no_network(Path::new("the source")))
+    }
+
     /// All of the models that are open is going to be read.
     pub fn read_whole(&self) {}
+
+    /// The same.
+    pub fn keep_whole(&self) {}
+
+    pub(crate) fn finish_remote(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 fn no_network(path: &Path) -> Error {

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use apr::pytorch::{ScanReport, Verdict, scan};
-use apr::{ByteSource, Code, Error, Escaped, HEAD_LEN, Output, Sink};
+use apr::{ByteSource, Code, Error, Escaped, HEAD_LEN, IoCause, Output, Sink};
 use apr_io::{AtomicOutput, StreamSink, Target, io_error};
 use apr_ops::document::write_json;
 use apr_ops::sarif;
@@ -15,10 +15,12 @@ use apr_ops::validate::{Check, Level, Status, ValidateOptions, ValidateReport, b
 
 use serde::Serialize;
 
+use super::convert::check_sha256;
 use super::scan::render_findings;
 use crate::args::ValidateArgs;
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::model::Model;
 use crate::printer::{BAD, BOLD, DIM, GOOD, ODD, Printer};
 use crate::progress::Bar;
 use crate::{Outcome, human, model, secrets};
@@ -62,9 +64,10 @@ pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
     let report = validate_all(&*model.reader, &model.name, families, options, &context.pipeline()?, &bar);
     // What was read in two states is not judged.
     context.sources.check_unchanged()?;
-    let report = report?;
+    let mut report = report?;
     let seconds = bar.elapsed().as_secs_f64();
     drop(bar);
+    add_asked(&mut report, args, &model, context)?;
     context.printer.detail(&format!(
         "read {} in {seconds:.3} s, {:.2} GB/s",
         human::bytes(report.bytes_read),
@@ -75,6 +78,28 @@ pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
     }
     printer.report(&report, render)?;
     if report.valid { Ok(()) } else { Err(Failure::Validation) }
+}
+
+/// Adds the checks that are made on request alone.
+fn add_asked(report: &mut ValidateReport, args: &ValidateArgs, model: &Model, context: &Context) -> Outcome {
+    if let Some(expected) = &args.sha256 {
+        let found = match check_sha256(&args.model, model, expected, context) {
+            Ok(()) => Ok("the one that was asked for".to_owned()),
+            Err(Failure::Model(error)) if error.code() == Code::Checksum => Err(error),
+            Err(failure) => return Err(failure),
+        };
+        report.add(Check::Sha256, found);
+    }
+    if args.source {
+        let source = model.reader.metadata().object("source").cloned().unwrap_or_default();
+        match context.sources.check_provenance(&source.into()) {
+            Err(error) if error.code() == Code::Io && error.cause() != Some(IoCause::NotFound) => {
+                return Err(error.into());
+            }
+            outcome => report.add(Check::Source, outcome),
+        }
+    }
+    Ok(())
 }
 
 /// What a file that does not open would have run, if it is a pickle.
@@ -203,5 +228,7 @@ fn title(check: Check) -> &'static str {
         Check::Hyperparameters => "Hyperparameters",
         Check::Physics => "Physics",
         Check::Signature => "Signature",
+        Check::Sha256 => "SHA-256",
+        Check::Source => "Source",
     }
 }

@@ -31,11 +31,12 @@ fn a_model_on_a_hub_is_what_it_is_in_a_folder() {
     for (command, options) in
         [("inspect", "--full"), ("tensors", "--stats"), ("validate", ""), ("explain", ""), ("lint", "")]
     {
-        let remote = at(&hub, &sandbox, &format!("{command} hf://tiny/llama {options} --json"));
+        let pinned = format!("hf://tiny/llama@{}", hub.commit("tiny/llama"));
+        let remote = at(&hub, &sandbox, &format!("{command} {pinned} {options} --json"));
         let here =
             sandbox.run(&[&[command, local, "--json"][..], &options.split_whitespace().collect::<Vec<_>>()].concat());
         assert_eq!(remote.code, here.code, "{remote}");
-        let (remote, here) = (remote.text().replace("hf://tiny/llama", "MODEL"), here.text().replace(local, "MODEL"));
+        let (remote, here) = (remote.text().replace(&pinned, "MODEL"), here.text().replace(local, "MODEL"));
         assert_eq!(remote, here, "{command}");
     }
     at(&hub, &sandbox, &format!("diff hf://tiny/llama {local} --exit-code")).ok();

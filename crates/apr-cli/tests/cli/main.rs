@@ -14,6 +14,8 @@ mod gguf;
 mod gguf_edit;
 mod golden;
 mod hub;
+mod hub_cache;
+mod hub_faults;
 mod interruption;
 mod llama_cpp;
 mod parts;

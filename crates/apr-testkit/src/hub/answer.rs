@@ -12,6 +12,10 @@ use super::{Fault, Repository, State};
 impl State {
     /// The answer to a request, with what goes wrong.
     pub(super) fn answer(&mut self, asked: &Asked, at_store: bool) -> Answer {
+        if asked.method == "CONNECT" {
+            // As a proxy it is every server.
+            return Answer::new(200, "");
+        }
         let fault = self.fault_of(&asked.target);
         match &fault {
             Some(Fault::Status(status, headers)) => {
