@@ -98,7 +98,7 @@ pub(crate) fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
 }
 
 /// Of `bytes 0-9/100`, the range and the length.
-fn parse_content_range(text: &str) -> Option<(Range<u64>, u64)> {
+pub(crate) fn parse_content_range(text: &str) -> Option<(Range<u64>, u64)> {
     let (range, len) = text.trim().strip_prefix("bytes")?.trim_start().split_once('/')?;
     let len: u64 = len.trim().parse().ok()?;
     if range.trim() == "*" {
@@ -373,6 +373,7 @@ fn of_transport(error: &ureq::Error, uri: &Uri) -> Trouble {
         ureq::Error::Io(error) if error.to_string().contains(address::REFUSED) => {
             Trouble::Final(io(address::REFUSED.to_owned()))
         }
+        ureq::Error::Io(error) if tls_error(error).is_some() => Trouble::Final(io(unsafe_connection(host, error))),
         ureq::Error::Io(error) if error.kind() == std::io::ErrorKind::InvalidInput => {
             Trouble::Final(io(error.to_string()))
         }
@@ -385,13 +386,20 @@ fn of_transport(error: &ureq::Error, uri: &Uri) -> Trouble {
             Trouble::Unreachable(io(format!("'{host}' does not answer")))
         }
         ureq::Error::Timeout(_) => Trouble::Passing(io(format!("'{host}' fell silent"))),
-        ureq::Error::Rustls(error) => Trouble::Final(io(format!(
-            "no safe connection to '{host}': {error}; SSL_CERT_FILE names certificates of your own"
-        ))),
+        ureq::Error::Rustls(error) => Trouble::Final(io(unsafe_connection(host, error))),
         ureq::Error::Protocol(error) => Trouble::Passing(io(format!("'{host}' does not speak HTTP: {error}"))),
         ureq::Error::ConnectionFailed => Trouble::Unreachable(io(format!("no connection to '{host}'"))),
         other => Trouble::Final(io(format!("the request to '{host}' failed: {other}"))),
     }
+}
+
+/// What of an encrypted connection was wrong, where the operating system was asked for it.
+fn tls_error(error: &std::io::Error) -> Option<&rustls::Error> {
+    error.get_ref()?.downcast_ref()
+}
+
+fn unsafe_connection(host: &str, error: &dyn std::fmt::Display) -> String {
+    format!("no safe connection to '{host}': {error}; SSL_CERT_FILE names certificates of your own")
 }
 
 fn unknown_host(host: &str) -> String {

@@ -136,7 +136,7 @@ fn said(headers: &HeaderMap) -> String {
     message.map_or_else(String::new, |message| format!(": {message}"))
 }
 
-fn parse(json: &[u8], location: &HubLocation) -> Result<Repository> {
+pub(crate) fn parse(json: &[u8], location: &HubLocation) -> Result<Repository> {
     let wrong = |what: &str| Error::format(format!("the hub's answer is not understood: {what}")).in_file(location);
     let answer: Value = serde_json::from_slice(json).map_err(|error| wrong(&error.to_string()))?;
     let commit = answer.get("sha").and_then(Value::as_str).filter(|commit| is_commit(commit));

@@ -20,9 +20,13 @@ impl Journal {
     /// Reads a journal; `None` where there is none of this file in this state.
     pub(crate) fn read(path: &Path, len: u64, etag: &str) -> Option<Self> {
         let journal: Self = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
-        let is_sound = journal.done.iter().all(|(start, end)| start < end && *end <= len);
-        let is_sorted = journal.done.windows(2).all(|pair| pair[0].1 <= pair[1].0);
-        (journal.len == len && journal.etag == etag && is_sound && is_sorted).then_some(journal)
+        (journal.len == len && journal.etag == etag && journal.is_sound()).then_some(journal)
+    }
+
+    /// Whether the ranges are of a file, sorted and apart.
+    pub(crate) fn is_sound(&self) -> bool {
+        let is_inside = self.done.iter().all(|(start, end)| start < end && *end <= self.len);
+        is_inside && self.done.windows(2).all(|pair| pair[0].1 <= pair[1].0)
     }
 
     /// Writes it, whole or not at all.

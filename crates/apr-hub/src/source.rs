@@ -70,6 +70,8 @@ struct Windows {
     /// Where the last read ended, and how many small ones followed each other.
     last_end: u64,
     streak: u32,
+    /// Nothing before this is fetched ahead: it was fetched, and may have been used up since.
+    frontier: u64,
 }
 
 enum Window {
@@ -189,6 +191,7 @@ impl Inner {
                 let next = windows.ranges.range(at..).next().map_or(self.len, |(&start, _)| start);
                 let until = self.until(&mut windows, at, end).min(next);
                 windows.ranges.insert(at, Window::Loading { end: until });
+                windows.frontier = windows.frontier.max(until);
                 return Ok(Step::Fetch(at, until));
             };
             match windows.ranges.get(&start) {
@@ -260,14 +263,8 @@ impl Inner {
     /// Fetches what follows, on threads of its own, as far as there is room.
     fn fetch_ahead(inner: &Arc<Self>, from: u64) {
         let mut windows = inner.lock();
-        let mut at = from;
         for _ in 0..AT_ONCE {
-            while let Some((&start, window)) = windows.ranges.range(..=at).next_back() {
-                match window.end(start) {
-                    end if end > at => at = end,
-                    _ => break,
-                }
-            }
+            let at = windows.frontier.max(from);
             let next = windows.ranges.range(at..).next().map_or(inner.len, |(&start, _)| start);
             let end = (at + WINDOW).min(next);
             let is_far = at >= from + AT_ONCE as u64 * WINDOW;
@@ -275,6 +272,7 @@ impl Inner {
                 return;
             }
             windows.ranges.insert(at, Window::Loading { end });
+            windows.frontier = end;
             inner.reading.ahead.fetch_add(1, Ordering::Relaxed);
             let (inner, start) = (Arc::clone(inner), at);
             std::thread::spawn(move || {

@@ -35,6 +35,8 @@ mod threads;
 pub mod typed;
 mod undo;
 
+#[cfg(feature = "hub")]
+pub use apr_hub as hub;
 pub use atomic::{AtomicOutput, Target};
 pub use error::io_error;
 pub use file::FileSource;

@@ -114,7 +114,8 @@ impl Sources {
                 return Err(Error::checksum(message).in_file(&location));
             }
         }
-        Ok(format!("{} at {location}", counted(recorded.len() as u64, "digest")))
+        let who = if self.hub()?.settings().offline { ", as the cache has it" } else { "" };
+        Ok(format!("{} at {location}{who}", counted(recorded.len() as u64, "digest")))
     }
 
     /// All of the models that are open is going to be read, so that what comes next is fetched ahead.
@@ -153,8 +154,11 @@ impl Sources {
         places.iter().for_each(if keep { Place::keep_whole } else { Place::read_whole });
     }
 
-    /// Waits until what is kept is whole and checked.
-    pub(crate) fn finish_remote(&self) -> Result<()> {
+    /// Waits until what is kept in the cache is whole, and agrees with its digests.
+    ///
+    /// # Errors
+    /// E004 for a file that is not the one that its server has, E007 when it can't be fetched or written.
+    pub fn finish(&self) -> Result<()> {
         let places = self.remote.places.lock().unwrap_or_else(PoisonError::into_inner).clone();
         places.iter().try_for_each(Place::finish)
     }

@@ -64,7 +64,11 @@ impl Sources {
     /// The same.
     pub fn keep_whole(&self) {}
 
-    pub(crate) fn finish_remote(&self) -> Result<()> {
+    /// Waits until what is kept in the cache is whole: nothing is.
+    ///
+    /// # Errors
+    /// None.
+    pub fn finish(&self) -> Result<()> {
         Ok(())
     }
 }

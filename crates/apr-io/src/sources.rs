@@ -53,12 +53,11 @@ impl Sources {
     }
 
     /// Checks that no file was rewritten or replaced since it was opened. One that is gone was read
-    /// anyway. Files that are fetched into the cache meanwhile are waited for, and checked.
+    /// anyway.
     ///
     /// # Errors
     /// E007 with the file that was.
     pub fn check_unchanged(&self) -> Result<()> {
-        self.finish_remote()?;
         let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         match opened.iter().find(|opened| !opened.is_unchanged()) {
             None => Ok(()),

@@ -57,7 +57,6 @@ pub(crate) fn write(job: &Job, model: &Model, to: Destination<'_>, changes: Vec<
         let output = Output::create(path, layout, &files, to.replace, &context.interrupt)?;
         let aside = output.is_stream();
         let bar = Bar::new(&context.printer, planned.report().bytes_in);
-        context.sources.keep_whole();
         let job = output.write(planned, &context.sources, &context.pipeline()?, &bar)?;
         let seconds = bar.elapsed().as_secs_f64();
         drop(bar);
