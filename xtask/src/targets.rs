@@ -8,7 +8,7 @@ use crate::steps::{Outcome, Steps, Stop};
 use crate::system::install_packages;
 
 /// Layers 0 to 2, which build for wasm32 and use no files, threads, clocks or processes.
-pub(crate) const PORTABLE: [&str; 18] = [
+pub(crate) const PORTABLE: [&str; 19] = [
     "apr-core",
     "apr-tensor",
     "apr-archive",
@@ -20,6 +20,7 @@ pub(crate) const PORTABLE: [&str; 18] = [
     "apr-safetensors",
     "apr-registry",
     "apr-arch",
+    "apr-blocks",
     "apr-view",
     "apr-tokenizer",
     "apr-source",

@@ -117,14 +117,35 @@ impl<'a> Dimensions<'a> {
     }
 
     pub(crate) fn value(&self, expression: &Expression, numbers: &[(&str, u64)]) -> Option<Value> {
+        self.value_for(expression, numbers, None)
+    }
+
+    /// The value, with another task than the configuration's.
+    pub(crate) fn value_for(
+        &self,
+        expression: &Expression,
+        numbers: &[(&str, u64)],
+        task: Option<&str>,
+    ) -> Option<Value> {
         expression.value(&mut |name| {
             let number = numbers.iter().find(|(index, _)| *index == name);
-            match (number, self.resolved.get(name)) {
-                (Some((_, number)), _) => Some(Value::Number(*number as f64)),
-                (None, Some(resolved)) => resolved.clone(),
-                (None, None) => self.told.value(name),
+            match (number, task, self.resolved.get(name)) {
+                (Some((_, number)), ..) => Some(Value::Number(*number as f64)),
+                (None, Some(task), _) if name == "task" => Some(Value::Text(task.to_owned())),
+                (None, _, Some(resolved)) => resolved.clone(),
+                (None, _, None) => self.told.value(name),
             }
         })
+    }
+
+    /// An entry of the configuration as it is, objects included.
+    pub(crate) fn entry(&self, path: &str) -> Option<Json> {
+        if matches!(path, "model_type" | "task") {
+            return self.told.value(path)?.to_json();
+        }
+        let mut parts = path.split('.');
+        let first = self.told.config.get(parts.next()?)?;
+        parts.try_fold(first, |json, part| json.get(part)).filter(|json| !json.is_null()).cloned()
     }
 
     pub(crate) fn size(&self, expression: &Expression) -> Option<u64> {

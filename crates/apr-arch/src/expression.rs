@@ -68,6 +68,12 @@ impl Value {
         }
     }
 
+    /// The item of a list at this place.
+    fn element(&self, index: u64) -> Option<Self> {
+        let Self::List(items) = self else { return None };
+        items.get(usize::try_from(index).ok()?).cloned()
+    }
+
     fn as_number(&self) -> Option<f64> {
         if let Self::Number(number) = self { Some(*number) } else { None }
     }
@@ -195,9 +201,8 @@ impl Expression {
             Self::Constant(value) => Some(value.clone()),
             Self::Name(name) => lookup(name),
             Self::Element(list, index) => {
-                let index = usize::try_from(index.value(lookup)?.as_size()?).ok()?;
-                let Value::List(items) = list.value(lookup)? else { return None };
-                items.get(index).cloned()
+                let index = index.value(lookup)?.as_size()?;
+                list.value(lookup)?.element(index)
             }
             Self::Not(inner) => Some(Value::Truth(!inner.value(lookup)?.as_truth()?)),
             Self::Negative(inner) => Some(Value::Number(-inner.value(lookup)?.as_number()?)),
@@ -205,10 +210,10 @@ impl Expression {
                 let left = left.value(lookup)?;
                 if operator.is_decided_by(&left) { Some(left) } else { operator.apply(&left, &right.value(lookup)?) }
             }
-            Self::Conditional(when, then, otherwise) => match when.value(lookup)?.as_truth()? {
-                true => then.value(lookup),
-                false => otherwise.as_ref()?.value(lookup),
-            },
+            Self::Conditional(when, then, otherwise) => {
+                let is_so = when.value(lookup)?.as_truth()?;
+                if is_so { then.value(lookup) } else { otherwise.as_ref()?.value(lookup) }
+            }
             Self::Call(function, arguments) => {
                 let numbers: Option<Vec<f64>> =
                     arguments.iter().map(|argument| argument.value(lookup)?.as_number()).collect();

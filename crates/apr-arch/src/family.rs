@@ -8,6 +8,7 @@ use serde_json::{Map, Value as Json};
 use crate::expression::{Expression, Value};
 use crate::file::{Condition, FamilyFile, RangesEntry, TensorEntry};
 use crate::gguf::{Gguf, Layout};
+use crate::graph::GraphTable;
 use crate::kind::{Kind, TensorExpectation};
 use crate::mapper::TensorNameMapper;
 use crate::pattern::{Entry, Pattern, PatternIndex};
@@ -83,6 +84,7 @@ pub struct Family {
     pub(crate) indices: BTreeMap<String, Expression>,
     pub(crate) tensors: Vec<FamilyTensor>,
     pub(crate) gguf: Option<Gguf>,
+    pub(crate) graph: Option<GraphTable>,
     /// Patterns that are understood, by convention.
     pub(crate) understood: BTreeMap<String, PatternIndex>,
 }
@@ -123,6 +125,7 @@ impl Family {
                 .collect::<Result<_>>()?,
             tensors: Vec::with_capacity(file.tensors.len()),
             gguf: Gguf::parse(&file.gguf)?,
+            graph: file.graph.as_ref().map(|graph| GraphTable::parse(graph, &file.tensors)).transpose()?,
             understood: BTreeMap::new(),
             file,
         };

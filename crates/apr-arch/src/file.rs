@@ -6,26 +6,9 @@ use apr_core::{Error, Result};
 use serde::Deserialize;
 
 use crate::gguf::GgufFile;
+use crate::graph::GraphFile;
 use crate::kind::{Kind, Range};
-
-/// One name or several.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(untagged)]
-pub(crate) enum Names {
-    One(String),
-    Many(Vec<String>),
-}
-
-impl Names {
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &str> {
-        match self {
-            Self::One(name) => std::slice::from_ref(name),
-            Self::Many(names) => names,
-        }
-        .iter()
-        .map(String::as_str)
-    }
-}
+use crate::name_list::Names;
 
 /// A truth that is stated or computed.
 #[derive(Debug, Clone, Deserialize)]
@@ -102,6 +85,7 @@ pub(crate) struct FamilyFile {
     pub(crate) tensors: Vec<TensorEntry>,
     #[serde(default)]
     pub(crate) gguf: GgufFile,
+    pub(crate) graph: Option<GraphFile>,
 }
 
 impl FamilyFile {
@@ -124,7 +108,10 @@ impl FamilyFile {
                 None => tensors.push(tensor),
             }
         }
+        // A family computes something else than its base until its own table says that the base's graph is the start.
+        let inherited = base.graph.as_ref().map(|graph| graph.of(&tensors)).unwrap_or_default();
         Self {
+            graph: self.graph.map(|graph| graph.on_top_of(&inherited)),
             tensors,
             purpose: self.purpose.or_else(|| base.purpose.clone()),
             architecture: self.architecture.or_else(|| base.architecture.clone()),

@@ -20,7 +20,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value as Json};
 
 use crate::expression::{Expression, Value};
-use crate::file::Names;
+use crate::name_list::Names;
 
 /// The table as it is written.
 #[derive(Debug, Clone, Default, Deserialize)]

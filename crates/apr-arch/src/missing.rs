@@ -102,13 +102,23 @@ impl Search<'_, '_> {
         }
         let number = |index: &str| named.iter().find(|(name, _)| *name == index).map(|(_, number)| *number);
         let stack = self.model.family.stack_of(position).and_then(|stack| stack.pattern.name("", number));
-        let in_gguf_layout = self.model.in_gguf_layout;
+        if stack.as_ref().is_some_and(|stack| self.present.names.contains(stack.as_str())) {
+            return;
+        }
+        if !self.model.in_gguf_layout {
+            return self.missing.push(canonical);
+        }
         match stack {
-            Some(stack) if self.present.names.contains(stack.as_str()) => {}
-            Some(stack) if in_gguf_layout && self.missing.last() == Some(&stack) => {}
-            Some(stack) if in_gguf_layout => self.missing.push(stack),
-            None if in_gguf_layout && !self.model.family.is_written_in(position, GGUF) => {}
-            _ => self.missing.push(canonical),
+            Some(stack) => self.miss_stack(stack),
+            None if self.model.family.is_written_in(position, GGUF) => self.missing.push(canonical),
+            None => {}
+        }
+    }
+
+    /// Adds a stack, once for all of its parts.
+    fn miss_stack(&mut self, stack: String) {
+        if self.missing.last() != Some(&stack) {
+            self.missing.push(stack);
         }
     }
 

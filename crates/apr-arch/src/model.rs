@@ -303,6 +303,13 @@ impl<'a> FamilyModel<'a> {
         Some(dims)
     }
 
+    /// Where the configuration leads to another shape than the tensor's.
+    fn misshaped(&self, position: usize, info: &TensorInfo) -> Option<Mismatch> {
+        self.expected_dims(position).filter(|dims| **dims != *info.shape.dims())?;
+        let (expected, formula) = self.expected_shape(position)?;
+        Some(Mismatch::Shape { name: info.name.clone(), shape: info.shape.clone(), expected, formula })
+    }
+
     /// Everything that names and shapes show to be wrong: of the checkpoint's tensors in their
     /// order, then what is missing.
     #[must_use]
@@ -329,11 +336,7 @@ impl<'a> FamilyModel<'a> {
             if let Some((index, number, count)) = beyond {
                 mismatches.push(Mismatch::Beyond { name: name(), index: index.to_owned(), number, count });
             }
-            if self.expected_dims(position).is_some_and(|dims| *dims != *info.shape.dims())
-                && let Some((expected, formula)) = self.expected_shape(position)
-            {
-                mismatches.push(Mismatch::Shape { name: name(), shape: info.shape.clone(), expected, formula });
-            }
+            mismatches.extend(self.misshaped(position, info));
         }
         let missing = |canonical: String| {
             let name = self.family.source_name(&canonical, &self.naming).unwrap_or(canonical);

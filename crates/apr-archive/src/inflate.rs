@@ -92,31 +92,33 @@ impl State {
                 used = 0;
             }
             let left = usize::try_from(wanted - decoded).unwrap_or(usize::MAX);
-            let more = if self.input + ((input.len() - used) as u64) < stream.end {
-                inflate_flags::TINFL_FLAG_HAS_MORE_INPUT
-            } else {
-                0
-            };
-            let flags = stream.wrapper.flags() | more;
-            let window = &mut self.window[..];
-            let (status, read, written) =
-                decompress_with_limit(&mut self.decoder, &input[used..], window, self.at, left, flags);
+            let (read, written) = self.step(stream, &input[used..], left)?;
             used += read;
-            self.input += read as u64;
             take(&self.window[self.at..self.at + written]);
             self.at = (self.at + written) % WINDOW;
             decoded += written as u64;
-            match status {
-                TINFLStatus::Done => self.done = true,
-                TINFLStatus::HasMoreOutput => {}
-                TINFLStatus::NeedsMoreInput if read > 0 || written > 0 || self.input < stream.end => {}
-                TINFLStatus::Adler32Mismatch => {
-                    return Err(Error::checksum("the checksum of the compressed bytes is wrong").at(self.input));
-                }
-                _ => return Err(Error::corrupt("the compressed bytes are damaged or cut off").at(self.input)),
-            }
         }
         Ok(decoded)
+    }
+
+    /// Decodes up to `left` bytes into the window; returns how many bytes were read, and how many written.
+    fn step(&mut self, stream: &Stream, input: &[u8], left: usize) -> Result<(usize, usize)> {
+        let is_last = self.input + (input.len() as u64) >= stream.end;
+        let more = if is_last { 0 } else { inflate_flags::TINFL_FLAG_HAS_MORE_INPUT };
+        let flags = stream.wrapper.flags() | more;
+        let window = &mut self.window[..];
+        let (status, read, written) = decompress_with_limit(&mut self.decoder, input, window, self.at, left, flags);
+        self.input += read as u64;
+        match status {
+            TINFLStatus::Done => self.done = true,
+            TINFLStatus::HasMoreOutput => {}
+            TINFLStatus::NeedsMoreInput if read > 0 || written > 0 || self.input < stream.end => {}
+            TINFLStatus::Adler32Mismatch => {
+                return Err(Error::checksum("the checksum of the compressed bytes is wrong").at(self.input));
+            }
+            _ => return Err(Error::corrupt("the compressed bytes are damaged or cut off").at(self.input)),
+        }
+        Ok((read, written))
     }
 }
 

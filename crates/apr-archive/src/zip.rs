@@ -71,7 +71,7 @@ impl Archive {
     pub fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Self> {
         let place = locate(source)?;
         let mut archive = Self::directory(source, place, limits)?;
-        let directory = place.0;
+        let directory = place.offset;
         if let Some((at, name)) = archive.twice() {
             let message = format!("the archive has two entries named '{}'", Escaped::short(name));
             return Err(Error::format(message).at(at));
@@ -107,7 +107,7 @@ impl Archive {
         for entry in &mut archive.entries {
             entry.header = entry.header.saturating_add(shift);
             odd.extend(check_name(&entry.name).err().map(|error| error.message().to_owned()));
-            let agreed = entry.agree(source, place.0);
+            let agreed = entry.agree(source, place.offset);
             entry.place = match &agreed {
                 Ok(place) => *place,
                 Err(_) => entry.content_by_local_header(source)?,
@@ -115,13 +115,14 @@ impl Archive {
             odd.extend(agreed.err().map(|error| error.message().to_owned()));
             entry.offset = entry.place;
         }
-        odd.extend(archive.check_overlaps(place.0).err().map(|error| error.message().to_owned()));
-        odd.extend(archive.unlisted(source, place.0));
+        odd.extend(archive.check_overlaps(place.offset).err().map(|error| error.message().to_owned()));
+        odd.extend(archive.unlisted(source, place.offset));
         Ok((archive, shift, odd))
     }
 
-    /// The entries by the directory alone, which is at this offset, of this length, and says it has so many.
-    fn directory(source: &dyn ByteSource, (offset, len, count): (u64, u64, u64), limits: &Limits) -> Result<Self> {
+    /// The entries by the directory alone.
+    fn directory(source: &dyn ByteSource, place: Directory, limits: &Limits) -> Result<Self> {
+        let Directory { offset, len, count } = place;
         limits.check_index(len)?;
         if count > len / CENTRAL_LEN as u64 {
             return Err(Error::corrupt(format!("{count} entries do not fit a directory of {len} bytes")).at(offset));
@@ -251,19 +252,29 @@ impl Entry {
             return Err(disagree("flags or method"));
         }
         let extra = read_vec(source, self.header + LOCAL_LEN + name_len, extra_len)?;
-        let mut wide = Zip64::find(&extra);
-        let len = wide.value(u32_at(&fixed, 22))?;
-        let compressed = wide.value(u32_at(&fixed, 18))?;
-        // A writer that streams knows the sizes only after the data, and leaves zeros here.
-        let unknown = |value: u64| value == 0 && self.flags & SIZES_FOLLOW != 0;
-        if !(unknown(len) || len == self.len) || !(unknown(compressed) || compressed == self.compressed) {
+        if !self.has_sizes_of(&fixed, &extra)? {
             return Err(disagree("size"));
         }
         let crc32 = u32_at(&fixed, 14);
-        if !unknown(crc32.into()) && crc32 != self.crc32 {
+        if crc32 != self.crc32 && !self.is_left_open(crc32.into()) {
             return Err(disagree("checksum"));
         }
         Ok(self.header + LOCAL_LEN + name_len + extra_len)
+    }
+
+    /// Whether the entry's own header has the directory's sizes, as far as it has any.
+    fn has_sizes_of(&self, fixed: &[u8], extra: &[u8]) -> Result<bool> {
+        let mut wide = Zip64::find(extra);
+        let len = wide.value(u32_at(fixed, 22))?;
+        let compressed = wide.value(u32_at(fixed, 18))?;
+        let agrees = |own: u64, listed: u64| own == listed || self.is_left_open(own);
+        Ok(agrees(len, self.len) && agrees(compressed, self.compressed))
+    }
+
+    /// Whether a value of the entry's own header says nothing: a writer that streams knows sizes and CRC only after the
+    /// data, and leaves zeros here.
+    fn is_left_open(&self, value: u64) -> bool {
+        value == 0 && self.flags & SIZES_FOLLOW != 0
     }
 
     /// Where the content starts by the entry's own header, whatever else that says.
@@ -367,46 +378,79 @@ impl<'a> Zip64<'a> {
     }
 }
 
-/// Offset, length and entry count of the directory, which must end where the end records begin.
-fn locate(source: &dyn ByteSource) -> Result<(u64, u64, u64)> {
-    let file_len = source.len();
-    let end = find_end(source, file_len)?;
+/// Where the directory is.
+#[derive(Debug, Clone, Copy)]
+struct Directory {
+    offset: u64,
+    len: u64,
+    /// How many entries it has.
+    count: u64,
+}
+
+impl Directory {
+    /// As the record at the end of the file says.
+    fn narrow(record: &[u8]) -> Self {
+        let (len, offset) = (u64::from(u32_at(record, 12)), u64::from(u32_at(record, 16)));
+        Self { offset, len, count: u64::from(u16_at(record, 10)) }
+    }
+
+    /// As the ZIP64 record says, if there is one before `end`; and where that record is.
+    fn wide(source: &dyn ByteSource, end: u64) -> Result<Option<(Self, u64)>> {
+        let Some(locator_at) = end.checked_sub(LOCATOR_LEN) else { return Ok(None) };
+        let locator = read_vec(source, locator_at, LOCATOR_LEN)?;
+        if locator[..4] != LOCATOR64 {
+            return Ok(None);
+        }
+        let at = u64_at(&locator, 8);
+        if at.checked_add(END64_LEN).is_none_or(|after| after > locator_at) {
+            return Err(Error::corrupt("the ZIP64 record is not where its locator says").at(locator_at));
+        }
+        let record = read_vec(source, at, END64_LEN)?;
+        if record[..4] != END64 {
+            return Err(Error::corrupt("the ZIP64 record lacks its signature").at(at));
+        }
+        Ok(Some((Self::wide_record(&record), at)))
+    }
+
+    /// As a ZIP64 record says.
+    fn wide_record(record: &[u8]) -> Self {
+        Self { offset: u64_at(record, 48), len: u64_at(record, 40), count: u64_at(record, 32) }
+    }
+
+    /// Whether a reader that ignores ZIP64 finds the same directory as this one, or none.
+    fn is_same_or_none(self, narrow: Self) -> bool {
+        let same = |narrow: u64, wide: u64, absent: u64| narrow == wide || narrow == absent;
+        let max = u64::from(u32::MAX);
+        same(narrow.offset, self.offset, max)
+            && same(narrow.len, self.len, max)
+            && same(narrow.count, self.count, u16::MAX.into())
+    }
+}
+
+/// The directory, which must end where the end records begin.
+fn locate(source: &dyn ByteSource) -> Result<Directory> {
+    let end = find_end(source, source.len())?;
     let record = read_vec(source, end, END_LEN)?;
     if u16_at(&record, 4) != 0 && u16_at(&record, 4) != u16::MAX {
         return Err(Error::format("the archive spans several disks").at(end));
     }
-    let (mut offset, mut len) = (u64::from(u32_at(&record, 16)), u64::from(u32_at(&record, 12)));
-    let mut count = u64::from(u16_at(&record, 10));
-    let mut directory_end = end;
-    let locator = end.checked_sub(LOCATOR_LEN).map(|at| read_vec(source, at, LOCATOR_LEN)).transpose()?;
-    if let Some(locator) = locator.filter(|locator| locator[..4] == LOCATOR64) {
-        let at = u64_at(&locator, 8);
-        if at.checked_add(END64_LEN).is_none_or(|after| after > end - LOCATOR_LEN) {
-            return Err(Error::corrupt("the ZIP64 record is not where its locator says").at(end - LOCATOR_LEN));
-        }
-        let wide = read_vec(source, at, END64_LEN)?;
-        if wide[..4] != END64 {
-            return Err(Error::corrupt("the ZIP64 record lacks its signature").at(at));
-        }
-        let narrow = (offset, len, count);
-        (count, len, offset) = (u64_at(&wide, 32), u64_at(&wide, 40), u64_at(&wide, 48));
-        // A reader that ignores ZIP64 must find the same directory, or none.
-        let same = |narrow: u64, wide: u64, absent: u64| narrow == wide || narrow == absent;
-        let max = u64::from(u32::MAX);
-        if !(same(narrow.0, offset, max) && same(narrow.1, len, max) && same(narrow.2, count, u16::MAX.into())) {
+    let narrow = Directory::narrow(&record);
+    let (directory, directory_end) = match Directory::wide(source, end)? {
+        Some((wide, at)) if !wide.is_same_or_none(narrow) => {
             return Err(Error::corrupt("the archive's two end records disagree").at(at));
         }
-        directory_end = at;
-    }
-    if offset.checked_add(len) != Some(directory_end) {
+        Some(found) => found,
+        None => (narrow, end),
+    };
+    if directory.offset.checked_add(directory.len) != Some(directory_end) {
         return Err(Error::corrupt("the archive's directory does not end where its end record begins").at(end));
     }
-    Ok((offset, len, count))
+    Ok(directory)
 }
 
 /// The same as Python finds it: the directory lies in front of its end record, whatever stands before or after. Also
 /// by how much the places in it are too small.
-fn locate_loosely(source: &dyn ByteSource) -> Result<((u64, u64, u64), u64)> {
+fn locate_loosely(source: &dyn ByteSource) -> Result<(Directory, u64)> {
     let strict = match locate(source) {
         Ok(place) => return Ok((place, 0)),
         Err(error) => error,
@@ -417,16 +461,15 @@ fn locate_loosely(source: &dyn ByteSource) -> Result<((u64, u64, u64), u64)> {
     let last = tail.len().checked_sub(22).and_then(|last| (0..=last).rev().find(|&at| tail[at..at + 4] == END));
     let Some(at) = last else { return Err(strict) };
     let record = &tail[at..];
-    let (mut len, mut offset) = (u64::from(u32_at(record, 12)), u64::from(u32_at(record, 16)));
-    let (mut count, mut end) = (u64::from(u16_at(record, 10)), start + at as u64);
+    let (mut said, mut end) = (Directory::narrow(record), start + at as u64);
     // The wide record is looked for where it must be, not where its locator says.
     let wide = end.checked_sub(LOCATOR_LEN + END64_LEN);
     let wide = wide.map(|wide| Ok((wide, read_vec(source, wide, END64_LEN + LOCATOR_LEN)?))).transpose()?;
     if let Some((at, wide)) = wide.filter(|(_, wide)| wide[..4] == END64 && wide[56..60] == LOCATOR64) {
-        (count, len, offset, end) = (u64_at(&wide, 32), u64_at(&wide, 40), u64_at(&wide, 48), at);
+        (said, end) = (Directory::wide_record(&wide), at);
     }
-    let directory = end.checked_sub(len).ok_or(strict)?;
-    Ok(((directory, len, count), directory.saturating_sub(offset)))
+    let offset = end.checked_sub(said.len).ok_or(strict)?;
+    Ok((Directory { offset, ..said }, offset.saturating_sub(said.offset)))
 }
 
 /// The end record: the last one whose comment reaches exactly to the end of the file.

@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use etcetera::BaseStrategy;
 use serde::Deserialize;
 
-use crate::Outcome;
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 
 /// Settings of a user; an option or an environment variable wins over each.
 #[derive(Debug, Clone, Default, Deserialize)]

@@ -14,9 +14,9 @@ use zeroize::Zeroizing;
 
 use crate::args::{Arch, ColorWhen, GlobalArgs, RemoteArgs};
 use crate::config::{Config, OutputFormat};
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 use crate::printer::{Level, Printer};
-use crate::{Outcome, remote, secrets};
+use crate::{remote, secrets};
 
 /// Bytes of memory a pass may use by default.
 const DEFAULT_MEMORY: u64 = 1 << 30;

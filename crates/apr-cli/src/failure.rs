@@ -23,6 +23,9 @@ const VALIDATION: u8 = 5;
 /// What shells report for a process that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
 
+/// What a command, or a part of it, comes to.
+pub(crate) type Outcome<T = ()> = Result<T, Failure>;
+
 /// Why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {

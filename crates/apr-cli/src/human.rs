@@ -18,6 +18,18 @@ pub(crate) fn bytes(number: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
+/// A count with a prefix of a thousand, a million and so on: `1.5 G`.
+pub(crate) fn metric(number: u64) -> String {
+    const PREFIXES: [&str; 7] = ["", "k", "M", "G", "T", "P", "E"];
+    let mut value = number as f64;
+    let mut prefix = 0;
+    while value >= 999.95 && prefix + 1 < PREFIXES.len() {
+        value /= 1000.0;
+        prefix += 1;
+    }
+    if prefix == 0 { format!("{number} ") } else { format!("{value:.1} {}", PREFIXES[prefix]) }
+}
+
 /// A name in at most `width` characters: the middle of a longer one is left out, since beginnings and ends tell more.
 pub(crate) fn shortened(name: &str, width: usize) -> String {
     let chars: Vec<char> = name.chars().collect();

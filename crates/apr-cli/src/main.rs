@@ -25,7 +25,6 @@ use clap_complete::CompleteEnv;
 
 use crate::args::Cli;
 use crate::context::Context;
-use crate::failure::Failure;
 
 fn main() -> ExitCode {
     // A shell asks what a word may become; the process ends here then.
@@ -44,5 +43,3 @@ fn main() -> ExitCode {
         Err(failure) => failure.report(json),
     }
 }
-
-type Outcome<T = ()> = Result<T, Failure>;

@@ -13,9 +13,9 @@ use apr::{ByteSource, CheckpointReader, Convention, Error, IoCause};
 use apr_io::{FileSource, Spool, io_error, is_index, is_manifest, is_remote};
 use apr_llama::describe;
 
-use crate::Outcome;
 use crate::config::cache_folder;
 use crate::context::Context;
+use crate::failure::Outcome;
 use crate::{secrets, signals};
 
 /// Name of standard input on the command line.

@@ -8,7 +8,7 @@ use apr::Escaped;
 use apr_ops::document::write_json;
 use serde::Serialize;
 
-use crate::Outcome;
+use crate::failure::Outcome;
 
 /// What is important enough to be shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

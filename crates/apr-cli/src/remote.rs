@@ -7,9 +7,9 @@ use apr_hub::{Caches, Choice, Holding, Hub, Settings, default_cache};
 use apr_io::{Interrupt, Sources};
 use serde::Serialize;
 
-use crate::Outcome;
 use crate::args::RemoteArgs;
 use crate::context::Context;
+use crate::failure::Outcome;
 use crate::progress::Bar;
 
 /// What opens files, with a hub client that is made when the first remote model is opened.

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use apr_io::{Interrupt, Sources};
 use serde::Serialize;
 
-use crate::Outcome;
 use crate::args::RemoteArgs;
 use crate::context::Context;
+use crate::failure::Outcome;
 
 /// What opens files.
 pub(crate) fn sources(_args: &RemoteArgs, _interrupt: &Interrupt) -> Sources {

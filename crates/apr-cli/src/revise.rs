@@ -7,8 +7,8 @@ use apr::{ByteSource, Error, IoCause, Sink};
 use apr_io::{AtomicOutput, FileSource, LockedFile, Target};
 
 use crate::context::Context;
-use crate::failure::Failure;
-use crate::{Outcome, signals};
+use crate::failure::{Failure, Outcome};
+use crate::signals;
 
 /// An `.apr` file that is to be changed.
 pub(crate) struct Changing {

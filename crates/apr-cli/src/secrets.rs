@@ -11,9 +11,8 @@ use apr::{Code, Error};
 use apr_io::io_error;
 use zeroize::Zeroizing;
 
-use crate::Outcome;
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 
 /// Longest key file: a PEM file has some 200 bytes.
 const MAX_FILE: u64 = 64 << 10;

@@ -7,7 +7,7 @@ use apr_io::Interrupt;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag::register;
 
-use crate::Outcome;
+use crate::failure::Outcome;
 
 /// From now on Ctrl-C and similar signals set the flag, so that the job ends between two chunks and
 /// removes what it wrote; and a file that outgrows the allowed size is an error of the write

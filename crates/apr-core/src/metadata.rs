@@ -320,13 +320,14 @@ impl<'de> Deserialize<'de> for Metadata {
 
 #[cfg(test)]
 mod tests {
+    use alloc::string::{String, ToString};
     use alloc::vec;
     use alloc::vec::Vec;
 
     use serde_json::json;
 
     use super::*;
-    use crate::KeyValue;
+    use crate::{Array, KeyValue, Value as Typed};
 
     #[test]
     fn the_pieces_make_the_whole() {
@@ -350,6 +351,93 @@ mod tests {
         check(&|metadata| metadata.set_key_values(pairs(2).collect()));
         check(&|metadata| metadata.set("z", "last"));
         assert!(check(&|metadata| metadata.set_key_values(pairs(5000).collect())) > 4);
+    }
+
+    /// Pairs of all types, with the values that JSON is worst at.
+    fn pairs_of_all_types() -> Vec<KeyValue> {
+        let nested = Array::Array(vec![
+            Array::Array(vec![Array::I8(vec![-128, 127]), Array::I8(vec![])]),
+            Array::F32(vec![-0.0, f32::MIN_POSITIVE / 8.0]),
+        ]);
+        vec![
+            KeyValue::new("u8", u8::MAX),
+            KeyValue::new("i8", i8::MIN),
+            KeyValue::new("u16", u16::MAX),
+            KeyValue::new("i16", i16::MIN),
+            KeyValue::new("u32", u32::MAX),
+            KeyValue::new("i32", i32::MIN),
+            KeyValue::new("u64", u64::MAX),
+            KeyValue::new("i64", i64::MIN),
+            KeyValue::new("bool", true),
+            KeyValue::new("f32", f32::from_bits(0xffc0_1234)),
+            KeyValue::new("f64", f64::NEG_INFINITY),
+            KeyValue::new("text", String::from("a \"quoted\" \u{0} \u{1f600}")),
+            KeyValue::new("none", Vec::<String>::new()),
+            KeyValue::new("texts", vec![String::new(), String::from("\n")]),
+            KeyValue::new("floats", vec![0.1_f32, f32::INFINITY, 1e-45]),
+            KeyValue::new("doubles", vec![0.1_f64, f64::from_bits(0x7ff8_0000_0000_0001)]),
+            KeyValue::new("nested", Typed::Array(nested)),
+        ]
+    }
+
+    #[test]
+    fn pairs_of_every_type_come_back_from_json_bit_for_bit() {
+        let pairs: KeyValues = pairs_of_all_types().into_iter().collect();
+        let mut metadata = Metadata::new();
+        metadata.set(keys::GGUF, json!({ "version": 3 }));
+        metadata.set_key_values(pairs.clone());
+        let back = Metadata::parse(&metadata.to_json()).expect("what was written");
+        let read = back.key_values().expect("pairs").expect("there");
+        assert_eq!(read.len(), pairs.len());
+        for (read, written) in read.iter().zip(pairs.iter()) {
+            // NaN is not equal to itself: what is compared is the form in files.
+            assert_eq!((read.key, read.encoded_value()), (written.key, written.encoded_value()));
+        }
+        assert_eq!(back.to_json(), metadata.to_json());
+
+        // Through a tree of JSON, as other programs hand it on.
+        let tree: Value = serde_json::from_slice(&metadata.to_json()).expect("JSON");
+        for (json, written) in tree[keys::GGUF]["kv"].as_array().expect("a list").iter().zip(pairs.iter()) {
+            let pair: KeyValues = [KeyValue::from_json(json).expect("a pair")].into_iter().collect();
+            assert_eq!(pair.find(written.key).expect("there").encoded_value(), written.encoded_value());
+        }
+    }
+
+    #[test]
+    fn pairs_of_another_form_stay_in_the_metadata_and_are_refused_as_pairs() {
+        let list = |items: &str, value: Value| json!({ "key": "a", "type": "array", "items": items, "value": value });
+        let deep = (0..6)
+            .fold(json!({ "items": "u8", "value": [1] }), |inner, _| json!({ "items": "array", "value": [inner] }));
+        for kv in [
+            json!("pairs"),
+            json!([1]),
+            json!([{ "type": "u8", "value": 1 }]),
+            json!([{ "key": "", "type": "u8", "value": 1 }]),
+            json!([{ "key": "a", "value": 1 }]),
+            json!([{ "key": "a", "type": "u8" }]),
+            json!([{ "key": "a", "type": "u7", "value": 1 }]),
+            json!([{ "key": "a", "type": "u8", "value": 256 }]),
+            json!([{ "key": "a", "type": "i8", "value": -129 }]),
+            json!([{ "key": "a", "type": "bool", "value": 1 }]),
+            json!([{ "key": "a", "type": "string", "value": 1 }]),
+            json!([{ "key": "a", "type": "f32", "value": "1.0" }]),
+            json!([{ "key": "a", "type": "f32", "value": { "bits": "0x1ffffffff" } }]),
+            json!([{ "key": "a", "type": "array", "value": [1] }]),
+            json!([{ "key": "a", "type": "u8", "value": 1 }, { "key": "a", "type": "u8", "value": 2 }]),
+            json!([list("u8", json!(1))]),
+            json!([list("u8", json!([1, "2"]))]),
+            json!([list("array", json!([[1]]))]),
+            json!([list("array", json!([{ "value": [1] }]))]),
+            json!([list("array", json!([{ "items": "u8" }]))]),
+            json!([list("array", json!([deep]))]),
+        ] {
+            let whole = json!({ "before": 1, keys::GGUF: { "version": 3, "kv": kv.clone() } });
+            let metadata = Metadata::parse(whole.to_string().as_bytes()).expect("an object");
+            let written: Value = serde_json::from_slice(&metadata.to_json()).expect("JSON");
+            assert_eq!(written, whole, "nothing gets lost");
+            let error = metadata.key_values().expect_err("no pairs");
+            assert_eq!(error.code(), crate::Code::Format, "{kv}");
+        }
     }
 
     #[test]

@@ -104,3 +104,39 @@ impl Sink for MemoryFolder {
         self.file().patch(offset, bytes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+
+    #[test]
+    fn a_patch_past_what_was_written_is_refused_and_changes_nothing() {
+        let mut file = vec![1, 2, 3];
+        file.patch(1, &[9, 9]).expect("written before");
+        for (offset, bytes) in [(2, &[7, 7][..]), (4, &[]), (u64::MAX, &[7])] {
+            assert!(file.patch(offset, bytes).is_err(), "{offset}");
+        }
+        assert_eq!(file, [1, 9, 9]);
+        assert!(file.next_file("b").is_err(), "a vector is one file");
+    }
+
+    #[test]
+    fn a_folder_in_memory_has_what_was_written_to_each_file() {
+        let mut folder = MemoryFolder::default();
+        folder.write_all(b"nameless").expect("memory");
+        folder.next_file("a").expect("another file");
+        assert_eq!(folder.position(), 0);
+        folder.write_all(b"abc").expect("memory");
+        folder.patch(0, b"x").expect("written before");
+        assert!(folder.patch(3, b"d").is_err(), "not the other file's bytes");
+        // A file that is begun again loses what it held.
+        folder.next_file("b").expect("another file");
+        folder.write_all(b"old").expect("memory");
+        folder.next_file("b").expect("the same file");
+        assert_eq!((folder.position(), folder.can_patch()), (0, true));
+        let files: Vec<_> = folder.files().iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
+        assert_eq!(files, [("", &b"nameless"[..]), ("a", b"xbc"), ("b", b"")]);
+    }
+}

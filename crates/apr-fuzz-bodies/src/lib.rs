@@ -60,6 +60,22 @@ pub fn read_numpy(data: &[u8]) {
     }
 }
 
+/// Reads the input as an ONNX model, takes it apart and puts it together again.
+pub fn read_onnx(data: &[u8]) {
+    use apr_registry::onnx;
+    let Ok(reader) = onnx::open(data.to_vec(), NAME, &limits()) else { return };
+    use_reader(&reader);
+    if let Ok(Some(graph)) = reader.graph() {
+        std::hint::black_box(apr_graph::check(&graph));
+    }
+    if let Ok(Some(skeleton)) = onnx::skeleton::read_companion(&reader) {
+        let options = onnx::skeleton::RestoreOptions::default();
+        let tensors = onnx::skeleton::tensors(skeleton.clone(), &limits()).expect("what was read before");
+        // Tensors that share some of their bytes are refused.
+        std::hint::black_box(onnx::skeleton::restore(skeleton, &tensors, &options, &limits()).is_ok());
+    }
+}
+
 /// Reads the input as a GGUF file.
 pub fn read_gguf(data: &[u8]) {
     if let Ok(reader) = apr_registry::gguf::open(data.to_vec(), NAME, &limits()) {

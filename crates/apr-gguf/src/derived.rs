@@ -210,35 +210,42 @@ fn describe_tokenizer(pairs: &KeyValues, metadata: &mut Metadata) {
     if let Some(tokens) = tokens {
         metadata.set("tokenizer.vocab_size", tokens);
     }
-    // Names as tokenizer files have them, for the algorithms that llama.cpp runs under its own.
-    let model_type = text(pairs, "tokenizer.ggml.model").and_then(|model| match model {
+    let model_type = text(pairs, "tokenizer.ggml.model").and_then(tokenizer_type);
+    if let Some(model_type) = model_type {
+        metadata.set("tokenizer.model_type", model_type);
+    }
+    for (spelt, role) in ROLES {
+        let id = pairs.get(&format!("tokenizer.ggml.{spelt}_token_id")).and_then(|id| id.as_u64());
+        // Some files name an id past their vocabulary for a token that they don't have.
+        if let Some(id) = id.filter(|&id| tokens.is_none_or(|tokens| id < tokens)) {
+            describe_token(pairs, role, id, metadata);
+        }
+    }
+    if let Some(template) = text(pairs, "tokenizer.chat_template") {
+        metadata.set("tokenizer.chat_template", template);
+    }
+}
+
+/// The name that tokenizer files have for an algorithm that llama.cpp runs under its own.
+fn tokenizer_type(model: &str) -> Option<&str> {
+    match model {
         "llama" => Some("SentencePiece BPE"),
         "t5" => Some("SentencePiece Unigram"),
         "gpt2" | "gemma4" | "hybriddna" | "whitespace" => Some("BPE"),
         "bert" => Some("WordPiece"),
         "none" | "no_vocab" => None,
         other => Some(other),
-    });
-    if let Some(model_type) = model_type {
-        metadata.set("tokenizer.model_type", model_type);
     }
-    for (spelt, role) in ROLES {
-        let id = pairs.get(&format!("tokenizer.ggml.{spelt}_token_id")).and_then(|id| id.as_u64());
-        let Some(id) = id else { continue };
-        // Some files name an id past their vocabulary for a token that they don't have.
-        if tokens.is_some_and(|tokens| id >= tokens) {
-            continue;
-        }
-        let texts = pairs.find("tokenizer.ggml.tokens").and_then(|pair| pair.texts());
-        let token = texts.and_then(|mut texts| texts.nth(usize::try_from(id).ok()?));
-        if let Some(token) = token.filter(|token| token.len() <= MAX_TEXT) {
-            metadata.set(&format!("tokenizer.{role}_token"), token);
-        }
-        metadata.set(&format!("tokenizer.{role}_token_id"), id);
+}
+
+/// Sets id and text of the token with this role.
+fn describe_token(pairs: &KeyValues, role: &str, id: u64, metadata: &mut Metadata) {
+    let texts = pairs.find("tokenizer.ggml.tokens").and_then(|pair| pair.texts());
+    let token = texts.and_then(|mut texts| texts.nth(usize::try_from(id).ok()?));
+    if let Some(token) = token.filter(|token| token.len() <= MAX_TEXT) {
+        metadata.set(&format!("tokenizer.{role}_token"), token);
     }
-    if let Some(template) = text(pairs, "tokenizer.chat_template") {
-        metadata.set("tokenizer.chat_template", template);
-    }
+    metadata.set(&format!("tokenizer.{role}_token_id"), id);
 }
 
 #[cfg(test)]

@@ -57,29 +57,35 @@ pub(crate) fn losses(metadata: &Metadata, pairs: &KeyValues, tensors: &[TensorIn
         "names",
     ];
     let derived = derived(pairs);
-    let mut losses = Vec::new();
-    for (key, value) in metadata.iter().filter(|(key, _)| !CARED_FOR.contains(key)) {
-        let what = match value {
-            Json::Object(network) if key == keys::ARCHITECTURE => {
-                let names = lost(network, &derived, is_tied(tensors));
-                if names.is_empty() {
-                    continue;
-                }
-                let what = format!("hyperparameters: {}", names.join(", "));
-                let why = "GGUF has no key for what it names".into();
-                losses.push(Loss { name: key.into(), what, why });
-                continue;
-            }
-            Json::Object(header) if key == keys::SAFETENSORS && is_format(header) => continue,
-            // The converter's title of the model goes before the name that a file was given.
-            _ if key == "model_name" && derived.get(key).is_some() => continue,
-            value if derived.get(key).is_some_and(|held| is_same(held, value)) => continue,
-            _ => "metadata".to_owned(),
-        };
-        let why = "no key of the GGUF file holds it".into();
-        losses.push(Loss { name: key.into(), what, why });
+    let entries = metadata.iter().filter(|(key, _)| !CARED_FOR.contains(key));
+    let lost = entries.filter_map(|(key, value)| match value {
+        Json::Object(network) if key == keys::ARCHITECTURE => lost_network(network, &derived, is_tied(tensors)),
+        _ if is_held(key, value, &derived) => None,
+        _ => {
+            let why = "no key of the GGUF file holds it".into();
+            Some(Loss { name: key.into(), what: "metadata".to_owned(), why })
+        }
+    });
+    lost.collect()
+}
+
+/// The hyperparameters that get lost, together.
+fn lost_network(network: &Map<String, Json>, derived: &Metadata, tied: bool) -> Option<Loss> {
+    let names = lost(network, derived, tied);
+    let what = format!("hyperparameters: {}", names.join(", "));
+    let why = "GGUF has no key for what it names".into();
+    (!names.is_empty()).then(|| Loss { name: keys::ARCHITECTURE.into(), what, why })
+}
+
+/// Whether the pairs hold an entry of the metadata, or it says nothing of the model.
+fn is_held(key: &str, value: &Json, derived: &Metadata) -> bool {
+    match (value, derived.get(key)) {
+        (Json::Object(header), _) if key == keys::SAFETENSORS && is_format(header) => true,
+        // The converter's title of the model goes before the name that a file was given.
+        (_, Some(_)) if key == "model_name" => true,
+        (_, Some(held)) => is_same(held, value),
+        (_, None) => false,
     }
-    losses
 }
 
 /// The names of the hyperparameters that a file of these pairs and tensors does not hold, out of those that have a say in

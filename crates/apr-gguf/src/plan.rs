@@ -88,21 +88,11 @@ pub fn plan(tensors: &[TensorInfo], metadata: &Metadata, options: &WriteOptions)
     let stem = options.file_name.strip_suffix(".gguf").unwrap_or(&options.file_name);
     for (file, members) in parts.into_iter().enumerate() {
         if count > 1 {
-            if file > 0 {
-                // All metadata are in the first part, but the alignment is each file's own.
-                Arc::make_mut(&mut pairs).retain(|key| key == ALIGNMENT);
-            }
-            let pairs = Arc::make_mut(&mut pairs);
-            part_pairs(file, count, tensors.len())?.iter().try_for_each(|pair| pairs.push(pair))?;
+            make_part(Arc::make_mut(&mut pairs), file, count, tensors.len())?;
         }
         let offsets = offsets(members.iter().map(|&tensor| lens[tensor]), alignment)?;
         let entries: Vec<_> = members.iter().map(|&tensor| &tensors[tensor]).zip(offsets.iter().copied()).collect();
-        let mut header = encode::header(&pairs, &entries)?;
-        // A vocabulary without tensors has no data section to align.
-        if !members.is_empty() {
-            let aligned = header.len().next_multiple_of(usize::try_from(alignment).unwrap_or(1));
-            header.resize(aligned, 0);
-        }
+        let header = aligned_header(&pairs, &entries, alignment)?;
         let start = header.len() as u64;
         let placed = |offset: u64| start.checked_add(offset).ok_or_else(too_large);
         for (&source, &offset) in members.iter().zip(&offsets) {
@@ -115,6 +105,26 @@ pub fn plan(tensors: &[TensorInfo], metadata: &Metadata, options: &WriteOptions)
     let tail = tail.and_then(|tail| place_tail(tail, &mut layout, &headers, tensors));
     let names = layout.tensors.iter().map(|planned| tensors[planned.source].name.clone()).collect();
     Ok(GgufWriter::new(Plan { layout, names, headers, alignment, tail, named }))
+}
+
+/// Makes the pairs of the part before those of this one.
+fn make_part(pairs: &mut KeyValues, file: usize, count: usize, tensors: usize) -> Result<()> {
+    if file > 0 {
+        // All metadata are in the first part, but the alignment is each file's own.
+        pairs.retain(|key| key == ALIGNMENT);
+    }
+    part_pairs(file, count, tensors)?.iter().try_for_each(|pair| pairs.push(pair))
+}
+
+/// The header up to where the data section starts.
+fn aligned_header(pairs: &KeyValues, entries: &[(&TensorInfo, u64)], alignment: u64) -> Result<Vec<u8>> {
+    let mut header = encode::header(pairs, entries)?;
+    // A vocabulary without tensors has no data section to align.
+    if !entries.is_empty() {
+        let aligned = header.len().next_multiple_of(usize::try_from(alignment).unwrap_or(1));
+        header.resize(aligned, 0);
+    }
+    Ok(header)
 }
 
 /// The bytes that follow the last tensor of an only file instead of padding; those that have no place are a loss.

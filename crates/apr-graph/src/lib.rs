@@ -34,20 +34,36 @@
 
 mod body;
 mod builder;
+mod check;
+mod cost;
 mod dim;
 pub mod draw;
 mod element;
+mod finding;
 mod graph;
+mod infer;
+mod inline;
 mod meaning;
 mod node;
+mod operators;
 pub mod outline;
+mod upgrade;
+mod uses;
 mod value;
 
 pub use body::{Body, NodeId, ValueId};
 pub use builder::{BodyBuilder, GraphBuilder, NodeBuilder};
+pub use check::check;
+pub use cost::{Cost, FunctionCost, NodeCost, Sizes, Totals, cost};
 pub use dim::Dim;
 pub use element::ElementType;
+pub use finding::{Finding, Findings, Severity};
 pub use graph::{Function, FunctionId, Graph, Opset};
+pub use infer::{Inference, MAX_DEPTH, Signature, infer};
+pub use inline::inline;
 pub use meaning::Meaning;
 pub use node::{Attribute, AttributeValue, Name, Node, Op};
+pub use operators::{AttributeKind, Occurs, Operator, Parameter, Setting, TypeSet};
+pub use upgrade::upgrade;
+pub use uses::{Use, uses};
 pub use value::{Constant, ConstantData, Origin, TensorType, Value, ValueType, View, WeightRef};

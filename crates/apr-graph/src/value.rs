@@ -105,7 +105,7 @@ pub enum View {
 }
 
 /// What a value is.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub enum ValueType {
     /// Nothing is known yet.
     #[default]
@@ -131,7 +131,7 @@ impl ValueType {
 }
 
 /// The type of a tensor.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct TensorType {
     /// Type of the elements, where it is known.
     pub element: Option<ElementType>,

@@ -66,8 +66,14 @@ impl Sources {
             return apr_registry::open_in(&folder, &file, options);
         }
         let source = self.open_file(path)?;
-        if is_manifest_head(path, &source)? {
+        let head = head_of(&source)?;
+        if apr_registry::is_manifest(&path.to_string_lossy(), &head) {
             return Ok(Box::new(self.open_manifest(path, options)?));
+        }
+        let by_extension = path.extension().and_then(|extension| extension.to_str());
+        if apr_registry::recognise_file(&head, by_extension).is_some_and(apr_registry::may_span_files) {
+            let (folder, file) = self.neighbourhood(path)?;
+            return apr_registry::open_in(&folder, &file, options);
         }
         let reader = apr_registry::open(source, &name.to_string(), options)?;
         let is_shard = path.file_name().and_then(|name| name.to_str()).is_some_and(apr_registry::is_shard_name);
@@ -106,7 +112,10 @@ impl Sources {
             return self.open_remote(path, true, options);
         }
         let reader = self.open_model(path, options)?;
-        if path.is_dir() || !reader.companions().is_empty() {
+        // A format that holds companions has all of them.
+        let has_own =
+            !reader.companions().is_empty() && reader.format().target.is_none_or(|target| target.self_contained);
+        if path.is_dir() || has_own {
             return Ok(reader);
         }
         let (folder, _) = self.neighbourhood(path)?;
@@ -127,8 +136,11 @@ impl Sources {
 }
 
 fn is_manifest_head(path: &Path, source: &FileSource) -> Result<bool> {
-    let head = read_vec(source, 0, source.len().min(HEAD_LEN))?;
-    Ok(apr_registry::is_manifest(&path.to_string_lossy(), &head))
+    Ok(apr_registry::is_manifest(&path.to_string_lossy(), &head_of(source)?))
+}
+
+fn head_of(source: &FileSource) -> Result<Vec<u8>> {
+    read_vec(source, 0, source.len().min(HEAD_LEN))
 }
 
 /// Whether the path names an index, whose bytes alone are not a model.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use apr_arch::{CANONICAL, Families, FamilyModel, GGUF, GgufCut, GgufLayout, GgufTurned, Kind, Naming};
+use apr_arch::{CANONICAL, Families, FamilyModel, GGUF, GgufLayout, Kind, Naming};
 use apr_core::counted;
 use apr_gguf::{Array, KeyValue, Value as Typed};
 use apr_quantize::{Scheme, recorded_scheme};
@@ -10,11 +10,11 @@ use apr_registry::{CheckpointReader, DType, Error, Loss, Metadata, Result, Tenso
 use apr_source::Source;
 use apr_source::adapter::is_adapter;
 use apr_source::naming::NAMES;
-use apr_view::{Change, Cut, Origin, Turned, View};
+use apr_view::{Change, Origin, View};
 use serde_json::{Map, Value, json};
 
 use super::hyperparameters::{Facts, Written, size_label};
-use super::import::Described;
+use super::import::{Described, rows_of};
 use super::rope;
 
 /// The version of GGUF that is written.
@@ -303,7 +303,6 @@ impl Plan<'_, '_> {
 
     fn add_all(&mut self) -> Result<()> {
         let stacks = self.stacks();
-        let tied = self.reader.metadata().object(keys::TIED);
         for (position, info) in self.reader.tensors().iter().enumerate() {
             if self.reader.metadata().auxiliary_tensor() == Some(&info.name) {
                 continue;
@@ -320,42 +319,66 @@ impl Plan<'_, '_> {
                 }
                 continue;
             }
-            if self.model.is_without(canonical) {
-                self.lose(&info.name, "llama.cpp goes without it");
-                continue;
-            }
-            if let Some(whole) = canonical.strip_suffix(BLOCKS) {
-                self.add_four_bits(position, whole)?;
-                continue;
-            }
-            if canonical.ends_with(SCALES) {
-                continue;
-            }
-            let cuts = self.model.family().cuts(canonical);
-            if !cuts.is_empty() {
-                cuts.iter().try_for_each(|part| self.add_cut(position, part))?;
-                continue;
-            }
-            let is_computed = self.model.family().kind(canonical) == Some(Kind::Buffer);
-            let is_repeated = tied.is_some_and(|tied| tied.contains_key(&info.name));
-            match self.model.family().source_name(canonical, &Naming::new(GGUF, "")) {
-                _ if is_computed => {}
-                Some(_) if is_repeated => {}
-                Some(name) if name.starts_with("cls.") && !self.classifies_texts() => {
-                    self.lose(&info.name, "llama.cpp classifies texts, and nothing smaller");
-                }
-                Some(name) if self.names.contains(&name) => {
-                    self.lose(&info.name, &format!("another tensor is llama.cpp's {name} already"));
-                }
-                Some(name) => self.add_one(position, canonical, name)?,
-                None if is_of_layer(canonical) => {
-                    let architecture = self.model.gguf_architecture().unwrap_or_default();
-                    let why = format!("llama.cpp's {architecture} has no place for it, and layers can't do without");
-                    return Err(Error::format(why).for_tensor(&info.name));
-                }
-                None => self.lose(&info.name, "llama.cpp has no place for it"),
-            }
+            self.add_known(position, canonical)?;
         }
+        Ok(())
+    }
+
+    /// Adds what becomes of a tensor that stays one, or is taken apart.
+    fn add_known(&mut self, position: usize, canonical: &str) -> Result<()> {
+        if self.model.is_without(canonical) {
+            self.lose(&self.reader.tensors()[position].name, "llama.cpp goes without it");
+            return Ok(());
+        }
+        if let Some(whole) = canonical.strip_suffix(BLOCKS) {
+            return self.add_four_bits(position, whole);
+        }
+        if canonical.ends_with(SCALES) {
+            return Ok(());
+        }
+        let cuts = self.model.family().cuts(canonical);
+        if !cuts.is_empty() {
+            return cuts.iter().try_for_each(|part| self.add_cut(position, part));
+        }
+        if self.model.family().kind(canonical) == Some(Kind::Buffer) {
+            return Ok(());
+        }
+        match self.model.family().source_name(canonical, &Naming::new(GGUF, "")) {
+            Some(name) => self.add_named(position, canonical, name),
+            None => self.lose_unnamed(position, canonical),
+        }
+    }
+
+    /// Adds a tensor that llama.cpp has a name for, unless it is there already or of no use to it.
+    fn add_named(&mut self, position: usize, canonical: &str, name: String) -> Result<()> {
+        let own = &self.reader.tensors()[position].name;
+        let tied = self.reader.metadata().object(keys::TIED);
+        if tied.is_some_and(|tied| tied.contains_key(own)) {
+            return Ok(());
+        }
+        if name.starts_with("cls.") && !self.classifies_texts() {
+            self.lose(own, "llama.cpp classifies texts, and nothing smaller");
+            return Ok(());
+        }
+        if self.names.contains(&name) {
+            self.lose(own, &format!("another tensor is llama.cpp's {name} already"));
+            return Ok(());
+        }
+        self.add_one(position, canonical, name)
+    }
+
+    /// Leaves out a tensor that llama.cpp has no name for.
+    ///
+    /// # Errors
+    /// E001 when it is of a layer, which can't be run without it.
+    fn lose_unnamed(&mut self, position: usize, canonical: &str) -> Result<()> {
+        let own = &self.reader.tensors()[position].name;
+        if is_of_layer(canonical) {
+            let architecture = self.model.gguf_architecture().unwrap_or_default();
+            let why = format!("llama.cpp's {architecture} has no place for it, and layers can't do without");
+            return Err(Error::format(why).for_tensor(own));
+        }
+        self.lose(own, "llama.cpp has no place for it");
         Ok(())
     }
 
@@ -465,18 +488,6 @@ impl Plan<'_, '_> {
         }
         Ok(())
     }
-}
-
-/// The rows that a family's table names.
-pub(super) fn rows_of(cut: GgufCut) -> Result<Cut> {
-    let GgufCut { groups, first, step, count, turned } = cut;
-    let turned = match turned {
-        GgufTurned::No => Turned::No,
-        GgufTurned::Before => Turned::Before,
-        GgufTurned::After => Turned::After,
-        _ => return Err(Error::format("its layout is not known to this version")),
-    };
-    Ok(Cut { groups, first, step, count, turned })
 }
 
 /// How many rows there are after those that are skipped, and the first of them.

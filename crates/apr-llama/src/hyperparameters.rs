@@ -244,9 +244,6 @@ fn object(bytes: Option<Vec<u8>>) -> Option<Map<String, Value>> {
 
 /// How a sentence encoder makes one vector of many (modules.json of sentence-transformers).
 fn pooling(reader: &dyn CheckpointReader) -> Result<Option<u32>> {
-    const MEAN: u32 = 1;
-    const CLS: u32 = 2;
-    const LAST: u32 = 3;
     let modules = companion(reader, "modules.json")?.and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
     let of_pooling = |module: &Value| {
         let is_pooling = module.get("type")?.as_str()?.ends_with("Pooling");
@@ -255,16 +252,22 @@ fn pooling(reader: &dyn CheckpointReader) -> Result<Option<u32>> {
     let path = modules.as_ref().and_then(|modules| modules.as_array()?.iter().find_map(of_pooling));
     let Some(path) = path else { return Ok(None) };
     let config = object(companion(reader, &format!("{path}/config.json"))?).unwrap_or_default();
-    let is = |key: &str| config.get(key).and_then(Value::as_bool).unwrap_or(false);
-    Ok(match config.get("pooling_mode").and_then(Value::as_str) {
-        _ if is("pooling_mode_mean_tokens") => Some(MEAN),
-        _ if is("pooling_mode_cls_token") => Some(CLS),
-        _ if is("pooling_mode_lasttoken") => Some(LAST),
-        Some("mean") => Some(MEAN),
-        Some("cls") => Some(CLS),
-        Some("lasttoken") => Some(LAST),
-        _ => None,
-    })
+    Ok(pooling_of(&config))
+}
+
+/// llama.cpp's number of the pooling that a module asks for, by a flag or by its name.
+fn pooling_of(config: &Map<String, Value>) -> Option<u32> {
+    /// Flag, name, and number.
+    const KINDS: [(&str, &str, u32); 3] = [
+        ("pooling_mode_mean_tokens", "mean", 1),
+        ("pooling_mode_cls_token", "cls", 2),
+        ("pooling_mode_lasttoken", "lasttoken", 3),
+    ];
+    let is_set = |flag: &str| config.get(flag).and_then(Value::as_bool).unwrap_or(false);
+    let mode = config.get("pooling_mode").and_then(Value::as_str);
+    let by_flag = KINDS.iter().find(|(flag, ..)| is_set(flag));
+    let kind = by_flag.or_else(|| KINDS.iter().find(|(_, name, _)| mode == Some(*name)));
+    kind.map(|&(.., number)| number)
 }
 
 /// A configuration with the language model's entries at the top, and each rotary setting under one name, whatever the

@@ -3,15 +3,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use apr_arch::{Families, Family, FamilyModel, GGUF, GgufLayout, HUGGING_FACE, Kind, Naming};
+use apr_arch::{Families, Family, FamilyModel, GGUF, GgufCut, GgufLayout, GgufTurned, HUGGING_FACE, Kind, Naming};
 use apr_gguf::KeyValues;
 use apr_registry::{CheckpointReader, Convention, DType, Error, Loss, Metadata, Result, TensorInfo, keys};
 use apr_source::Architecture;
 use apr_source::naming::NAMES;
-use apr_view::{Change, Origin, View};
+use apr_view::{Change, Cut, Origin, Turned, View};
 use serde_json::{Map, Value};
 
-use super::export::rows_of;
 use super::hyperparameters::{config_value, layer_types};
 use super::rope;
 
@@ -377,4 +376,16 @@ fn torch_dtype(tensors: &[TensorInfo]) -> &'static str {
         most if most == brain => "bfloat16",
         _ => "float16",
     }
+}
+
+/// The rows that a family's table names.
+pub(super) fn rows_of(cut: GgufCut) -> Result<Cut> {
+    let GgufCut { groups, first, step, count, turned } = cut;
+    let turned = match turned {
+        GgufTurned::No => Turned::No,
+        GgufTurned::Before => Turned::Before,
+        GgufTurned::After => Turned::After,
+        _ => return Err(Error::format("its layout is not known to this version")),
+    };
+    Ok(Cut { groups, first, step, count, turned })
 }

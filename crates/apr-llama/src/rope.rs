@@ -12,45 +12,56 @@ pub(super) fn scaling(config: &Map<String, Value>) -> Result<Option<String>> {
     let Some(scaling) = config.get("rope_scaling") else { return Ok(None) };
     let malformed = |why: &str| Err(Error::format(format!("config.json's 'rope_scaling' is {scaling}: {why}")));
     let Some(rope) = scaling.as_object() else { return malformed("it has to be an object with a 'rope_type'") };
-    let kind = match rope.get("rope_type") {
-        None if ["factor", "long_factor", "short_factor"].iter().any(|key| rope.contains_key(*key)) => {
-            return malformed("it has no 'rope_type'");
-        }
-        None => return Ok(None),
-        Some(Value::String(kind)) => kind.to_ascii_lowercase(),
-        Some(_) => return malformed("its 'rope_type' is not text"),
+    let kind = match kind_of(rope) {
+        Ok(None) => return Ok(None),
+        Ok(Some(kind)) => kind,
+        Err(why) => return malformed(why),
     };
-    match kind.as_str() {
-        "default" => return Ok(None),
-        "linear" | "yarn" if !rope.get("factor").is_some_and(is_positive) => {
-            return malformed("its 'factor' has to be a number above 0");
-        }
-        "llama3" => {
-            const NUMBERS: [&str; 4] =
-                ["factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"];
-            let wrong = NUMBERS.iter().find(|key| rope.get(**key).is_some_and(|value| !is_positive(value)));
-            if let Some(key) = wrong {
-                return malformed(&format!("its '{key}' has to be a number above 0"));
-            }
-        }
-        "su" | "longrope" => {
-            let list = |key: &str| {
-                let list = rope.get(key).and_then(Value::as_array).filter(|list| list.iter().all(is_positive));
-                list.map(Vec::len).filter(|&len| len > 0)
-            };
-            let [long, short] = [list("long_factor"), list("short_factor")];
-            if long.is_none() || long != short {
-                return malformed(
-                    "'long_factor' and 'short_factor' have to be lists of numbers above 0, as long as each other",
-                );
-            }
-        }
-        _ => {}
+    if let Some(why) = lacks(rope, &kind) {
+        return malformed(&why);
     }
     if attention_factor(config).is_some_and(|factor| !factor.is_finite() || factor <= 0.0) {
         return malformed("its 'original_max_position_embeddings' leads to no factor for attention");
     }
     Ok(Some(kind))
+}
+
+/// The type in lower case, none where positions stay as they are; or why there is none that could be followed.
+fn kind_of(rope: &Map<String, Value>) -> Result<Option<String>, &'static str> {
+    match rope.get("rope_type") {
+        None if ["factor", "long_factor", "short_factor"].iter().any(|key| rope.contains_key(*key)) => {
+            Err("it has no 'rope_type'")
+        }
+        None => Ok(None),
+        Some(Value::String(kind)) => Ok(Some(kind.to_ascii_lowercase()).filter(|kind| kind != "default")),
+        Some(_) => Err("its 'rope_type' is not text"),
+    }
+}
+
+/// What stretching of this kind needs and the configuration lacks.
+fn lacks(rope: &Map<String, Value>, kind: &str) -> Option<String> {
+    const LLAMA3_NUMBERS: [&str; 4] =
+        ["factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"];
+    let no_number = |key: &str| format!("its '{key}' has to be a number above 0");
+    match kind {
+        "linear" | "yarn" => (!rope.get("factor").is_some_and(is_positive)).then(|| no_number("factor")),
+        "llama3" => {
+            let wrong = LLAMA3_NUMBERS.iter().find(|key| rope.get(**key).is_some_and(|value| !is_positive(value)));
+            wrong.map(|key| no_number(key))
+        }
+        "su" | "longrope" => {
+            let [long, short] = ["long_factor", "short_factor"].map(|key| positive_numbers(rope, key));
+            let why = "'long_factor' and 'short_factor' have to be lists of numbers above 0, as long as each other";
+            (long.is_none() || long != short).then(|| why.to_owned())
+        }
+        _ => None,
+    }
+}
+
+/// The length of a list of numbers above 0.
+fn positive_numbers(rope: &Map<String, Value>, key: &str) -> Option<usize> {
+    let list = rope.get(key)?.as_array()?;
+    (!list.is_empty() && list.iter().all(is_positive)).then_some(list.len())
 }
 
 /// Whether it is a number that single precision has, and above 0.

@@ -76,19 +76,28 @@ fn parse(text: &str, len: u64) -> Result<Header> {
 
 /// The dtype that stands at the start of this text, and whether it is big-endian.
 fn dtype(descr: &str) -> Result<(DType, bool)> {
-    let quoted = descr.strip_prefix('\'').and_then(|rest| rest.split_once('\''));
-    let quoted = quoted.or_else(|| descr.strip_prefix('"').and_then(|rest| rest.split_once('"')));
-    let Some((text, _)) = quoted else {
-        let is_objects = |part: &str| matches!(part.trim_start_matches('|'), "O" | "O4" | "O8");
-        let objects = descr.split(['\'', '"']).any(is_objects);
-        return Err(if objects && descr.starts_with('[') { objects_inside() } else { unsupported("records") });
-    };
+    let text = quoted(descr).ok_or_else(|| of_records(descr))?;
     let (big_endian, letters) = match text.split_at_checked(1) {
         Some((">", rest)) => (true, rest),
         Some(("<" | "|" | "=", rest)) => (false, rest),
         _ => (false, text),
     };
-    let dtype = match letters {
+    let dtype = plain(letters).ok_or_else(|| match letters.starts_with('O') {
+        true => objects_inside(),
+        false => unsupported(&format!("dtype '{}'", Escaped::short(text))),
+    })?;
+    Ok((dtype, big_endian && dtype.block_bytes() > 1))
+}
+
+/// The text in quotes, of either kind, that stands at the start.
+fn quoted(text: &str) -> Option<&str> {
+    let within = |quote: char| text.strip_prefix(quote)?.split_once(quote);
+    within('\'').or_else(|| within('"')).map(|(quoted, _)| quoted)
+}
+
+/// The dtype of plain numbers that NumPy spells so, after the byte order.
+fn plain(letters: &str) -> Option<DType> {
+    Some(match letters {
         "b1" => DType::BOOL,
         "i1" => DType::I8,
         "u1" => DType::U8,
@@ -102,10 +111,15 @@ fn dtype(descr: &str) -> Result<(DType, bool)> {
         "f4" => DType::F32,
         "f8" => DType::F64,
         "c8" => DType::C64,
-        _ if letters.starts_with('O') => return Err(objects_inside()),
-        _ => return Err(unsupported(&format!("dtype '{}'", Escaped::short(text)))),
-    };
-    Ok((dtype, big_endian && dtype.block_bytes() > 1))
+        _ => return None,
+    })
+}
+
+/// Why an array whose elements have fields is not read.
+fn of_records(descr: &str) -> Error {
+    let is_objects = |part: &str| matches!(part.trim_start_matches('|'), "O" | "O4" | "O8");
+    let objects = descr.split(['\'', '"']).any(is_objects);
+    if objects && descr.starts_with('[') { objects_inside() } else { unsupported("records") }
 }
 
 fn objects_inside() -> Error {

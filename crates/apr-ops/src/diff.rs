@@ -21,9 +21,12 @@ use serde::Serialize;
 use apr_tokenizer::vocabulary;
 
 pub use alike::{Alike, alike};
+
 use compare::{Comparison, Norms, compare};
 use metadata::metadata_changes;
 use pairing::{Pair, pair};
+
+use crate::graph::{Computed, StructureDiff};
 
 /// What to compare, and how strictly.
 #[derive(Debug, Clone)]
@@ -156,8 +159,21 @@ pub struct DiffReport {
     pub vocab: Option<VocabChanges>,
     /// Metadata that differs, provenance aside.
     pub metadata: Vec<MetadataChange>,
+    /// What differs in what they compute, where that is known of both in the same way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub structure: Option<StructureDiff>,
     /// Bytes that were read.
     pub bytes_read: u64,
+}
+
+impl DiffReport {
+    /// The same with what differs in what the models compute.
+    #[must_use]
+    pub fn with_graphs(mut self, left: &Computed, right: &Computed) -> Self {
+        self.structure = StructureDiff::new(left, right);
+        self.same &= self.structure.as_ref().is_none_or(StructureDiff::is_empty);
+        self
+    }
 }
 
 /// A model to compare: its checkpoint, what the user calls it, and its family where that is known, so that tensors are
@@ -221,8 +237,26 @@ pub fn diff<P: Pipeline>(
         added: pairing.added,
         vocab,
         metadata: metadata_changes(left, right)?,
+        structure: None,
         bytes_read,
     })
+}
+
+impl Comparison {
+    /// The judgement on two tensors of one shape, whose dtypes leave `room` between them.
+    fn verdict(&self, tolerance: f64, room: f64) -> Verdict {
+        if self.identical {
+            Verdict::Identical
+        } else if self.incomparable {
+            Verdict::Incomparable
+        } else if self.max_delta <= tolerance {
+            Verdict::Match
+        } else if self.max_delta.is_finite() && self.difference.sqrt() <= room {
+            Verdict::Rounded
+        } else {
+            Verdict::Drift
+        }
+    }
 }
 
 fn describe(
@@ -235,15 +269,7 @@ fn describe(
     let (a, b) = (&left.tensors()[pair.left], &right.tensors()[pair.right]);
     // The norms of both add up.
     let room = sums.room[0].sqrt() + sums.room[1].sqrt();
-    let is_rounded = sums.max_delta.is_finite() && sums.difference.sqrt() <= room;
-    let verdict = match sums {
-        Comparison { identical: true, .. } if a.shape != b.shape => Verdict::Reshaped,
-        Comparison { identical: true, .. } => Verdict::Identical,
-        Comparison { incomparable: true, .. } => Verdict::Incomparable,
-        sums if sums.max_delta <= tolerance => Verdict::Match,
-        _ if is_rounded => Verdict::Rounded,
-        _ => Verdict::Drift,
-    };
+    let verdict = if sums.identical && a.shape != b.shape { Verdict::Reshaped } else { sums.verdict(tolerance, room) };
     let compared = |value: f64, same: f64| match sums {
         Comparison { incomparable: true, .. } => None,
         Comparison { identical: true, .. } => Some(same),

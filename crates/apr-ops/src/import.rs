@@ -199,31 +199,52 @@ pub fn prepare<'a>(source: &Source<'a>, options: &PrepareOptions) -> Result<Prep
         // They are found anew.
         prepared.view.metadata_mut().remove(keys::VIOLATIONS);
     }
-    for key in [keys::MODEL_TYPE, keys::ARCHITECTURE] {
-        if let Some(told) = described.as_ref().and_then(|described| described.get(key)) {
-            prepared.view.metadata_mut().set(key, told.clone());
-        }
+    if let Some(described) = &described {
+        describe(prepared.view.metadata_mut(), described);
     }
     learn_from_companions(source.learnt()?, &mut prepared, options);
-    if model.is_none() && options.validation.structure && matches!(architecture, Architecture::Auto) {
-        prepared.misfits.extend(false_claim(reader, prepared.view.metadata(), families));
-        prepared.misfits.extend(unknown_architecture(reader));
-    }
-    if let Some(rows) = model.and_then(|model| model.dimension("vocab")) {
-        let misfit = vocabulary_misfit(rows, |key| prepared.view.metadata().get(key));
-        prepared.misfits.extend(misfit.filter(|_| options.validation.structure));
-    }
     if options.validation.structure {
-        let metadata = prepared.view.metadata();
-        let misfit = filterbank_misfit(metadata, prepared.view.tensors(), |key| metadata.get(key));
-        prepared.misfits.extend(misfit);
+        let found = structural_misfits(source, model, &prepared.view);
+        prepared.misfits.extend(found);
     }
-    // Whoever opens the file later should know what was let pass.
-    if !prepared.misfits.is_empty() && !options.validation.stop {
-        let misfits = serde_json::to_value(&prepared.misfits).unwrap_or_default();
-        prepared.view.metadata_mut().set(keys::VIOLATIONS, misfits);
+    if !options.validation.stop {
+        prepared.record_misfits();
     }
     Ok(prepared)
+}
+
+impl Prepared<'_> {
+    /// Whoever opens the file later should know what was let pass.
+    fn record_misfits(&mut self) {
+        if !self.misfits.is_empty() {
+            let misfits = serde_json::to_value(&self.misfits).unwrap_or_default();
+            self.view.metadata_mut().set(keys::VIOLATIONS, misfits);
+        }
+    }
+}
+
+/// Takes over the type and the hyperparameters that other keys describe.
+fn describe(metadata: &mut Metadata, described: &Metadata) {
+    for key in [keys::MODEL_TYPE, keys::ARCHITECTURE] {
+        if let Some(told) = described.get(key) {
+            metadata.set(key, told.clone());
+        }
+    }
+}
+
+/// What of the whole checkpoint does not go together: the family that it claims, its vocabulary and its filterbank.
+fn structural_misfits(source: &Source<'_>, model: Option<&FamilyModel<'_>>, view: &View<'_>) -> Vec<ValidationError> {
+    let metadata = view.metadata();
+    let mut misfits = Vec::new();
+    if model.is_none() && matches!(source.architecture(), Architecture::Auto) {
+        misfits.extend(false_claim(source.reader(), metadata, source.families()));
+        misfits.extend(unknown_architecture(source.reader()));
+    }
+    if let Some(rows) = model.and_then(|model| model.dimension("vocab")) {
+        misfits.extend(vocabulary_misfit(rows, |key| metadata.get(key)));
+    }
+    misfits.extend(filterbank_misfit(metadata, view.tensors(), |key| metadata.get(key)));
+    misfits
 }
 
 /// What a checkpoint that no family was found for says of itself, and is not: its configuration names a family that the
@@ -461,34 +482,39 @@ struct Layout<'a> {
     warnings: Vec<String>,
 }
 
+impl<'a> Layout<'a> {
+    /// All there is to say is in the view.
+    fn of(view: View<'a>) -> Self {
+        Self { view, dtypes: Vec::new(), losses: Vec::new(), warnings: Vec::new() }
+    }
+}
+
 fn layout<'a>(source: &Source<'a>, format: &'static Format) -> Result<Layout<'a>> {
     match format.convention {
         Convention::LlamaCpp => {
             let GgufExport { view, dtypes, losses, warnings } = to_gguf(source)?;
             Ok(Layout { view, dtypes, losses, warnings })
         }
-        Convention::Framework if is_in_gguf_layout(source.reader()) && source.reader().tensors().is_empty() => {
-            Err(Error::format("it holds a vocabulary and no tensors: there are no weights to write"))
-        }
-        Convention::Framework if is_in_gguf_layout(source.reader()) && is_of_no_architecture(source) => {
-            let warnings = vec![under_its_own_names(source.reader())];
-            let view = View::new(source.reader());
-            Ok(Layout { view, dtypes: Vec::new(), losses: Vec::new(), warnings })
-        }
-        Convention::Framework if is_in_gguf_layout(source.reader()) => {
-            let (Restored { view, losses, .. }, warnings) =
-                from_gguf(source.reader(), source.families(), source.architecture())?;
-            Ok(Layout { view, dtypes: Vec::new(), losses, warnings })
-        }
-        Convention::Whisper => {
-            let view = for_apr1(source)?;
-            Ok(Layout { view, dtypes: Vec::new(), losses: Vec::new(), warnings: Vec::new() })
-        }
-        _ => {
-            let view = original(source, format)?;
-            Ok(Layout { view, dtypes: Vec::new(), losses: Vec::new(), warnings: Vec::new() })
-        }
+        Convention::Framework if is_in_gguf_layout(source.reader()) => out_of_gguf(source),
+        Convention::Whisper => Ok(Layout::of(for_apr1(source)?)),
+        _ => Ok(Layout::of(original(source, format)?)),
     }
+}
+
+/// Names and layout that a framework's programs expect, of a checkpoint that has GGUF's.
+///
+/// # Errors
+/// E001 where there are no tensors, or they can't be taken back.
+fn out_of_gguf<'a>(source: &Source<'a>) -> Result<Layout<'a>> {
+    let reader = source.reader();
+    if reader.tensors().is_empty() {
+        return Err(Error::format("it holds a vocabulary and no tensors: there are no weights to write"));
+    }
+    if is_of_no_architecture(source) {
+        return Ok(Layout { warnings: vec![under_its_own_names(reader)], ..Layout::of(View::new(reader)) });
+    }
+    let (Restored { view, losses, .. }, warnings) = from_gguf(reader, source.families(), source.architecture())?;
+    Ok(Layout { losses, warnings, ..Layout::of(view) })
 }
 
 /// Whether a GGUF file, or what was imported from one, is of no architecture that is known.

@@ -11,6 +11,8 @@ use serde_json::Value;
 use apr_quantize::{file_type_name, recorded_scheme};
 use apr_source::adapter::{Adapter, adapter_of};
 
+use crate::graph::{Computed, PartSummary, summaries};
+
 /// The report of `apr inspect`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct InspectReport {
@@ -59,6 +61,9 @@ pub struct InspectReport {
     pub companions: Vec<Companion>,
     /// What the family says about the model, where that is known.
     pub family: Option<Description>,
+    /// What it computes, where that is known: its graphs in short.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub computes: Vec<PartSummary>,
     /// Metadata without the text of companions and the list of tokens.
     #[serde(serialize_with = "brief")]
     pub metadata: Metadata,
@@ -93,6 +98,14 @@ pub struct CodecShare {
     pub bytes: u64,
     /// Their bytes, stored.
     pub stored: u64,
+}
+
+impl InspectReport {
+    /// The same with what the model computes.
+    #[must_use]
+    pub fn with_graphs(self, graphs: &Computed) -> Self {
+        Self { computes: summaries(graphs), ..self }
+    }
 }
 
 /// Describes a checkpoint without reading tensor bytes.
@@ -133,6 +146,7 @@ pub fn inspect(reader: &dyn CheckpointReader, file: &str, model: Option<&FamilyM
         files: reader.files().to_vec(),
         companions: reader.companions().to_vec(),
         family: model.map(FamilyModel::description),
+        computes: Vec::new(),
         metadata: without_texts(metadata),
         warnings,
     }

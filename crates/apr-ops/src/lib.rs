@@ -5,18 +5,21 @@
 #![forbid(unsafe_code)]
 
 pub mod analyze;
+pub mod bind;
 pub mod convert;
 pub mod debug;
 pub mod diff;
 pub mod document;
 pub mod elements;
 pub mod explain;
+pub mod graph;
 pub mod import;
 pub mod inline;
 pub mod inspect;
 mod integrity;
 pub mod job;
 pub mod lint;
+mod own_graph;
 pub mod physics;
 pub mod sarif;
 pub mod scan;

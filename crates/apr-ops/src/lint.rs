@@ -1,6 +1,6 @@
 //! Best practices and conventions: what is not wrong, but could be better.
 
-use apr_arch::FamilyModel;
+use apr_arch::{FamilyModel, Mismatch};
 use apr_core::{Convention, ExtentKind, counted};
 use apr_quantize::Scheme;
 use apr_registry::{CheckpointReader, Escaped, Format, Metadata, Result, TensorInfo, keys};
@@ -177,6 +177,11 @@ fn is_of_a_framework(reader: &dyn CheckpointReader) -> bool {
     reader.format().convention == Convention::Framework
 }
 
+/// Whether names that are not canonical are as they should be.
+fn keeps_names(reader: &dyn CheckpointReader) -> bool {
+    has_conventions(reader) || is_of_a_framework(reader)
+}
+
 /// What makes a GGUF file describe itself fully.
 fn gguf(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
     let metadata = reader.metadata();
@@ -202,23 +207,17 @@ fn gguf(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
 }
 
 fn naming_of_family(reader: &dyn CheckpointReader, model: &FamilyModel<'_>, remarks: &mut Remarks) {
-    let missing: Vec<String> = model
-        .mismatches(reader.tensors())
-        .into_iter()
-        .filter_map(|mismatch| match mismatch {
-            apr_arch::Mismatch::Missing { name } => Some(name),
-            _ => None,
-        })
-        .collect();
+    let missing = missing_names(reader, model);
     if model.is_guessed() {
         let title = model.family().title();
         let message = format!("the family {title} is a guess by the tensors' names: no metadata say what the model is");
         remarks.add(Severity::Info, Topic::Metadata, message);
     }
+    let keeps_names = keeps_names(reader);
     let mut unknown = 0;
     for (position, info) in reader.tensors().iter().enumerate() {
         match model.canonical(position) {
-            Some(canonical) if canonical == info.name || has_conventions(reader) || is_of_a_framework(reader) => {}
+            Some(canonical) if keeps_names || canonical == info.name => {}
             Some(canonical) => {
                 let message = format!("'{}' should be '{canonical}'", info.name);
                 remarks.add(Severity::Info, Topic::Naming, message);
@@ -227,15 +226,26 @@ fn naming_of_family(reader: &dyn CheckpointReader, model: &FamilyModel<'_>, rema
             None => {
                 unknown += 1;
                 // Where there are more, none of them was renamed.
-                let compared = if unknown <= COMPARED { COMPARED } else { 0 };
-                let similar = nearest(&info.name, missing.iter().take(compared).map(String::as_str), 1);
-                let hint = similar.first().map_or(String::new(), |name| format!("; '{name}' is missing"));
-                let title = model.family().title();
-                let message = format!("'{}' is not a tensor of the {title} family{hint}", info.name);
-                remarks.add(Severity::Warn, Topic::Naming, message);
+                let compared = if unknown <= COMPARED { &missing[..missing.len().min(COMPARED)] } else { &[] };
+                remarks.add(Severity::Warn, Topic::Naming, not_of_family(&info.name, model, compared));
             }
         }
     }
+}
+
+/// Names of the tensors that the family has and the checkpoint lacks.
+fn missing_names(reader: &dyn CheckpointReader, model: &FamilyModel<'_>) -> Vec<String> {
+    let mismatches = model.mismatches(reader.tensors()).into_iter();
+    mismatches
+        .filter_map(|mismatch| if let Mismatch::Missing { name } = mismatch { Some(name) } else { None })
+        .collect()
+}
+
+/// That a tensor is none of the family's, with the missing one that it may be under another name.
+fn not_of_family(name: &str, model: &FamilyModel<'_>, missing: &[String]) -> String {
+    let similar = nearest(name, missing.iter().map(String::as_str), 1);
+    let hint = similar.first().map_or(String::new(), |name| format!("; '{name}' is missing"));
+    format!("'{name}' is not a tensor of the {} family{hint}", model.family().title())
 }
 
 /// What an adapter's users need to know.

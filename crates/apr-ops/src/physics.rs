@@ -177,11 +177,10 @@ impl Physics {
     pub fn violations(self, name: &str, stats: &Stats, expectation: Option<TensorExpectation>) -> Vec<Violation> {
         let mut violations = Vec::new();
         let of = stats.count;
-        if self.finite && stats.nan > 0 {
-            violations.push(Violation::Nan { count: stats.nan, of });
-        }
-        if self.finite && stats.inf > 0 {
-            violations.push(Violation::Infinite { count: stats.inf, of });
+        if self.finite {
+            let nan = (stats.nan > 0).then_some(Violation::Nan { count: stats.nan, of });
+            let infinite = (stats.inf > 0).then_some(Violation::Infinite { count: stats.inf, of });
+            violations.extend(nan.into_iter().chain(infinite));
         }
         if self.ranges {
             violations.extend(expectation.and_then(|expectation| mean(stats, expectation)));
@@ -189,11 +188,7 @@ impl Physics {
             let min = stats.min.filter(|min| is_filterbank(name) && *min < 0.0);
             violations.extend(min.map(|min| Violation::Negative { min }));
         }
-        let kind = expectation.map(|expectation| expectation.kind);
-        // A gamma that is stored as its distance from one starts at zero.
-        let from_one = kind == Some(Kind::NormGamma)
-            && expectation.and_then(|expectation| expectation.mean).is_some_and(|mean| mean.low <= -1.0);
-        if self.zeros && !from_one && may_not_be_zero(name, kind) && of > 1 && stats.zeros == of {
+        if self.zeros && of > 1 && stats.zeros == of && is_never_zero(name, expectation) {
             violations.push(Violation::Zero);
         }
         violations
@@ -217,6 +212,15 @@ fn deviation(stats: &Stats, TensorExpectation { kind, std, .. }: TensorExpectati
 #[must_use]
 pub fn is_filterbank(name: &str) -> bool {
     name.ends_with("mel_filterbank") || name.ends_with("mel_filters")
+}
+
+/// Whether a tensor of zeros alone is a broken one.
+fn is_never_zero(name: &str, expectation: Option<TensorExpectation>) -> bool {
+    let kind = expectation.map(|expectation| expectation.kind);
+    let mean = expectation.and_then(|expectation| expectation.mean);
+    // A gamma that is stored as its distance from one starts at zero.
+    let from_one = kind == Some(Kind::NormGamma) && mean.is_some_and(|mean| mean.low <= -1.0);
+    !from_one && may_not_be_zero(name, kind)
 }
 
 /// A bias and a beta start at zero and may stay there, as half of an adapter does, and a buffer is not learnt; other

@@ -10,6 +10,20 @@ const TOLD: usize = 4;
 /// Says which tensors overlap, if any do. Two names of one tensor are tied, which is not an
 /// overlap.
 pub(crate) fn warning<'a>(tensors: impl Iterator<Item = (&'a TensorInfo, &'a Content)>) -> Option<String> {
+    let found = overlapping(tensors);
+    if found.is_empty() {
+        return None;
+    }
+    let names: Vec<String> = found.iter().take(TOLD).map(|name| format!("'{}'", Escaped::short(name))).collect();
+    let more = if found.len() > TOLD { format!(" and {} more", found.len() - TOLD) } else { String::new() };
+    Some(format!(
+        "tensors share bytes that are not the same tensor ({}{more}); written elsewhere, each becomes a copy of its own",
+        names.join(", ")
+    ))
+}
+
+/// Names of the tensors that share bytes with another, or with themselves, by where they start.
+fn overlapping<'a>(tensors: impl Iterator<Item = (&'a TensorInfo, &'a Content)>) -> Vec<&'a str> {
     let mut views: Vec<(&TensorInfo, u64, u64, bool)> = Vec::new();
     for (info, content) in tensors {
         let Content::Stored(view) = content else { continue };
@@ -30,15 +44,5 @@ pub(crate) fn warning<'a>(tensors: impl Iterator<Item = (&'a TensorInfo, &'a Con
             widest = at;
         }
     }
-    let found: Vec<&str> =
-        views.iter().zip(&overlaps).filter(|(_, overlaps)| **overlaps).map(|((info, ..), _)| &*info.name).collect();
-    if found.is_empty() {
-        return None;
-    }
-    let names: Vec<String> = found.iter().take(TOLD).map(|name| format!("'{}'", Escaped::short(name))).collect();
-    let more = if found.len() > TOLD { format!(" and {} more", found.len() - TOLD) } else { String::new() };
-    Some(format!(
-        "tensors share bytes that are not the same tensor ({}{more}); written elsewhere, each becomes a copy of its own",
-        names.join(", ")
-    ))
+    views.iter().zip(&overlaps).filter(|(_, overlaps)| **overlaps).map(|((info, ..), _)| &*info.name).collect()
 }

@@ -32,6 +32,19 @@ impl Places<'_> {
         std::iter::once(first).chain(second)
     }
 
+    /// The dimensions of a tensor of this shape that indices are of, and those of each of its values.
+    fn split<'s>(&self, shape: &'s [u64]) -> Option<(&'s [u64], &'s [u64])> {
+        match self {
+            Self::Coo(indices) => shape.split_at_checked(usize::try_from(*indices.shape.first()?).ok()?),
+            Self::Csr(..) => shape.split_at_checked(2),
+        }
+    }
+
+    /// Whether a tensor of this shape may have such indices: those by rows are of matrices.
+    fn go_with(&self, shape: &[u64]) -> bool {
+        matches!(self, Self::Coo(_)) || shape.len() == 2
+    }
+
     /// Refuses indices that are a view of fewer ones: decoded they would take more than the file's length justifies.
     fn check_distinct(&self) -> Result<()> {
         match self.parts().find(|part| !part.is_distinct()) {
@@ -39,6 +52,18 @@ impl Places<'_> {
             None => Ok(()),
         }
     }
+}
+
+/// Places with the numbers of their values, in the tensor's order; refused where two are the same.
+fn sorted(places: Vec<u64>) -> Result<Vec<(u64, u64)>> {
+    let mut places: Vec<_> = places.into_iter().zip(0..).collect();
+    if !places.is_sorted() {
+        places.sort_unstable();
+    }
+    if places.windows(2).any(|pair| pair[0].0 == pair[1].0) {
+        return Err(not_coalesced());
+    }
+    Ok(places)
 }
 
 /// A sparse tensor with its indices decoded.
@@ -63,14 +88,9 @@ impl Cells {
         budget: &mut u64,
     ) -> Result<Self> {
         let bad = |what: &str| Error::corrupt(format!("its {what} do not go together"));
-        let sparse_dims = match indices {
-            Places::Coo(indices) => usize::try_from(*indices.shape.first().ok_or_else(|| bad("indices"))?).ok(),
-            Places::Csr(..) => Some(2),
-        };
-        let split = sparse_dims.and_then(|dims| shape.split_at_checked(dims));
-        let (sparse, dense) = split.ok_or_else(|| bad("indices and size"))?;
+        let (sparse, dense) = indices.split(shape).ok_or_else(|| bad("indices and size"))?;
         let [count, inner @ ..] = values.shape else { return Err(bad("values and size")) };
-        if inner != dense || matches!(indices, Places::Csr(..)) && shape.len() != 2 {
+        if inner != dense || !indices.go_with(shape) {
             return Err(bad("values and size"));
         }
         indices.check_distinct()?;
@@ -91,14 +111,7 @@ impl Cells {
             Places::Coo(indices) => coo(source, indices, sparse, *count)?,
             Places::Csr(rows, columns) => csr(source, rows, columns, sparse, *count, budget)?,
         };
-        let mut places: Vec<_> = places.into_iter().zip(0..).collect();
-        if !places.is_sorted() {
-            places.sort_unstable();
-        }
-        if places.windows(2).any(|pair| pair[0].0 == pair[1].0) {
-            return Err(not_coalesced());
-        }
-        Ok(Self { values: values.view, cell, places, len })
+        Ok(Self { values: values.view, cell, places: sorted(places)?, len })
     }
 
     /// Fills `buf` with the dense tensor's bytes from `start` on, which must be there.

@@ -45,50 +45,84 @@ pub(super) fn idle_choices(
     facts: &ModelFacts,
     choices: &Choices,
 ) -> Vec<String> {
-    let is_idle = |without: &Choices| {
+    let question = Idle { candidates, decisions, facts, choices };
+    let of_tensors = [question.embedding_type(), question.output_type()].into_iter().flatten();
+    let of_all = [question.pure(), question.requantize()].into_iter().flatten();
+    of_tensors.chain(question.overrides()).chain(of_all).collect()
+}
+
+/// What was chosen, and what came of it.
+struct Idle<'a> {
+    candidates: &'a [Candidate],
+    decisions: &'a [Decision],
+    facts: &'a ModelFacts,
+    choices: &'a Choices,
+}
+
+impl Idle<'_> {
+    /// Whether these choices, which lack one that was made, lead to the same types.
+    fn is_same(&self, without: &Choices) -> bool {
         // Without it there may be an error, which the choice then keeps off.
-        assign(candidates, facts, without)
-            .is_ok_and(|others| others.iter().zip(decisions).all(|(other, decision)| other.dtype == decision.dtype))
-    };
-    let has = |reason: &DecisionReason| decisions.iter().any(|decision| decision.reason == *reason);
-    let mut notes = Vec::new();
-    if let Some(dtype) = choices.embedding_type
-        && is_idle(&Choices { embedding_type: None, ..choices.clone() })
-    {
-        let why = if has(&DecisionReason::Embedding) {
-            "they get that type anyway"
-        } else {
-            "no tensor is known to hold them"
+        assign(self.candidates, self.facts, without).is_ok_and(|others| {
+            others.iter().zip(self.decisions).all(|(other, decision)| other.dtype == decision.dtype)
+        })
+    }
+
+    fn has(&self, reason: &DecisionReason) -> bool {
+        self.decisions.iter().any(|decision| decision.reason == *reason)
+    }
+
+    fn embedding_type(&self) -> Option<String> {
+        let dtype = self.choices.embedding_type?;
+        self.is_same(&Choices { embedding_type: None, ..self.choices.clone() }).then(|| {
+            let why = if self.has(&DecisionReason::Embedding) {
+                "they get that type anyway"
+            } else {
+                "no tensor is known to hold them"
+            };
+            format!("--embedding-type {dtype} changed nothing for the token embeddings: {why}")
+        })
+    }
+
+    fn output_type(&self) -> Option<String> {
+        let dtype = self.choices.output_type?;
+        self.is_same(&Choices { output_type: None, ..self.choices.clone() }).then(|| {
+            let why = if self.has(&DecisionReason::Output) {
+                "it gets that type anyway"
+            } else {
+                "no tensor of its own is known to be one, or it gets that type anyway"
+            };
+            format!("--output-type {dtype} changed nothing for the output matrix: {why}")
+        })
+    }
+
+    fn overrides(&self) -> Vec<String> {
+        let is_idle = |position: usize, pattern: &GlobMatcher| {
+            let matches = self.candidates.iter().any(|candidate| pattern.is_match(&candidate.name));
+            let mut overrides = self.choices.overrides.clone();
+            overrides.remove(position);
+            matches && self.is_same(&Choices { overrides, ..self.choices.clone() })
         };
-        notes.push(format!("--embedding-type {dtype} changed nothing for the token embeddings: {why}"));
+        let idle =
+            self.choices.overrides.iter().enumerate().filter(|(position, (pattern, _))| is_idle(*position, pattern));
+        let why = "what it matches gets the same type without it";
+        idle.map(|(_, (pattern, dtype))| format!("--tensor-type {}={dtype} changed nothing: {why}", pattern.glob()))
+            .collect()
     }
-    if let Some(dtype) = choices.output_type
-        && is_idle(&Choices { output_type: None, ..choices.clone() })
-    {
-        let why = match has(&DecisionReason::Output) {
-            true => "it gets that type anyway",
-            false => "no tensor of its own is known to be one, or it gets that type anyway",
-        };
-        notes.push(format!("--output-type {dtype} changed nothing for the output matrix: {why}"));
+
+    fn pure(&self) -> Option<String> {
+        let choices = self.choices;
+        (choices.pure && self.is_same(&Choices { pure: false, ..choices.clone() })).then(|| {
+            let why = match choices.scheme.kind() {
+                SchemeKind::Blocks => "the mix has the same type for every tensor",
+                SchemeKind::Rows | SchemeKind::Cast => "there is no mix",
+            };
+            format!("--pure changed nothing: {why} with {}", choices.scheme)
+        })
     }
-    for (position, (pattern, dtype)) in choices.overrides.iter().enumerate() {
-        let matches = candidates.iter().any(|candidate| pattern.is_match(&candidate.name));
-        let mut overrides = choices.overrides.clone();
-        overrides.remove(position);
-        if matches && is_idle(&Choices { overrides, ..choices.clone() }) {
-            let why = "what it matches gets the same type without it";
-            notes.push(format!("--tensor-type {}={dtype} changed nothing: {why}", pattern.glob()));
-        }
+
+    fn requantize(&self) -> Option<String> {
+        let is_idle = self.choices.requantize && self.is_same(&Choices { requantize: false, ..self.choices.clone() });
+        is_idle.then(|| "--requantize changed nothing: no quantized tensor gets another type".to_owned())
     }
-    if choices.pure && is_idle(&Choices { pure: false, ..choices.clone() }) {
-        let why = match choices.scheme.kind() {
-            SchemeKind::Blocks => "the mix has the same type for every tensor",
-            SchemeKind::Rows | SchemeKind::Cast => "there is no mix",
-        };
-        notes.push(format!("--pure changed nothing: {why} with {}", choices.scheme));
-    }
-    if choices.requantize && is_idle(&Choices { requantize: false, ..choices.clone() }) {
-        notes.push("--requantize changed nothing: no quantized tensor gets another type".to_owned());
-    }
-    notes
 }

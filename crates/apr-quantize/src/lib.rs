@@ -20,7 +20,9 @@
 #![forbid(unsafe_code)]
 
 mod calibration;
+mod candidate;
 mod category;
+mod choices;
 mod facts;
 mod idle;
 mod imatrix;
@@ -38,10 +40,12 @@ mod scheme;
 mod tests;
 
 pub use calibration::{ColumnStatistics, importance_from_csv};
+pub use candidate::Candidate;
 pub use category::Kept;
+pub use choices::{Casts, Choices};
 pub use facts::ModelFacts;
 pub use imatrix::{Imatrix, Importance};
-pub use mix::{Candidate, Casts, Choices, Decision, DecisionReason, assign};
+pub use mix::{Decision, DecisionReason, assign};
 pub use plan::{Quantization, QuantizationPlan, Weighting, plan};
 pub use quality::{
     DEGRADED_ABOVE, Degradation, Quality, QualityGate, QualityLog, QuantizationReport, TensorQuality, TypeQuality,

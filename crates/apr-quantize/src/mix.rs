@@ -2,96 +2,15 @@
 
 use std::fmt;
 
-use apr_core::{DType, DTypeKind, Error, Result, Shape};
+use apr_core::{DType, DTypeKind, Error, Result};
 use apr_tensor::block;
-use globset::GlobMatcher;
 
-use super::category::{Category, EMBEDDING_OF_LAYERS, Kept, kept, layer};
+use super::candidate::Candidate;
+use super::category::{Category, EMBEDDING_OF_LAYERS, Kept, layer};
+use super::choices::{Casts, Choices};
 use super::facts::ModelFacts;
-use super::role::Role;
 use super::rules::Rules;
 use super::scheme::{Scheme, SchemeKind};
-
-/// A tensor to choose a type for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Candidate {
-    /// GGUF's name, `blk.0.attn_v.weight`, which the rules know; the tensor's own where it has none in GGUF.
-    pub name: String,
-    /// What it is stored as.
-    pub dtype: DType,
-    /// Outermost first.
-    pub shape: Shape,
-    /// What it is for; `None` where the name is one of GGUF's, by which llama.cpp's rules tell.
-    pub role: Option<Role>,
-}
-
-impl Candidate {
-    pub(super) fn category(&self) -> Category {
-        match self.role {
-            None => Category::of(&self.name),
-            Some(Role::TokenEmbedding) => Category::TokenEmbedding,
-            Some(Role::Output) => Category::Output,
-            Some(Role::Matrix | Role::Kept(_)) => Category::Other,
-        }
-    }
-
-    fn kept(&self, architecture: &str) -> Option<Kept> {
-        match self.role {
-            None => kept(&self.name, &self.shape, architecture),
-            Some(Role::Kept(why)) => Some(why),
-            Some(_) => None,
-        }
-    }
-}
-
-/// What a cast to another float type applies to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Casts {
-    /// Every tensor of floats.
-    #[default]
-    Everything,
-    /// Only what would be quantized; vectors, norms and the like keep their type. Readers of GGUF files count on
-    /// their norms in `f32`.
-    Weights,
-}
-
-/// What the user chose.
-#[derive(Debug, Clone)]
-pub struct Choices {
-    /// The scheme for the whole model.
-    pub scheme: Scheme,
-    /// Type of the token embeddings.
-    pub embedding_type: Option<DType>,
-    /// Type of the output matrix, or of the token embeddings where they serve as one.
-    pub output_type: Option<DType>,
-    /// Types of tensors whose name, as the candidates have it, matches; the first match counts.
-    pub overrides: Vec<(GlobMatcher, DType)>,
-    /// Whether to give every weight the scheme's own type, without the rules of its mix.
-    pub pure: bool,
-    /// Whether there are importance weights.
-    pub has_importance: bool,
-    /// Whether to quantize what is quantized already, which adds one error to another.
-    pub requantize: bool,
-    /// What a cast applies to.
-    pub casts: Casts,
-}
-
-impl Choices {
-    /// The scheme, and nothing else.
-    #[must_use]
-    pub const fn new(scheme: Scheme) -> Self {
-        Self {
-            scheme,
-            embedding_type: None,
-            output_type: None,
-            overrides: Vec::new(),
-            pure: false,
-            has_importance: false,
-            requantize: false,
-            casts: Casts::Everything,
-        }
-    }
-}
 
 /// A tensor's type, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -218,15 +137,19 @@ fn choose(
             (dtype, rule.map_or(DecisionReason::AsAsked, DecisionReason::Mix))
         }
     };
+    Ok(fitted(candidate, wanted, reason))
+}
+
+/// The wanted type where the tensor's rows go with it and gain by it, and else what comes closest.
+fn fitted(candidate: &Candidate, wanted: DType, reason: DecisionReason) -> (DType, DecisionReason) {
     let row_len = candidate.shape.row_len();
-    if row_len.is_multiple_of(wanted.block_len()) {
-        return Ok(if wanted == DType::I8_ROW && !shrinks(candidate, wanted) {
-            (candidate.dtype, DecisionReason::Kept(Kept::NoGain))
-        } else {
-            (wanted, reason)
-        });
+    if !row_len.is_multiple_of(wanted.block_len()) {
+        (fallback(wanted, row_len, candidate.dtype), DecisionReason::Fallback { wanted, row_len })
+    } else if wanted == DType::I8_ROW && !shrinks(candidate, wanted) {
+        (candidate.dtype, DecisionReason::Kept(Kept::NoGain))
+    } else {
+        (wanted, reason)
     }
-    Ok((fallback(wanted, row_len, candidate.dtype), DecisionReason::Fallback { wanted, row_len }))
 }
 
 /// The type that the user asked for this tensor in particular.

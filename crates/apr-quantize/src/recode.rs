@@ -30,6 +30,19 @@ pub struct TensorTarget {
     pub why: Option<String>,
 }
 
+impl TensorTarget {
+    /// Refuses, in words, a dtype that can't be made of this one.
+    fn check(&self, from: DType) -> Result<(), String> {
+        if self.dtype.is_quantized() && !block::can_quantize(self.dtype) {
+            return Err(format!("this build does not make {}", self.dtype));
+        }
+        if self.importance.is_none() && self.dtype != from && block::needs_importance(self.dtype) {
+            return Err(format!("{} is not made without importance", self.dtype));
+        }
+        Ok(())
+    }
+}
+
 impl From<DType> for TensorTarget {
     fn from(dtype: DType) -> Self {
         Self { dtype, importance: None, why: None }
@@ -101,12 +114,7 @@ impl Recode {
     /// must be in memory as a whole are too long for that.
     pub fn plan(info: &TensorInfo, target: &TensorTarget, measured: bool) -> Result<Self> {
         let wrong = |message: String| Error::format(message).for_tensor(&info.name);
-        if target.dtype.is_quantized() && !block::can_quantize(target.dtype) {
-            return Err(wrong(format!("this build does not make {}", target.dtype)));
-        }
-        if target.importance.is_none() && target.dtype != info.dtype && block::needs_importance(target.dtype) {
-            return Err(wrong(format!("{} is not made without importance", target.dtype)));
-        }
+        target.check(info.dtype).map_err(wrong)?;
         let row = [info.shape.row_len()].into();
         let row_bytes = info.dtype.stored_len(&row).zip(target.dtype.stored_len(&row)).map(|(from, _)| from);
         let row_bytes = row_bytes.ok_or_else(|| {

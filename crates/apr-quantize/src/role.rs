@@ -32,18 +32,17 @@ impl Role {
     /// tokens, 0 where nobody knows.
     pub(super) fn of(info: &TensorInfo, kind: Option<Kind>, tokens: u64) -> Self {
         let Some(kind) = kind else { return Self::of_unknown(&info.name, &info.shape) };
+        if !is_matrix(&info.shape) {
+            return Self::Kept(Kept::Vector);
+        }
+        if let Some(kept) = kept_as(kind, &info.shape) {
+            return Self::Kept(kept);
+        }
         let is_for_tokens = tokens == 0 || rows(&info.shape) == tokens;
         match kind {
-            _ if !is_matrix(&info.shape) => Self::Kept(Kept::Vector),
             Kind::Embedding if is_for_tokens => Self::TokenEmbedding,
-            Kind::Embedding | Kind::Position => Self::Kept(Kept::Position),
+            Kind::Embedding => Self::Kept(Kept::Position),
             Kind::Head if is_for_tokens => Self::Output,
-            // Kernels over images are the patch embedding, which llama.cpp leaves alone.
-            Kind::Conv if info.shape.dims().len() > 3 => Self::Kept(Kept::Small),
-            Kind::NormGamma | Kind::NormBeta => Self::Kept(Kept::Norm),
-            Kind::Bias => Self::Kept(Kept::Bias),
-            Kind::Buffer => Self::Kept(Kept::Buffer),
-            Kind::Scale => Self::Kept(Kept::Scale),
             // Heads that classify are matrices like others.
             _ => Self::Matrix,
         }
@@ -64,6 +63,20 @@ impl Role {
             (None, Some(Category::Output)) => Self::Output,
             _ => Self::Matrix,
         }
+    }
+}
+
+/// Why a matrix of this kind is never quantized, if that is so.
+fn kept_as(kind: Kind, shape: &Shape) -> Option<Kept> {
+    match kind {
+        Kind::Position => Some(Kept::Position),
+        // Kernels over images are the patch embedding, which llama.cpp leaves alone.
+        Kind::Conv => (shape.dims().len() > 3).then_some(Kept::Small),
+        Kind::NormGamma | Kind::NormBeta => Some(Kept::Norm),
+        Kind::Bias => Some(Kept::Bias),
+        Kind::Buffer => Some(Kept::Buffer),
+        Kind::Scale => Some(Kept::Scale),
+        _ => None,
     }
 }
 

@@ -5,9 +5,11 @@
 
 use apr_core::{DType, Error, Result};
 
+use super::candidate::Candidate;
 use super::category::{Category, layer, matrices};
+use super::choices::Choices;
 use super::facts::ModelFacts;
-use super::mix::{Candidate, Choices};
+
 use super::scheme::Scheme;
 
 /// Rules, applied to tensors in llama.cpp's order, since some count what they saw.
@@ -129,40 +131,40 @@ impl<'a> Rules<'a> {
         let more = if matches!(scheme, Scheme::IQ2_S | Scheme::IQ2_M) { DType::IQ3_S } else { DType::Q2_K };
         let experts = self.facts.experts;
         match category {
-            Category::Value if self.facts.queries_per_key() >= 4 || experts >= 4 => DType::Q4_K,
-            Category::Value => more,
+            Category::Value => {
+                if self.shares_values() || experts >= 4 {
+                    DType::Q4_K
+                } else {
+                    more
+                }
+            }
             Category::Key if experts == 8 => DType::Q4_K,
             Category::FeedForwardDown => {
                 self.downs_seen += 1;
                 if self.downs_seen <= self.facts.layers / 8 { more } else { scheme.dtype() }
             }
-            Category::AttentionOutput if experts == 8 => DType::Q5_K,
-            Category::AttentionOutput => match scheme {
-                Scheme::IQ1_S | Scheme::IQ1_M => DType::IQ2_XXS,
-                Scheme::IQ2_S | Scheme::IQ2_M => DType::IQ3_S,
-                _ => scheme.dtype(),
-            },
+            Category::AttentionOutput => self.attention_output_below_three_bits(),
             _ => scheme.dtype(),
+        }
+    }
+
+    fn attention_output_below_three_bits(&self) -> DType {
+        match self.choices.scheme {
+            _ if self.facts.experts == 8 => DType::Q5_K,
+            Scheme::IQ1_S | Scheme::IQ1_M => DType::IQ2_XXS,
+            Scheme::IQ2_S | Scheme::IQ2_M => DType::IQ3_S,
+            scheme => scheme.dtype(),
         }
     }
 
     fn value(&mut self) -> DType {
         let seen = self.values_seen;
         self.values_seen += 1;
-        // Shared by several queries, values are few and each error counts several times.
-        let shared = self.facts.queries_per_key() >= 4;
         let dtype = match self.choices.scheme {
-            Scheme::IQ3_XXS | Scheme::IQ3_XS | Scheme::IQ3_S if shared => DType::Q4_K,
-            Scheme::IQ3_XXS if !self.choices.has_importance => DType::IQ3_S,
-            Scheme::IQ3_M => DType::Q4_K,
-            Scheme::Q2_K if !shared => DType::Q3_K,
-            Scheme::Q2_K | Scheme::Q2_K_S if shared => DType::Q4_K,
-            Scheme::Q3_K_M if seen >= 2 => DType::Q4_K,
-            Scheme::Q3_K_M | Scheme::Q3_K_L => DType::Q5_K,
-            Scheme::IQ4_NL | Scheme::IQ4_XS if shared => DType::Q5_K,
-            Scheme::Q4_K_M | Scheme::Q5_K_M if deserves_more(seen, self.values) => DType::Q6_K,
-            Scheme::Q4_K_S if seen < 4 => DType::Q5_K,
-            scheme => scheme.dtype(),
+            Scheme::IQ3_XXS | Scheme::IQ3_XS | Scheme::IQ3_S | Scheme::IQ3_M | Scheme::IQ4_NL | Scheme::IQ4_XS => {
+                self.value_of_i_quant()
+            }
+            _ => self.value_of_k_quant(seen),
         };
         if self.facts.experts == 8 {
             DType::Q8_0
@@ -170,6 +172,34 @@ impl<'a> Rules<'a> {
             DType::Q5_K
         } else {
             dtype
+        }
+    }
+
+    /// Whether values are shared by several queries: they are few then, and each error counts several times.
+    fn shares_values(&self) -> bool {
+        self.facts.queries_per_key() >= 4
+    }
+
+    /// The IQ types of three and four bits.
+    fn value_of_i_quant(&self) -> DType {
+        match (self.choices.scheme, self.shares_values()) {
+            (Scheme::IQ3_M, _) | (Scheme::IQ3_XXS | Scheme::IQ3_XS | Scheme::IQ3_S, true) => DType::Q4_K,
+            (Scheme::IQ3_XXS, false) if !self.choices.has_importance => DType::IQ3_S,
+            (Scheme::IQ4_NL | Scheme::IQ4_XS, true) => DType::Q5_K,
+            (scheme, _) => scheme.dtype(),
+        }
+    }
+
+    /// The K types, and those without a rule.
+    fn value_of_k_quant(&self, seen: u64) -> DType {
+        match (self.choices.scheme, self.shares_values()) {
+            (Scheme::Q2_K, false) => DType::Q3_K,
+            (Scheme::Q2_K | Scheme::Q2_K_S, true) => DType::Q4_K,
+            (Scheme::Q3_K_M, _) if seen >= 2 => DType::Q4_K,
+            (Scheme::Q3_K_M | Scheme::Q3_K_L, _) => DType::Q5_K,
+            (Scheme::Q4_K_M | Scheme::Q5_K_M, _) if deserves_more(seen, self.values) => DType::Q6_K,
+            (Scheme::Q4_K_S, _) if seen < 4 => DType::Q5_K,
+            (scheme, _) => scheme.dtype(),
         }
     }
 
@@ -204,38 +234,59 @@ impl<'a> Rules<'a> {
     }
 
     fn down(&mut self, name: &str) -> Result<DType> {
-        let layers = self.facts.layers;
-        let layer = self.layer_of(name, self.downs_seen)?;
+        let depth = Depth { layer: self.layer_of(name, self.downs_seen)?, layers: self.facts.layers };
         self.downs_seen += 1;
-        let first_eighth = layer < layers / 8;
-        let first_sixteenth = layer < layers / 16;
-        let more = deserves_more(layer, layers);
-        let falcon = self.is_falcon();
-        let importance = self.choices.has_importance;
         Ok(match self.choices.scheme {
+            Scheme::Q2_K | Scheme::Q2_K_S | Scheme::IQ3_M => self.down_below_four_bits(depth),
+            Scheme::Q3_K_M | Scheme::Q3_K_L => self.down_of_q3_k(depth),
+            Scheme::Q4_K_S | Scheme::Q4_K_M | Scheme::Q5_K_M => self.down_of_q4_k_or_q5_k(depth),
+            _ => self.down_by_importance(depth),
+        })
+    }
+
+    fn down_below_four_bits(&self, depth: Depth) -> DType {
+        let of_eight_experts = self.facts.experts == 8;
+        match self.choices.scheme {
             Scheme::Q2_K => DType::Q3_K,
-            Scheme::Q2_K_S if first_eighth => DType::Q4_K,
-            Scheme::IQ3_XXS if !importance => {
-                if first_eighth {
-                    DType::Q4_K
-                } else {
-                    DType::Q3_K
-                }
-            }
-            Scheme::IQ3_M if first_eighth || (self.facts.experts == 8 && more) => DType::Q4_K,
-            Scheme::Q3_K_M if first_sixteenth => DType::Q5_K,
-            Scheme::Q3_K_M if !falcon || more => DType::Q4_K,
+            Scheme::Q2_K_S if depth.is_in_first(8) => DType::Q4_K,
+            Scheme::IQ3_M if depth.is_in_first(8) || (of_eight_experts && depth.deserves_more()) => DType::Q4_K,
+            scheme => scheme.dtype(),
+        }
+    }
+
+    fn down_of_q3_k(&self, depth: Depth) -> DType {
+        let falcon = self.is_falcon();
+        match self.choices.scheme {
             Scheme::Q3_K_L if falcon => DType::Q4_K,
             Scheme::Q3_K_L => DType::Q5_K,
-            Scheme::Q4_K_M if falcon && more && !first_sixteenth => DType::Q5_K,
-            Scheme::Q4_K_M | Scheme::Q5_K_M if more => DType::Q6_K,
-            Scheme::Q4_K_S if first_eighth && !falcon => DType::Q5_K,
-            Scheme::IQ4_NL | Scheme::IQ4_XS if first_eighth && !importance => DType::Q5_K,
-            // Without importance these two stay as they always were; with it, the first layers need a minimum.
-            Scheme::Q4_0 if first_eighth && importance => DType::Q4_1,
-            Scheme::Q5_0 if first_eighth && importance => DType::Q5_1,
+            Scheme::Q3_K_M if depth.is_in_first(16) => DType::Q5_K,
+            Scheme::Q3_K_M if !falcon || depth.deserves_more() => DType::Q4_K,
             scheme => scheme.dtype(),
-        })
+        }
+    }
+
+    fn down_of_q4_k_or_q5_k(&self, depth: Depth) -> DType {
+        let (falcon, more) = (self.is_falcon(), depth.deserves_more());
+        match self.choices.scheme {
+            Scheme::Q4_K_M if falcon && more && !depth.is_in_first(16) => DType::Q5_K,
+            Scheme::Q4_K_M | Scheme::Q5_K_M if more => DType::Q6_K,
+            Scheme::Q4_K_S if depth.is_in_first(8) && !falcon => DType::Q5_K,
+            scheme => scheme.dtype(),
+        }
+    }
+
+    /// The types whose rule asks whether there is importance.
+    fn down_by_importance(&self, depth: Depth) -> DType {
+        let first_eighth = depth.is_in_first(8);
+        match (self.choices.scheme, self.choices.has_importance) {
+            (Scheme::IQ3_XXS, false) if first_eighth => DType::Q4_K,
+            (Scheme::IQ3_XXS, false) => DType::Q3_K,
+            (Scheme::IQ4_NL | Scheme::IQ4_XS, false) if first_eighth => DType::Q5_K,
+            // Without importance these two stay as they always were; with it, the first layers need a minimum.
+            (Scheme::Q4_0, true) if first_eighth => DType::Q4_1,
+            (Scheme::Q5_0, true) if first_eighth => DType::Q5_1,
+            (scheme, _) => scheme.dtype(),
+        }
     }
 
     fn up_or_gate(&self, name: &str, seen: u64) -> Result<DType> {
@@ -287,6 +338,24 @@ fn part(category: Category) -> &'static str {
         Category::FeedForwardGate => "feed-forward gate",
         Category::Output => "output",
         Category::Other => "",
+    }
+}
+
+/// Where in the network a layer is.
+#[derive(Clone, Copy)]
+struct Depth {
+    layer: u64,
+    layers: u64,
+}
+
+impl Depth {
+    /// Whether the layer is among the first of `parts` equal parts.
+    fn is_in_first(self, parts: u64) -> bool {
+        self.layer < self.layers / parts
+    }
+
+    fn deserves_more(self) -> bool {
+        deserves_more(self.layer, self.layers)
     }
 }
 

@@ -1,6 +1,8 @@
 //! The formats that apr knows. One that is added gets an entry here, and nothing else changes.
 
-use apr_core::{ByteSource, CheckpointReader, CheckpointWriter, Format, Metadata, Result, SourceSet, TensorInfo};
+use apr_core::{
+    ByteSource, CheckpointReader, CheckpointWriter, Error, Format, Limits, Metadata, Result, SourceSet, TensorInfo,
+};
 use apr_format::apr2::{self, CompanionFile};
 #[cfg(feature = "typed")]
 use apr_format::aprn;
@@ -9,7 +11,7 @@ use apr_gguf::ggml;
 use apr_safetensors::Order;
 
 use crate::companions::WithCompanions;
-use crate::folder::shard_number;
+use crate::in_folder::{InFolder, Shards, shard_number};
 use crate::{OpenOptions, PlanOptions};
 
 /// A source of any kind.
@@ -38,6 +40,8 @@ pub(crate) struct Registration {
     pub(crate) open_index: Option<OpenIndex>,
     /// Makes a writer; there is one exactly where the format is a target.
     pub(crate) plan: Option<Plan>,
+    /// How the weights of a model's folder are called.
+    pub(crate) in_folder: InFolder,
 }
 
 /// All formats. Where several would take a file, the first does.
@@ -45,6 +49,7 @@ pub(crate) static FORMATS: &[Registration] = &[
     Registration {
         open: Some(|source, name, options| Ok(Box::new(open_apr2(source, name, options)?))),
         plan: Some(plan_apr2),
+        in_folder: InFolder { rank: 0, extensions: &["apr"], shards: Shards::Manifest, ..InFolder::NONE },
         ..told_apart(&apr2::FORMAT)
     },
     Registration {
@@ -84,6 +89,14 @@ pub(crate) static FORMATS: &[Registration] = &[
             let weights = apr_safetensors::plan(tensors, metadata, &write_options)?;
             Ok(Box::new(WithCompanions::new(weights, companions, options.folder)))
         }),
+        in_folder: InFolder {
+            rank: 0,
+            whole: Some("model.safetensors"),
+            adapters: &["adapter_model.safetensors", "adapters.safetensors"],
+            extensions: &["safetensors"],
+            shards: Shards::Index(".safetensors.index.json"),
+            ..InFolder::NONE
+        },
         ..told_apart(&apr_safetensors::FORMAT)
     },
     Registration {
@@ -99,6 +112,7 @@ pub(crate) static FORMATS: &[Registration] = &[
             let weights = apr_gguf::plan(tensors, metadata, &write_options)?;
             Ok(Box::new(WithCompanions::new(weights, companions, options.folder)))
         }),
+        in_folder: InFolder { rank: 2, extensions: &["gguf"], shards: Shards::First, ..InFolder::NONE },
         ..told_apart(&apr_gguf::FORMAT)
     },
     Registration {
@@ -124,20 +138,53 @@ pub(crate) static FORMATS: &[Registration] = &[
             let weights = apr_pytorch::plan(tensors, metadata, &write_options)?;
             Ok(Box::new(WithCompanions::new(weights, companions, options.folder)))
         }),
+        // Read where there are none in a format that can't run code.
+        in_folder: InFolder {
+            rank: 1,
+            description: Some((apr_pytorch::METADATA, "distcp")),
+            adapters: &["adapter_model.bin"],
+            names: &["pytorch_model.bin", "pytorch_model.bin.index.json"],
+            extensions: &["pt", "pth", "ckpt"],
+            shards: Shards::Index(".bin.index.json"),
+            ..InFolder::NONE
+        },
         ..told_apart(&apr_pytorch::FORMAT)
     },
+    Registration {
+        plan: Some(|tensors, metadata, companions, options| {
+            let write_options =
+                apr_pytorch::WriteOptions { file_name: options.file_name.clone(), named_files: options.folder };
+            let graph = options.models.first().map(|model| &model.graph);
+            let weights = apr_pytorch::plan_script(tensors, metadata, graph, &write_options)?;
+            Ok(Box::new(WithCompanions::new(weights, companions, options.folder)))
+        }),
+        ..told_apart(&apr_pytorch::SCRIPT)
+    },
+    Registration {
+        open: Some(|source, name, options| Ok(Box::new(apr_onnx::open(source, name, &options.limits)?))),
+        open_set: Some(|set, name, options| Ok(Box::new(apr_onnx::open_in(set, name, &options.limits)?))),
+        plan: Some(plan_onnx),
+        in_folder: InFolder { rank: 3, extensions: &["onnx"], ..InFolder::NONE },
+        ..told_apart(&apr_onnx::FORMAT)
+    },
+    Registration {
+        open: Some(|source, name, options| Ok(Box::new(apr_onnx::open(source, name, &options.limits)?))),
+        ..told_apart(&apr_onnx::TENSOR)
+    },
+    told_apart(&apr_onnx::ORT),
     told_apart(&crate::unread::HDF5),
     told_apart(&crate::unread::TFLITE),
 ];
 
 /// An entry that says nothing but the format.
 const fn told_apart(format: &'static Format) -> Registration {
-    Registration { format, open: None, open_set: None, open_index: None, plan: None }
+    Registration { format, open: None, open_set: None, open_index: None, plan: None, in_folder: InFolder::NONE }
 }
 
-/// Whether shards of the format are found by an index, without which a shard says nothing of the others.
-pub(crate) fn has_index(format: &Format) -> bool {
-    FORMATS.iter().any(|entry| entry.format == format && entry.open_index.is_some())
+/// Whether a file of the format may keep its weights in other files of its folder, without a name that shows it.
+#[must_use]
+pub fn may_span_files(format: &Format) -> bool {
+    *format == apr_onnx::FORMAT
 }
 
 /// Whether loaders run code out of files of the format, and no reader here knows where that is.
@@ -177,6 +224,29 @@ fn open_apr2(source: Bytes, name: &str, options: &OpenOptions) -> Result<apr2::A
         reader.warn(format!("this is {which} alone; the manifest names the whole model"));
     }
     Ok(reader)
+}
+
+fn plan_onnx(
+    tensors: &[TensorInfo],
+    _metadata: &Metadata,
+    mut companions: Vec<CompanionFile>,
+    options: &PlanOptions,
+) -> Result<Writer> {
+    let skeleton = companions.iter().position(|companion| companion.name == apr_onnx::skeleton::COMPANION);
+    let skeleton = skeleton.map(|position| companions.remove(position).bytes);
+    if let (true, Some(skeleton)) = (options.models.is_empty(), skeleton) {
+        let restore_options =
+            apr_onnx::skeleton::RestoreOptions { file_name: options.file_name.clone(), named_files: options.folder };
+        let weights = apr_onnx::skeleton::restore(skeleton, tensors, &restore_options, &Limits::default())?;
+        return Ok(Box::new(WithCompanions::new(weights, companions, options.folder)));
+    }
+    if options.models.is_empty() {
+        return Err(Error::format("an ONNX file says what a model computes, and nothing says that of this one"));
+    }
+    let write_options =
+        apr_onnx::write::WriteOptions { named_files: options.folder, external_data: options.external_data };
+    let weights = apr_onnx::write::plan(&options.models, tensors, write_options)?;
+    Ok(Box::new(WithCompanions::new(weights, companions, options.folder)))
 }
 
 fn plan_apr2(

@@ -22,16 +22,18 @@ mod companions;
 mod few_reads;
 mod folder;
 mod formats;
+mod in_folder;
 mod open;
 mod plan;
 mod streaming;
 mod tensor_reader;
 mod unread;
+mod weights;
 
 pub use apr_core::{
-    Alignments, ByteSource, CheckpointReader, CheckpointWriter, Code, Convention, DType, DTypeKind, Error, Escaped,
-    FileInfo, Format, HEAD_LEN, IoCause, Layout, Limits, Loss, MemoryFolder, Metadata, Notes, Pipeline, QuantizedTypes,
-    Result, Serial, Shape, Sink, SourceSet, Target, TensorInfo, digest, keys, read_vec,
+    Alignments, ByteSource, CheckpointReader, CheckpointWriter, Code, Computes, Convention, DType, DTypeKind, Error,
+    Escaped, FileInfo, Format, HEAD_LEN, IoCause, Layout, Limits, Loss, MemoryFolder, Metadata, Notes, Pipeline,
+    QuantizedTypes, Result, Serial, Shape, Sink, SourceSet, Target, TensorInfo, digest, keys, read_vec,
 };
 #[cfg(feature = "typed")]
 pub use apr_format::aprn;
@@ -42,11 +44,13 @@ pub use apr_format::crypto;
 pub use apr_format::{apr1, apr2, dialect};
 pub use apr_gguf as gguf;
 pub use apr_numpy as numpy;
+pub use apr_onnx as onnx;
 pub use apr_pytorch as pytorch;
 pub use apr_safetensors as safetensors;
-pub use folder::{FolderCheckpoint, alone, is_shard_name, open_folder, with_companions};
-pub use formats::may_hold_code;
-pub use open::{OpenOptions, UNKNOWN_FORMAT, is_manifest, open, open_in, recognise};
+pub use folder::{FolderCheckpoint, alone, open_folder, with_companions};
+pub use formats::{may_hold_code, may_span_files};
+pub use in_folder::is_shard_name;
+pub use open::{OpenOptions, UNKNOWN_FORMAT, is_manifest, open, open_in, recognise, recognise_file};
 pub use plan::{PlanOptions, formats, plan, target_by_extension, targets};
 pub use streaming::{StreamingLoader, Tensor, TensorLoader};
 pub use tensor_reader::TensorReader;

@@ -3,7 +3,7 @@
 use apr_core::{ByteSource, CheckpointReader, Error, Format, HEAD_LEN, Limits, Metadata, Result, SourceSet, read_vec};
 use apr_format::apr2::{self, Keys};
 
-use crate::formats::{FORMATS, Registration};
+use crate::formats::{FORMATS, Registration, may_span_files};
 
 /// How to open: within which limits, and what to take on trust.
 #[derive(Debug, Clone, Default)]
@@ -71,6 +71,13 @@ pub fn recognise(head: &[u8]) -> Option<&'static Format> {
     entry_of(head).map(|entry| entry.format)
 }
 
+/// The format that the first bytes speak for, or else the extension.
+#[must_use]
+pub fn recognise_file(head: &[u8], extension: Option<&str>) -> Option<&'static Format> {
+    let entry = entry_of(head).or_else(|| entry_by_extension(extension.filter(|extension| *extension != "bin")?));
+    entry.map(|entry| entry.format)
+}
+
 fn entry_of(head: &[u8]) -> Option<&'static Registration> {
     FORMATS.iter().find(|entry| (entry.format.recognises)(head))
 }
@@ -129,7 +136,8 @@ pub fn open_in(set: &dyn SourceSet, name: &str, options: impl Into<OpenOptions>)
     let source = set.open(name).map_err(|error| error.in_file(name))?;
     if extension(name) != "json" {
         let head = read_vec(&source, 0, source.len().min(HEAD_LEN)).map_err(|error| error.in_file(name))?;
-        if let Some(open_set) = entry_of(&head).and_then(|entry| entry.open_set) {
+        let by_extension = || entry_by_extension(extension(name)).filter(|entry| may_span_files(entry.format));
+        if let Some(open_set) = entry_of(&head).or_else(by_extension).and_then(|entry| entry.open_set) {
             return open_set(set, name, &options);
         }
         if is_manifest(name, &head) {

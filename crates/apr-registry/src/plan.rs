@@ -1,6 +1,6 @@
 //! Planning the output.
 
-use apr_core::{Alignments, CheckpointWriter, Error, Format, Metadata, Result, Target, TensorInfo};
+use apr_core::{Alignments, CheckpointWriter, Computes, Error, Format, Metadata, Result, Target, TensorInfo};
 use apr_format::apr2::{self, CompanionFile};
 
 use crate::formats::FORMATS;
@@ -24,6 +24,10 @@ pub struct PlanOptions {
     pub streaming: bool,
     /// Sort safetensors entries as its library does instead of keeping the source's order.
     pub canonical: bool,
+    /// What the model computes, where the format says that: a file for each, in a folder if there are several.
+    pub models: Vec<apr_onnx::write::Model>,
+    /// Where an ONNX model has the bytes of its tensors.
+    pub external_data: apr_onnx::write::ExternalData,
 }
 
 impl PlanOptions {
@@ -40,6 +44,8 @@ impl PlanOptions {
             apr2: apr2::WriteOptions::default(),
             streaming: false,
             canonical: false,
+            models: Vec::new(),
+            external_data: apr_onnx::write::ExternalData::Auto,
         }
     }
 
@@ -59,7 +65,9 @@ impl PlanOptions {
     pub fn check(&self) -> Result<()> {
         let target = self.target()?;
         type Wish<'a> = (&'a str, bool, fn(&Target) -> bool);
-        let wanted: [Wish<'_>; 4] = [
+        let places_data = self.external_data != apr_onnx::write::ExternalData::Auto;
+        let wanted: [Wish<'_>; 5] = [
+            ("--external-data works", places_data, |target| target.computes == Computes::Always),
             ("--shard-size works", self.shard_size.is_some(), |target| target.shards),
             ("--streaming works", self.streaming, |target| target.streaming),
             ("--compress, --encrypt, --recipient and --sign work", self.apr2.seals(), |target| target.seals),

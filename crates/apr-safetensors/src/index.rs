@@ -20,16 +20,10 @@ pub(crate) fn encode(total_size: u64, weights: &BTreeMap<&str, &str>) -> Vec<u8>
 fn push_ascii(json: &mut String, text: &str) {
     json.push('"');
     for c in text.chars() {
-        match c {
-            '"' => json.push_str("\\\""),
-            '\\' => json.push_str("\\\\"),
-            '\n' => json.push_str("\\n"),
-            '\r' => json.push_str("\\r"),
-            '\t' => json.push_str("\\t"),
-            '\u{8}' => json.push_str("\\b"),
-            '\u{c}' => json.push_str("\\f"),
-            ' '..='~' => json.push(c),
-            _ => {
+        match short_escape(c) {
+            Some(letter) => json.extend(['\\', letter]),
+            None if (' '..='~').contains(&c) => json.push(c),
+            None => {
                 for unit in c.encode_utf16(&mut [0; 2]) {
                     write!(json, "\\u{unit:04x}").unwrap_or_else(|_| unreachable!("a string accepts every write"));
                 }
@@ -37,6 +31,19 @@ fn push_ascii(json: &mut String, text: &str) {
         }
     }
     json.push('"');
+}
+
+/// What stands behind the backslash where a character has a short escape.
+fn short_escape(c: char) -> Option<char> {
+    match c {
+        '"' | '\\' => Some(c),
+        '\n' => Some('n'),
+        '\r' => Some('r'),
+        '\t' => Some('t'),
+        '\u{8}' => Some('b'),
+        '\u{c}' => Some('f'),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

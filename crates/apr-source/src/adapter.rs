@@ -149,15 +149,22 @@ impl Adapter {
             };
             let problem = problem.map(|(info, message)| AdapterProblem { tensor: info.name.clone(), message });
             self.problems.extend(problem);
-            let module = stem.strip_suffix(".weight").unwrap_or(stem).rsplit('.').next().unwrap_or(stem);
-            if halves.len() <= MAX_PAIRS && !self.targets.iter().any(|known| known == module || stem.ends_with(known)) {
-                self.targets.push(module.to_owned());
+            if halves.len() <= MAX_PAIRS {
+                self.add_target(stem);
             }
         }
         self.ranks = ranks.into_iter().collect();
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rank is a small whole number")]
         if self.ranks.is_empty() {
             self.ranks.extend(told.map(|rank| rank as u64));
+        }
+    }
+
+    /// Adds the module that a pair is for, once for all layers.
+    fn add_target(&mut self, stem: &str) {
+        let module = stem.strip_suffix(".weight").unwrap_or(stem).rsplit('.').next().unwrap_or(stem);
+        if !self.targets.iter().any(|known| known == module || stem.ends_with(known)) {
+            self.targets.push(module.to_owned());
         }
     }
 }

@@ -25,6 +25,7 @@
 
 pub mod adapter;
 pub mod companions;
+pub mod exported;
 mod family;
 pub mod naming;
 mod source;

@@ -212,12 +212,23 @@ fn moment_lanes<W: Wire>(groups: &[[W::Stored; LANES]]) -> MomentLanes<W::Value>
             zeros[lane] += u32::from(values[lane] == W::Value::ZERO);
         }
     }
+    let (sums, squares) = (sum_lanes::<W>(groups), square_lanes::<W>(groups));
+    MomentLanes { min, max, zeros, sums, squares }
+}
+
+#[inline(always)]
+fn sum_lanes<W: Wire>(groups: &[[W::Stored; LANES]]) -> [f64; LANES] {
     let mut sums = [0.0; LANES];
     for group in groups {
         for lane in 0..LANES {
             sums[lane] += W::load(group[lane]).into();
         }
     }
+    sums
+}
+
+#[inline(always)]
+fn square_lanes<W: Wire>(groups: &[[W::Stored; LANES]]) -> [f64; LANES] {
     let mut squares = [0.0; LANES];
     for group in groups {
         for lane in 0..LANES {
@@ -225,7 +236,7 @@ fn moment_lanes<W: Wire>(groups: &[[W::Stored; LANES]]) -> MomentLanes<W::Value>
             squares[lane] += value * value;
         }
     }
-    MomentLanes { min, max, zeros, sums, squares }
+    squares
 }
 
 /// Adds the elements after the last group and joins the lanes.

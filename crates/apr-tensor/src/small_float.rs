@@ -17,6 +17,25 @@ enum Special {
     None,
 }
 
+impl Special {
+    /// Whether a mantissa below `one` makes a number of the largest exponent.
+    const fn is_number(self, mantissa: usize, one: usize) -> bool {
+        match self {
+            Self::Ieee => false,
+            Self::AllOnesNan => mantissa != one - 1,
+            Self::NegativeZeroNan | Self::None => true,
+        }
+    }
+
+    /// What the largest exponent stands for with a mantissa that makes no number of it.
+    const fn beyond(self, mantissa: usize) -> f32 {
+        match self {
+            Self::Ieee if mantissa == 0 => f32::INFINITY,
+            _ => f32::NAN,
+        }
+    }
+}
+
 /// OFP8 E4M3, largest value 448.
 pub(crate) static F8_E4M3: [f32; 256] = table(4, 3, 7, Special::AllOnesNan);
 /// OFP8 E5M2, largest value 57344.
@@ -49,16 +68,18 @@ const fn table<const CODES: usize>(
     while code < CODES {
         let mantissa = code % one;
         let exponent = (code / one) as i32 % (largest_exponent + 1);
-        let magnitude = match special {
-            Special::NegativeZeroNan if code == sign => f32::NAN,
-            Special::AllOnesNan if exponent == largest_exponent && mantissa == one - 1 => f32::NAN,
-            Special::Ieee if exponent == largest_exponent && mantissa > 0 => f32::NAN,
-            Special::Ieee if exponent == largest_exponent => f32::INFINITY,
-            _ if exponent == 0 => scaled(mantissa, 1 + unit),
-            _ => scaled(one + mantissa, exponent + unit),
+        let magnitude = if exponent == largest_exponent && !special.is_number(mantissa, one) {
+            special.beyond(mantissa)
+        } else if exponent == 0 {
+            scaled(mantissa, 1 + unit)
+        } else {
+            scaled(one + mantissa, exponent + unit)
         };
         values[code] = if code >= sign && !magnitude.is_nan() { -magnitude } else { magnitude };
         code += 1;
+    }
+    if matches!(special, Special::NegativeZeroNan) {
+        values[sign] = f32::NAN;
     }
     values
 }

@@ -1,5 +1,6 @@
 //! The tokens of a model, from the tokenizer files that travel with it.
 
+mod files;
 mod hugging_face;
 mod sentencepiece;
 mod tiktoken;
@@ -11,10 +12,11 @@ use std::collections::BTreeMap;
 use apr_core::{CheckpointReader, Result};
 use serde::Serialize;
 
+pub use files::{read_tokenizer, warning};
 pub(crate) use sentencepiece::{Piece, SentencePiece};
 pub(crate) use tiktoken::{decode_base64, encode_base64, is_ranks};
 pub(crate) use tokenizer::MAX_TOKENS;
-pub use tokenizer::{Tokenizer, read_tokenizer, warning};
+pub use tokenizer::Tokenizer;
 
 /// The report of `apr inspect --vocab`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

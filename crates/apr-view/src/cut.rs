@@ -1,6 +1,6 @@
 //! Tensors that are cut out of one, and one that such parts are joined to.
 
-use apr_core::{Error, Result, Shape, TensorInfo};
+use apr_core::{DType, Error, Result, Shape, TensorInfo};
 
 use crate::strided::{Strided, Woven};
 use crate::transform::{Change, Kind, needs_floats};
@@ -71,39 +71,79 @@ impl Change {
         let unfit = || Error::format(format!("its parts do not make up a tensor of shape {shape}")).for_tensor(name);
         let mut parts = parts.to_vec();
         parts.sort_by_key(|(_, _, cut)| cut.first);
-        let (first, _, Cut { groups, step, turned, .. }) = *parts.first().ok_or_else(unfit)?;
-        let is_before = turned == Turned::Before;
-        let Groups { rows, columns, .. } = Groups::of(shape.dims(), groups, is_before).ok_or_else(unfit)?;
+        let &(first, _, cut) = parts.first().ok_or_else(unfit)?;
+        let whole = Whole::of(&shape, cut, first.dtype).ok_or_else(unfit)?;
         let mut woven = Vec::with_capacity(parts.len());
         let mut next = 0;
-        for (info, position, cut) in &parts {
+        for &(info, position, cut) in &parts {
             if info.dtype.block_len() != 1 || info.dtype.is_quantized() {
                 return Err(needs_floats(info, "it can be joined"));
             }
-            let elements = groups.checked_mul(cut.count).and_then(|part| part.checked_mul(columns));
-            let is_next = cut.first == next && cut.groups == groups && cut.step == step && info.dtype == first.dtype;
-            if !is_next || elements.is_none() || info.shape.elements() != elements {
+            if !whole.has_next(info, cut, next) {
                 return Err(unfit());
             }
-            next += if step == 1 { cut.count } else { 1 };
-            let (x, y) = if is_before { (columns, cut.count) } else { (cut.count, columns) };
-            let steps = if cut.turned == Turned::No { [x * y, y, 1] } else { [x * y, 1, x] };
-            let element = info.dtype.block_bytes();
-            let part = Strided { tensor: *position, start: 0, dims: [groups, x, y], strides: steps, element };
-            let run = match (is_before, step) {
-                (true, 1) => cut.count,
-                (true, _) => 1,
-                (false, 1) => cut.count * columns,
-                (false, _) => columns,
-            };
-            woven.push((part, run));
+            next += whole.rows_in_a_row(cut);
+            woven.push((whole.part(info, position, cut), whole.run(cut)));
         }
-        let is_whole = if step == 1 { next == rows } else { next == step && rows.is_multiple_of(step) };
-        if !is_whole || rows == 0 || columns == 0 {
+        if !whole.ends_at(next) {
             return Err(unfit());
         }
         let info = TensorInfo { name: name.to_owned(), dtype: first.dtype, shape };
         Ok((info, Self(Kind::Woven(Woven { parts: woven }))))
+    }
+}
+
+/// A tensor that parts are joined to.
+struct Whole {
+    dtype: DType,
+    /// Of how many groups its rows are.
+    count: u64,
+    groups: Groups,
+    /// How far the rows of one part are from each other.
+    step: u64,
+    /// Whether its rows are columns.
+    is_turned: bool,
+}
+
+impl Whole {
+    /// Of this shape, where the first part was cut out like this; `None` where the shape has no such groups.
+    fn of(shape: &Shape, first: Cut, dtype: DType) -> Option<Self> {
+        let is_turned = first.turned == Turned::Before;
+        let groups = Groups::of(shape.dims(), first.groups, is_turned)?;
+        let is_some = groups.rows > 0 && groups.columns > 0;
+        is_some.then_some(Self { dtype, count: first.groups, groups, step: first.step, is_turned })
+    }
+
+    /// Whether the part goes with the others and starts at row `next`.
+    fn has_next(&self, info: &TensorInfo, cut: Cut, next: u64) -> bool {
+        let elements = self.count.checked_mul(cut.count).and_then(|part| part.checked_mul(self.groups.columns));
+        let is_alike = cut.groups == self.count && cut.step == self.step && info.dtype == self.dtype;
+        is_alike && cut.first == next && elements.is_some() && info.shape.elements() == elements
+    }
+
+    /// Rows of a part up to the next part's first: all of them, or one where parts take turns.
+    fn rows_in_a_row(&self, cut: Cut) -> u64 {
+        if self.step == 1 { cut.count } else { 1 }
+    }
+
+    /// The elements of a part, in the order in which the whole has them.
+    fn part(&self, info: &TensorInfo, position: usize, cut: Cut) -> Strided {
+        let columns = self.groups.columns;
+        let (x, y) = if self.is_turned { (columns, cut.count) } else { (cut.count, columns) };
+        let strides = if cut.turned == Turned::No { [x * y, y, 1] } else { [x * y, 1, x] };
+        Strided { tensor: position, start: 0, dims: [self.count, x, y], strides, element: info.dtype.block_bytes() }
+    }
+
+    /// Elements of a part that follow one another in the whole.
+    fn run(&self, cut: Cut) -> u64 {
+        let columns = if self.is_turned { 1 } else { self.groups.columns };
+        self.rows_in_a_row(cut) * columns
+    }
+
+    /// Whether the parts are all there, where the next one would start at row `next`.
+    fn ends_at(&self, next: u64) -> bool {
+        let rows = self.groups.rows;
+        if self.step == 1 { next == rows } else { next == self.step && rows.is_multiple_of(self.step) }
     }
 }
 
@@ -123,8 +163,10 @@ impl Groups {
     fn of(dims: &[u64], groups: u64, turned: bool) -> Option<Self> {
         let flat = Self { rows: *dims.get(1)?, columns: 1, is_flat: true };
         match *dims {
-            [first, a, b] if first == groups && turned => Some(Self { rows: b, columns: a, is_flat: false }),
-            [first, a, b] if first == groups => Some(Self { rows: a, columns: b, is_flat: false }),
+            [first, a, b] if first == groups => {
+                let (rows, columns) = if turned { (b, a) } else { (a, b) };
+                Some(Self { rows, columns, is_flat: false })
+            }
             [first, _] if first == groups => Some(flat),
             [first, columns] if groups > 0 && first.is_multiple_of(groups) => {
                 Some(Self { rows: first / groups, columns, is_flat: false })
@@ -139,6 +181,7 @@ mod tests {
     use apr_core::{CheckpointReader, Limits};
 
     use super::*;
+    use crate::transform::tests::bytes;
 
     /// Tensors of bytes that count up, one file.
     fn model(shapes: &[&[u64]], bytes: &[u8]) -> Box<dyn CheckpointReader> {
@@ -153,20 +196,6 @@ mod tests {
         file.extend(header.into_bytes());
         file.extend(bytes);
         apr_registry::open(file, "model.safetensors", &Limits::default()).expect("a model")
-    }
-
-    /// The bytes, which every range is part of.
-    fn bytes(change: &Change, base: &dyn CheckpointReader, len: usize) -> Vec<u8> {
-        let mut whole = vec![0; len];
-        change.read(base, 0, &mut whole).expect("bytes");
-        for offset in 0..len {
-            for end in offset..=len {
-                let mut part = vec![0; end - offset];
-                change.read(base, offset as u64, &mut part).expect("bytes");
-                assert_eq!(part, whole[offset..end], "{offset}..{end}");
-            }
-        }
-        whole
     }
 
     fn taken_apart_and_joined(shape: &[u64], cuts: &[Cut], expected: &[&[u8]]) {

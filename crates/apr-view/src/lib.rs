@@ -43,5 +43,5 @@ pub use filter::{named, parse_filter, parse_search};
 pub use first_use::sort_by_first_use;
 pub use nearest::{closest, nearest};
 pub use transform::Change;
-pub use unpacked::{SCALES_FILE, Unpacked};
+pub use unpacked::{Parts, SCALES_FILE, Unpacked};
 pub use view::{Origin, View};

@@ -98,6 +98,30 @@ impl Change {
         Ok(Self(Kind::Strided(Strided { tensor: position, start: 0, dims, strides, element })))
     }
 
+    /// Elements at regular distances of the tensor at `position` of the base: `[groups, rows, columns]` from element
+    /// `start` on, each index so many elements (`strides`) apart in the source.
+    ///
+    /// Rows or columns lie together: one of their two strides is 1.
+    ///
+    /// # Errors
+    /// E001 when its elements are not plain ones, or some lie past its end.
+    pub fn strided(info: &TensorInfo, position: usize, start: u64, dims: [u64; 3], strides: [u64; 3]) -> Result<Self> {
+        let element = info.dtype.block_bytes();
+        if info.dtype.block_len() != 1 || info.dtype.is_quantized() || ![1, 2, 4, 8].contains(&element) {
+            return Err(needs_floats(info, "parts can be taken"));
+        }
+        let last = dims
+            .iter()
+            .zip(strides)
+            .try_fold(start, |last, (dim, stride)| last.checked_add(dim.checked_sub(1)?.checked_mul(stride)?));
+        let is_inside = last.zip(info.shape.elements()).is_some_and(|(last, elements)| last < elements);
+        if !is_inside || !strides[1..].contains(&1) {
+            let message = format!("its shape {} does not have these parts", info.shape);
+            return Err(Error::format(message).for_tensor(&info.name));
+        }
+        Ok(Self(Kind::Strided(Strided { tensor: position, start, dims, strides, element })))
+    }
+
     /// The rows of the tensor at `position` of the base as groups of so many queries, a key and a value, of so many rows
     /// each (`[groups, queries, rows]`): all queries, then all keys, then all values; or the way `back`.
     ///
@@ -396,7 +420,7 @@ impl Rows {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use apr_registry::Limits;
 
     use super::*;
@@ -411,7 +435,8 @@ mod tests {
         apr_registry::open(file, "model.safetensors", &Limits::default()).expect("a model")
     }
 
-    fn bytes(change: &Change, base: &dyn CheckpointReader, len: usize) -> Vec<u8> {
+    /// The bytes, which every range is part of.
+    pub(crate) fn bytes(change: &Change, base: &dyn CheckpointReader, len: usize) -> Vec<u8> {
         let mut whole = vec![0; len];
         change.read(base, 0, &mut whole).expect("bytes");
         for offset in 0..len {

@@ -22,8 +22,9 @@ const WINDOW: u64 = 1 << 20;
 enum Part {
     /// All of it.
     Whole,
-    /// Its quants, `per_byte` of them in a byte, `at` bytes after the start of each block.
-    Quants { per_byte: u64, at: u64 },
+    /// Its quants, `per_byte` of them in a byte, `at` bytes after the start of each block; `flip` are bits that are turned
+    /// over.
+    Quants { per_byte: u64, at: u64, flip: u8 },
     /// Numbers of `len` bytes, `at` bytes after the start of each block.
     Field { at: u64, len: u64 },
 }
@@ -34,7 +35,8 @@ pub struct Unpacked<'a> {
     tensors: Vec<TensorInfo>,
     parts: Vec<(usize, Part)>,
     companions: Vec<Companion>,
-    description: Vec<u8>,
+    /// The companion that describes the parts, where there is one.
+    description: Option<Vec<u8>>,
 }
 
 impl<'a> Unpacked<'a> {
@@ -66,7 +68,52 @@ impl<'a> Unpacked<'a> {
         let description = serde_json::to_vec_pretty(&described).unwrap_or_default();
         let mut companions = base.companions().to_vec();
         companions.push(Companion { name: SCALES_FILE.to_owned(), len: description.len() as u64 });
-        Ok(Self { base, tensors, parts, companions, description })
+        Ok(Self { base, tensors, parts, companions, description: Some(description) })
+    }
+}
+
+/// Positions of what stands for a quantized tensor, in a checkpoint that [`Unpacked::beside`] made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parts {
+    /// The quants: signed where they have 8 bits, unsigned where they have 4, packed as described above.
+    pub quants: usize,
+    /// The quants with their highest bit turned over: unsigned where they have 8 bits, signed where they have 4.
+    pub turned: usize,
+    /// Quants in a byte: 1 or 2.
+    pub per_byte: u64,
+    /// The scales.
+    pub scales: usize,
+    /// What is added, where the type has that.
+    pub mins: Option<usize>,
+}
+
+impl<'a> Unpacked<'a> {
+    /// The tensors of the base as they are, and after them the parts of those whose dtype is made of integers and scales.
+    #[must_use]
+    pub fn beside(base: &'a dyn CheckpointReader) -> (Self, Vec<Option<Parts>>) {
+        let mut tensors = base.tensors().to_vec();
+        let mut parts: Vec<_> = (0..tensors.len()).map(|position| (position, Part::Whole)).collect();
+        let mut found = Vec::with_capacity(tensors.len());
+        for (position, info) in base.tensors().iter().enumerate() {
+            let fields = Fields::of(info).ok().filter(|_| info.dtype.is_quantized() && info.byte_len().is_ok());
+            let Some(fields) = fields else {
+                found.push(None);
+                continue;
+            };
+            let first = tensors.len();
+            for (info, part) in fields.tensors(info) {
+                tensors.push(info);
+                parts.push((position, part));
+            }
+            let mins = fields.has_min.then_some(first + 2);
+            let turned = tensors.len();
+            let flip = if fields.per_byte == 1 { 0x80 } else { 0x88 };
+            tensors.push(TensorInfo { dtype: DType::U8, ..tensors[first].clone() });
+            parts.push((position, Part::Quants { per_byte: fields.per_byte, at: fields.quants_at, flip }));
+            let scales = first + 1;
+            found.push(Some(Parts { quants: first, turned, per_byte: fields.per_byte, scales, mins }));
+        }
+        (Self { base, tensors, parts, companions: base.companions().to_vec(), description: None }, found)
     }
 }
 
@@ -118,7 +165,7 @@ impl Fields {
         }
         let len = self.scale.block_bytes();
         let mut tensors = vec![
-            (part("", quants, dims.into()), Part::Quants { per_byte: self.per_byte, at: self.quants_at }),
+            (part("", quants, dims.into()), Part::Quants { per_byte: self.per_byte, at: self.quants_at, flip: 0 }),
             (part(".scales", self.scale, of_blocks.clone().into()), Part::Field { at: 0, len }),
         ];
         if self.has_min {
@@ -251,8 +298,17 @@ impl CheckpointReader for Unpacked<'_> {
         match part {
             Part::Whole => self.base.read_tensor(base, offset, buf),
             Part::Field { at, len } => self.read_fields(base, (at, len), offset, buf),
-            Part::Quants { per_byte: 1, at } => self.read_fields(base, (at, self.block_of(base).1), offset, buf),
-            Part::Quants { at, .. } => self.read_nibbles(base, at, offset, buf),
+            Part::Quants { per_byte, at, flip } => {
+                if per_byte == 1 {
+                    self.read_fields(base, (at, self.block_of(base).1), offset, buf)?;
+                } else {
+                    self.read_nibbles(base, at, offset, buf)?;
+                }
+                if flip != 0 {
+                    buf.iter_mut().for_each(|byte| *byte ^= flip);
+                }
+                Ok(())
+            }
         }
     }
 
@@ -270,10 +326,10 @@ impl CheckpointReader for Unpacked<'_> {
     }
 
     fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
-        if companion + 1 == self.companions.len() {
-            return Ok(self.description.clone());
+        match &self.description {
+            Some(description) if companion + 1 == self.companions.len() => Ok(description.clone()),
+            _ => self.base.read_companion(companion),
         }
-        self.base.read_companion(companion)
     }
 }
 

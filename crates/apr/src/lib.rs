@@ -71,6 +71,7 @@
 //! | [`ops`] | passes and their reports: import, convert, inspect, validate, diff, lint, explain |
 //! | [`view`] | other looks at a checkpoint: names, order, rows, numbers |
 //! | [`arch`] | model families |
+//! | [`graph`] | what a model computes, and pictures of it; [`blocks`] has the families' |
 //! | [`source`] | what a model is before its weights are read: family, names, companions |
 //! | [`tokenizer`] | vocabularies, and GGUF's tokenizer keys |
 //! | [`quantize`] | schemes, mixes, importance, quantizers that you add |
@@ -89,12 +90,14 @@ mod model;
 mod output;
 
 pub use apr_arch as arch;
+pub use apr_blocks as blocks;
 pub use apr_core::Progress;
+pub use apr_graph as graph;
 #[cfg(feature = "native")]
 pub use apr_io as io;
 pub use apr_llama as llama;
 pub use apr_ops as ops;
-pub use apr_ops::job::{Job, JobError, JobReport, Planned, Weights};
+pub use apr_ops::job::{GraphWishes, Job, JobError, JobReport, Planned, Weights};
 pub use apr_quantize as quantize;
 pub use apr_quantize::{Quantization, Scheme};
 #[cfg(feature = "compression")]

@@ -5,10 +5,12 @@ use std::ops::Range;
 use std::path::Path;
 
 use apr_arch::Families;
+use apr_blocks::GraphOptions;
 use apr_core::{CheckpointReader, Error, Result};
 use apr_io::{Interrupt, Sources, Threads};
 use apr_llama::describe;
 use apr_ops::diff::{DiffOptions, DiffReport, Side, alike, diff};
+use apr_ops::graph::{Computed, computed, of_file};
 use apr_ops::inspect::{InspectReport, inspect};
 use apr_ops::lint::{LintReport, lint};
 use apr_ops::tensors::{TensorsOptions, TensorsReport, list};
@@ -80,7 +82,20 @@ impl Model {
     /// # Errors
     /// E001 when it was to be taken for a family that is not known.
     pub fn inspect(&self) -> Result<InspectReport> {
-        Ok(inspect(&*self.reader, &self.name, self.source().family()?))
+        let report = inspect(&*self.reader, &self.name, self.source().family()?);
+        // What is not known of its graph is no reason to say nothing of the rest.
+        Ok(match self.graphs(&GraphOptions::default()) {
+            Ok(graphs) => report.with_graphs(&graphs),
+            Err(_) => report,
+        })
+    }
+
+    /// What it computes: the graphs of its file, or those of its family; reads no weights.
+    ///
+    /// # Errors
+    /// E003 when neither has one, or its configuration has an option that no block knows; E001 when that lacks one.
+    pub fn graphs(&self, options: &GraphOptions) -> Result<Computed> {
+        computed(&self.source(), options)
     }
 
     /// Its tensors, with statistics where the options ask for them.
@@ -109,7 +124,12 @@ impl Model {
     /// E002 and E007 when bytes can't be read; what is wrong with bytes that can is in the report.
     pub fn validate(&self, options: ValidateOptions<'_>) -> Result<ValidateReport> {
         let source = self.source();
-        let options = ValidateOptions { families: options.families.or(Some(&self.families)), ..options };
+        let own = of_file(&self.source())?;
+        let options = ValidateOptions {
+            families: options.families.or(Some(&self.families)),
+            graphs: options.graphs.or(own.as_ref()),
+            ..options
+        };
         self.checked(validate(&*self.reader, &self.name, source.family()?, options, &threads()?, &()))
     }
 

@@ -4,7 +4,7 @@ use apr::{DType, Format};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 
-use super::{ContainerArgs, RequantizeArgs};
+use super::{ContainerArgs, OnnxArgs, RequantizeArgs};
 use crate::human::parse_size;
 
 pub(super) fn parse_shard_size(text: &str) -> Result<u64, String> {
@@ -124,6 +124,8 @@ pub(crate) struct ConvertArgs {
     #[command(flatten)]
     pub(crate) requantize: RequantizeArgs,
     #[command(flatten)]
+    pub(crate) graph: OnnxArgs,
+    #[command(flatten)]
     pub(crate) container: ContainerArgs,
 }
 
@@ -143,6 +145,8 @@ pub(crate) struct ExportArgs {
     // What has a heading of its own comes last: what follows it would stand under it.
     #[command(flatten)]
     pub(crate) requantize: RequantizeArgs,
+    #[command(flatten)]
+    pub(crate) graph: OnnxArgs,
     #[command(flatten)]
     pub(crate) container: ContainerArgs,
 }

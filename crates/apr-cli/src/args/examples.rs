@@ -6,7 +6,7 @@ use clap::{Arg, Command};
 type Example = (&'static str, &'static str);
 
 /// By the words of the command.
-const EXAMPLES: [(&str, &[Example]); 34] = [
+const EXAMPLES: [(&str, &[Example]); 35] = [
     (
         "",
         &[
@@ -75,6 +75,14 @@ const EXAMPLES: [(&str, &[Example]); 34] = [
             ("apr explain model.gguf", "what kind of model it is"),
             ("apr explain model.apr --tensor norm.weight", "what a tensor is for"),
             ("apr explain E002", "what an error means"),
+        ],
+    ),
+    (
+        "graph",
+        &[
+            ("apr graph llama-folder", "the structure as a tree; repeated layers are one row"),
+            ("apr graph model.onnx --format svg -o model.svg", "a picture"),
+            ("apr graph model.onnx --node /encoder/layer.0/attention/MatMul", "one node, and what it touches"),
         ],
     ),
     (

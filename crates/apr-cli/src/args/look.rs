@@ -191,3 +191,64 @@ pub(crate) struct ExplainArgs {
     #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(completion::tensors))]
     pub(crate) tensor: Option<String>,
 }
+
+/// Arguments of `graph`.
+#[derive(Debug, Args)]
+pub(crate) struct GraphArgs {
+    /// File, folder, shard index, or - for standard input
+    pub(crate) model: PathBuf,
+    /// What to write
+    #[arg(long, value_enum, value_name = "FORMAT", default_value = "tree")]
+    pub(crate) format: GraphFormat,
+    /// The file to write to, instead of standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Replace a file that exists
+    #[arg(short = 'f', long, requires = "output")]
+    pub(crate) overwrite: bool,
+    /// How deep groups are opened [default: as deep as it stays legible]
+    #[arg(long, value_name = "N")]
+    pub(crate) depth: Option<usize>,
+    /// Show repeated layers one by one
+    #[arg(long)]
+    pub(crate) unfold: bool,
+    /// Show one node: what it reads and makes, and its attributes
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["depth", "unfold"])]
+    pub(crate) node: Option<String>,
+    /// The part of a model that has several, such as encoder_model
+    #[arg(long, value_name = "NAME")]
+    pub(crate) part: Option<String>,
+    /// Size that costs are told for, such as sequence_length=512 [default: 1 for batches, 0 for the past, else 128]
+    #[arg(long, value_name = "NAME=N", value_parser = parse_named_size)]
+    pub(crate) size: Vec<(String, u64)>,
+    /// With keys and values of earlier tokens going in and out
+    #[arg(long)]
+    pub(crate) with_past: bool,
+    /// Version of ONNX's operators
+    #[arg(long, value_name = "N", default_value_t = 17)]
+    pub(crate) opset: i64,
+    /// What the head is for, such as CausalLM [default: what the configuration says]
+    #[arg(long, value_name = "TASK")]
+    pub(crate) task: Option<String>,
+}
+
+/// How a graph is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum GraphFormat {
+    /// Rows with shapes and parameters
+    Tree,
+    /// A picture, light or dark as the reader's system is
+    Svg,
+    /// What Graphviz reads
+    Dot,
+    /// What Mermaid reads, in Markdown
+    Mermaid,
+    /// Everything, for programs
+    Json,
+}
+
+fn parse_named_size(text: &str) -> Result<(String, u64), String> {
+    let (name, size) = text.split_once('=').ok_or("write it as NAME=N")?;
+    let size = size.parse().map_err(|_| format!("'{size}' is not a number"))?;
+    Ok((name.to_owned(), size))
+}

@@ -6,6 +6,7 @@ mod convert;
 pub(crate) mod examples;
 mod hints;
 mod look;
+mod onnx;
 mod quantize;
 mod remote;
 pub(crate) mod settings;
@@ -26,8 +27,10 @@ pub(crate) use container::{
 };
 pub(crate) use convert::{ConvertArgs, ExportArgs, ImportArgs, Precision, Sha256, WriteArgs};
 pub(crate) use look::{
-    DebugArgs, DiffArgs, ExplainArgs, InspectArgs, LintArgs, ScanArgs, Sort, TensorsArgs, ValidateArgs,
+    DebugArgs, DiffArgs, ExplainArgs, GraphArgs, GraphFormat, InspectArgs, LintArgs, ScanArgs, Sort, TensorsArgs,
+    ValidateArgs,
 };
+pub(crate) use onnx::OnnxArgs;
 pub(crate) use quantize::{Dequantized, QuantizeArgs, QuantizeOptions, RequantizeArgs};
 pub(crate) use remote::{DownloadArgs, RemoteArgs};
 pub(crate) use shard::{JoinArgs, ShardArgs};
@@ -152,6 +155,8 @@ pub(crate) enum Command {
     Lint(LintArgs),
     /// Explain a model, one of its tensors, or an error code
     Explain(ExplainArgs),
+    /// Show what a model computes: its blocks and operators with shapes, as a tree or a picture; reads no weights
+    Graph(GraphArgs),
     /// Pack a model with its configuration and tokenizer into one .apr file
     Import(ImportArgs),
     /// Convert between formats and precisions

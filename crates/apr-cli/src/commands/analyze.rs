@@ -6,9 +6,8 @@ use apr::{CheckpointReader, Escaped};
 use apr_core::number;
 use apr_ops::analyze::{AnalyzeReport, AnalyzedTensor, analyze};
 
-use crate::Outcome;
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 use crate::printer::{BAD, DIM, GOOD, ODD};
 use crate::progress::Bar;
 

@@ -12,10 +12,10 @@ use serde::Serialize;
 use crate::args::CacheAction;
 use crate::config::cache_folder;
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
+use crate::human;
 use crate::printer::{BAD, BOLD, DIM};
 use crate::remote::{self, Model};
-use crate::{Outcome, human};
 
 #[derive(Serialize)]
 struct CacheReport {

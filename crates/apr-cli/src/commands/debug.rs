@@ -13,10 +13,10 @@ use serde_json::Value;
 use super::tensors::unknown_tensor;
 use crate::args::DebugArgs;
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 use crate::printer::BOLD;
 use crate::progress::Bar;
-use crate::{Outcome, human, model};
+use crate::{human, model};
 
 /// Shortest run of printable characters that counts as a string.
 const SHORTEST_STRING: usize = 4;

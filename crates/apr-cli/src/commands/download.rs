@@ -10,10 +10,10 @@ use serde::Serialize;
 
 use crate::args::{DownloadArgs, TensorsArgs};
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 use crate::printer::{BOLD, DIM};
 use crate::progress::Bar;
-use crate::{Outcome, human, signals};
+use crate::{human, signals};
 
 #[derive(Serialize)]
 struct DownloadReport {

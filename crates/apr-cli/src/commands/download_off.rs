@@ -1,9 +1,8 @@
 //! Without the feature `hub` there is nothing to download.
 
-use crate::Outcome;
 use crate::args::{DownloadArgs, TensorsArgs};
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 
 pub(super) fn run(_args: &DownloadArgs, _context: &Context) -> Outcome {
     Err(Failure::General("this program was built without the network (its feature `hub`)".to_owned()))

@@ -14,10 +14,9 @@ use apr_view::{View, parse_filter};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::Outcome;
 use crate::args::EditArgs;
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 use crate::progress::Bar;
 use crate::revise::{self, Changing};
 

@@ -8,9 +8,9 @@ use apr_ops::inline::ValidationConfig;
 use super::convert::{Destination, contain, write};
 use crate::args::{ContainerArgs, DecryptArgs, EncryptArgs};
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
+use crate::model;
 use crate::model::Model;
-use crate::{Outcome, model};
 
 /// Writes an encrypted copy.
 pub(super) fn encrypt(args: &EncryptArgs, context: &Context) -> Outcome {

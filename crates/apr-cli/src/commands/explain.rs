@@ -5,20 +5,24 @@ use std::path::Path;
 
 use apr::{Code, Escaped};
 use apr_arch::Description;
+use apr_blocks::GraphOptions;
 use apr_core::number;
+use apr_graph::Use;
 use apr_ops::explain::{
     ErrorExplanation, KnownTensor, ModelExplanation, TensorExplanation, error_code, explain_model, explain_tensor,
     known_tensor,
 };
+use apr_ops::graph::computed;
+use apr_source::Source;
 use apr_view::nearest;
 
 use super::tensors::unknown_tensor;
 use crate::args::ExplainArgs;
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 use crate::printer::{BAD, BOLD, GOOD, ODD, strong};
 use crate::progress::Bar;
-use crate::{Outcome, human, model};
+use crate::{human, model};
 
 /// Explains a model, a tensor or an error code.
 pub(super) fn run(args: &ExplainArgs, context: &Context) -> Outcome {
@@ -57,7 +61,10 @@ fn explain_tensor_of(path: &Path, name: &str, context: &Context) -> Outcome {
     let model = model::look_with_companions(path, context)?;
     let family = context.family(&*model.reader)?;
     let bar = Bar::new(&context.printer, 0);
-    let explained = explain_tensor(&*model.reader, family.as_ref(), name, &context.pipeline()?, &bar)?;
+    let architecture = context.architecture()?;
+    let source = Source::new(&*model.reader, context.families()?).named(&model.name).taken_for(&architecture);
+    let graphs = computed(&source, &GraphOptions::default()).ok();
+    let explained = explain_tensor(&*model.reader, family.as_ref(), graphs.as_ref(), name, &context.pipeline()?, &bar)?;
     drop(bar);
     match explained {
         Ok(explanation) => context.printer.report(&explanation, render_tensor),
@@ -145,6 +152,9 @@ fn render_tensor(out: &mut dyn Write, tensor: &TensorExplanation) -> io::Result<
     let axes = tensor.axes.as_ref().map_or_else(String::new, |axes| format!(" ({})", axes.join(", ")));
     item("Shape", &format!("{}{axes}", tensor.shape))?;
     item("Dtype", &tensor.dtype.to_string())?;
+    if let Some(uses) = &tensor.uses {
+        item("Used by", &used_by(uses))?;
+    }
     let Some(stats) = &tensor.stats else { return item("Stats", "quantized, not decoded") };
     let (style, verdict) = if tensor.violations.is_empty() {
         (GOOD, "Healthy".to_owned())
@@ -156,4 +166,16 @@ fn render_tensor(out: &mut dyn Write, tensor: &TensorExplanation) -> io::Result<
     let figure = |value: Option<f64>| value.map_or_else(|| "none".to_owned(), number);
     let (mean, std) = (figure(stats.mean), figure(stats.std));
     item("Stats", &format!("Mean {mean}, Std {std} ({style}{verdict}{style:#})"))
+}
+
+/// The nodes that read a tensor, the first of them by name.
+fn used_by(uses: &[Use]) -> String {
+    const SHOWN: usize = 3;
+    let nodes = uses.iter().take(SHOWN).map(|used| format!("{} ({})", Escaped(&used.node), Escaped(&used.op)));
+    let nodes = nodes.collect::<Vec<_>>().join(", ");
+    match uses.len() {
+        0 => "nothing that the model computes".to_owned(),
+        count if count > SHOWN => format!("{nodes} and {} more", count - SHOWN),
+        _ => nodes,
+    }
 }

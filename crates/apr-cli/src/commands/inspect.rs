@@ -6,21 +6,26 @@ use std::path::Path;
 use apr::gguf::{self, Pair};
 use apr::{CheckpointReader, Escaped, Metadata};
 use apr_arch::Description;
+use apr_blocks::GraphOptions;
 use apr_core::{counted, number};
+use apr_ops::graph::{EndReport, PartSummary, computed};
 use apr_ops::inspect::{InspectReport, LONGEST_ARRAY, QuantizedType, inspect};
 use apr_ops::physics::is_filterbank;
 use apr_ops::tensors::{TensorRow, TensorsOptions, list};
+use apr_source::Source;
 use apr_source::companions::learn_from;
 use apr_tokenizer::{Vocabulary, vocabulary};
 use apr_view::{View, named};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::graph::cost_text;
 use super::several;
 use crate::args::InspectArgs;
 use crate::context::Context;
+use crate::failure::Outcome;
 use crate::printer::{BOLD, DIM, ODD, columns};
-use crate::{Outcome, human, model};
+use crate::{human, model};
 
 /// Companions and metadata keys shown without `--full`.
 const BRIEF: usize = 12;
@@ -70,7 +75,13 @@ fn describe(path: &Path, args: &InspectArgs, context: &Context) -> Outcome<Repor
     };
     let filters = if args.filters || args.full { filters(reader, context)? } else { None };
     let family = context.family(reader)?;
-    Ok(Report { inspect: inspect(reader, &model.name, family.as_ref()), vocabulary, filters })
+    let mut inspect = inspect(reader, &model.name, family.as_ref());
+    let architecture = context.architecture()?;
+    let source = Source::new(reader, context.families()?).named(&model.name).taken_for(&architecture);
+    if let Ok(graphs) = computed(&source, &GraphOptions::default()) {
+        inspect = inspect.with_graphs(&graphs);
+    }
+    Ok(Report { inspect, vocabulary, filters })
 }
 
 fn render(out: &mut dyn Write, report: &InspectReport, args: &InspectArgs) -> io::Result<()> {
@@ -104,6 +115,7 @@ fn render(out: &mut dyn Write, report: &InspectReport, args: &InspectArgs) -> io
     if args.quantization || args.full {
         render_quantization(out, report)?;
     }
+    render_computes(out, &report.computes, args.full)?;
     if args.header || args.full {
         writeln!(out, "\n{BOLD}Header{BOLD:#}")?;
         render_object(out, &report.header, usize::MAX, usize::MAX)?;
@@ -413,4 +425,33 @@ fn render_vocabulary(out: &mut dyn Write, vocabulary: &Vocabulary, metadata: &Me
         more => writeln!(out, "  {DIM}and {} more{DIM:#}", human::count(more as u64))?,
     }
     render_special_tokens(out, metadata)
+}
+
+/// What goes in and out of each graph, and what a run of it costs.
+fn render_computes(out: &mut dyn Write, parts: &[PartSummary], full: bool) -> io::Result<()> {
+    if parts.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\n{BOLD}Computes{BOLD:#}")?;
+    for part in parts {
+        let nodes = human::count(part.nodes);
+        writeln!(out, "  {}: {nodes} nodes of {} operators", Escaped(&part.name), part.operators.len())?;
+        writeln!(out, "    {DIM}in {DIM:#} {}", Escaped(&ends(&part.inputs, full)))?;
+        writeln!(out, "    {DIM}out{DIM:#} {}", Escaped(&ends(&part.outputs, full)))?;
+        writeln!(out, "    {DIM}run{DIM:#} {}", cost_text(&part.cost))?;
+        if full {
+            let operators = part.operators.iter().map(|(op, count)| format!("{op} {count}"));
+            writeln!(out, "    {DIM}ops{DIM:#} {}", Escaped(&operators.collect::<Vec<_>>().join(", ")))?;
+        }
+    }
+    Ok(())
+}
+
+/// Names of inputs or outputs, the first of many.
+fn ends(ends: &[EndReport], full: bool) -> String {
+    const SHOWN: usize = 4;
+    let most = if full { usize::MAX } else { SHOWN };
+    let names: Vec<&str> = ends.iter().take(most).map(|end| end.name.as_str()).collect();
+    let more = ends.len() - names.len();
+    if more > 0 { format!("{} and {more} more", names.join(", ")) } else { names.join(", ") }
 }

@@ -11,8 +11,8 @@ use zeroize::Zeroizing;
 
 use crate::args::{KeyPurpose, KeygenArgs};
 use crate::context::Context;
-use crate::failure::Failure;
-use crate::{Outcome, secrets, signals};
+use crate::failure::{Failure, Outcome};
+use crate::{secrets, signals};
 
 #[derive(Serialize)]
 struct KeyReport {

@@ -11,9 +11,9 @@ use serde::Serialize;
 
 use crate::args::{IssueArgs, LicenseAction};
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 use crate::printer::{BAD, BOLD, GOOD};
-use crate::{Outcome, revise, secrets};
+use crate::{revise, secrets};
 
 #[derive(Serialize)]
 struct LicenceReport {

@@ -8,9 +8,9 @@ use apr_ops::lint::{LintReport, Severity, lint};
 
 use crate::args::LintArgs;
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
+use crate::model;
 use crate::printer::{BOLD, DIM, GOOD, ODD};
-use crate::{Outcome, model};
 
 /// Remarks of one topic and severity shown before the rest is only counted.
 const SHOWN: usize = 8;

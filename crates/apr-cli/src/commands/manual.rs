@@ -16,8 +16,8 @@ use crate::args::Cli;
 use crate::args::examples::examples;
 use crate::args::settings::{ENVIRONMENT, FILES, KEYS};
 use crate::context::Context;
-use crate::failure::Failure;
-use crate::{Outcome, signals};
+use crate::failure::{Failure, Outcome};
+use crate::signals;
 
 /// Prints a script with which a shell asks `apr` what a word may become.
 pub(super) fn completions(shell: Shell) -> Outcome {

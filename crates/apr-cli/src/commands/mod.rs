@@ -1,6 +1,7 @@
 //! One file a command: parse, call, render.
 
 mod analyze;
+mod beside;
 mod cache;
 mod convert;
 mod debug;
@@ -13,6 +14,7 @@ mod download;
 mod edit;
 mod encrypt;
 mod explain;
+mod graph;
 mod inspect;
 mod keygen;
 mod license;
@@ -28,9 +30,9 @@ mod upgrade;
 mod validate;
 mod watermark;
 
-use crate::Outcome;
 use crate::args::Command;
 use crate::context::Context;
+use crate::failure::Outcome;
 
 /// The environment variable with which the scripts of `apr completions` ask.
 pub(crate) const COMPLETE: &str = "APR_COMPLETE";
@@ -46,6 +48,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Outcome {
         Command::Debug(args) => debug::run(&args, context),
         Command::Lint(args) => lint::run(&args, context),
         Command::Explain(args) => explain::run(&args, context),
+        Command::Graph(args) => graph::run(&args, context),
         Command::Import(args) => convert::import(&args, context),
         Command::Convert(args) => convert::convert(&args, context),
         Command::Quantize(args) => quantize::run(&args, context),

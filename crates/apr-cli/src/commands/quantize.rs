@@ -12,8 +12,8 @@ use crate::args::{
     Compress, ContainerArgs, Dequantized, Precision, QuantizeArgs, QuantizeOptions, RequantizeArgs, WriteArgs,
 };
 use crate::context::Context;
-use crate::failure::Failure;
-use crate::{Outcome, model};
+use crate::failure::{Failure, Outcome};
+use crate::model;
 
 /// Quantizes a model.
 pub(super) fn run(args: &QuantizeArgs, context: &Context) -> Outcome {

@@ -12,12 +12,12 @@ use apr_io::io_error;
 use apr_ops::sarif;
 use apr_ops::scan::{ScanSummary, scan_file};
 
-use super::validate::{beside_log, write_sarif};
+use super::beside::{beside_log, write_sarif};
 use crate::args::ScanArgs;
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
+use crate::model;
 use crate::printer::{BAD, BOLD, DIM, GOOD, ODD};
-use crate::{Outcome, model};
 
 /// Findings of one file shown before the rest is only counted.
 const SHOWN: usize = 20;

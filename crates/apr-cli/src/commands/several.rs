@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::Outcome;
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 
 /// Prints a report on each model; as JSON one document, an array where there are several. One that fails does not keep the
 /// others from being looked at, and the first failure decides on the exit code.

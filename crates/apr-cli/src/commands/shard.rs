@@ -10,9 +10,9 @@ use apr_ops::inline::ValidationConfig;
 use super::convert::{Destination, layout, open_for, write};
 use crate::args::{JoinArgs, ShardArgs};
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
+use crate::model;
 use crate::model::Model;
-use crate::{Outcome, model};
 
 /// Cuts a model into shards. One of another format is converted on the way, as `convert` does.
 pub(super) fn shard(args: &ShardArgs, context: &Context) -> Outcome {

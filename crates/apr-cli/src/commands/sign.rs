@@ -12,10 +12,10 @@ use serde::Serialize;
 
 use crate::args::{SignArgs, VerifyArgs};
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 use crate::printer::{BAD, GOOD, ODD};
 use crate::progress::Bar;
-use crate::{Outcome, revise, secrets, signals};
+use crate::{revise, secrets, signals};
 
 #[derive(Serialize)]
 struct SignReport {

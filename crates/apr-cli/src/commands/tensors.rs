@@ -13,12 +13,12 @@ use serde::{Serialize, Serializer};
 use super::several;
 use crate::args::{Sort, TensorsArgs};
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
+use crate::human;
 use crate::human::number;
 use crate::model::{self, Model};
 use crate::printer::{self, BAD, BOLD, DIM, columns};
 use crate::progress::Bar;
-use crate::{Outcome, human};
 
 /// Columns of a histogram at most.
 const BINS: usize = 64;

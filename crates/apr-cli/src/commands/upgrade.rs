@@ -8,7 +8,8 @@ use serde_json::Value;
 use super::convert::{Destination, write};
 use crate::args::UpgradeArgs;
 use crate::context::Context;
-use crate::{Outcome, model};
+use crate::failure::Outcome;
+use crate::model;
 
 /// Writes an older file as an `.apr` file of today. What is wrong with the model was wrong before: it is reported
 /// and recorded, and does not end the upgrade.

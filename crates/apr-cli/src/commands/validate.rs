@@ -2,12 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
-use std::path::Path;
 
 use apr::pytorch::{ScanReport, Verdict, scan};
-use apr::{ByteSource, Code, Error, Escaped, HEAD_LEN, IoCause, Output, Sink};
-use apr_io::{AtomicOutput, StreamSink, Target, io_error};
-use apr_ops::document::write_json;
+use apr::{ByteSource, Code, Error, Escaped, HEAD_LEN, IoCause};
+use apr_ops::graph::of_file;
 use apr_ops::sarif;
 use apr_ops::scan::may_hold_pickles;
 use apr_ops::shards::validate_all;
@@ -15,15 +13,16 @@ use apr_ops::validate::{Check, Level, Status, ValidateOptions, ValidateReport, b
 
 use serde::Serialize;
 
+use super::beside::{beside_log, write_sarif};
 use super::convert::check_sha256;
 use super::scan::render_findings;
 use crate::args::ValidateArgs;
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 use crate::model::Model;
 use crate::printer::{BAD, BOLD, DIM, GOOD, ODD, Printer};
 use crate::progress::Bar;
-use crate::{Outcome, human, model, secrets};
+use crate::{human, model, secrets};
 
 /// Findings shown before the rest is only counted.
 const SHOWN: usize = 20;
@@ -46,6 +45,7 @@ pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
     let asked = args.signature || settings.require_signature || !args.trusted.is_empty();
     let trusted = if asked { secrets::read_trusted(args.trusted.iter().chain(&settings.trusted))? } else { Vec::new() };
     let trusted: Vec<[u8; 32]> = trusted.iter().map(|key| *key.bytes()).collect();
+    let graphs = of_file(&context.source(&*model.reader, &model.name)?)?;
     let options = ValidateOptions {
         checksum: all || args.checksum,
         nan: all || args.nan_check,
@@ -56,6 +56,7 @@ pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
         require_signature: args.signature || settings.require_signature,
         trusted: &trusted,
         families: Some(context.families()?),
+        graphs: graphs.as_ref(),
     };
     let family = context.family(&*model.reader)?;
     let bar = Bar::new(&context.printer, bytes_to_read(&*model.reader));
@@ -137,26 +138,6 @@ fn scan_pickles(args: &ValidateArgs, error: Error, printer: Printer, context: &C
     Err(Failure::Validation)
 }
 
-/// Where the report goes: aside of a log that takes standard output.
-pub(super) fn beside_log(log: Option<&Path>, context: &Context) -> Printer {
-    if log.is_some_and(Output::is_stdout) { context.printer.aside() } else { context.printer }
-}
-
-pub(super) fn write_sarif(path: &Path, log: &serde_json::Value) -> Outcome {
-    let mut text = Vec::new();
-    write_json(&mut text, log)?;
-    text.push(b'\n');
-    if Output::is_stdout(path) {
-        return Ok(io::stdout().lock().write_all(&text)?);
-    }
-    if StreamSink::is_for(path) {
-        return Ok(std::fs::write(path, text).map_err(|error| io_error(&error, path))?);
-    }
-    let mut output = AtomicOutput::create(Target::File(path.into()), true, [])?;
-    output.write_all(&text)?;
-    Ok(output.commit()?)
-}
-
 fn render_refusal(out: &mut dyn Write, refusal: &Refusal) -> io::Result<()> {
     writeln!(out, "{BOLD}=== {} ==={BOLD:#}", Escaped(&refusal.file))?;
     writeln!(out, "{BAD}refused{BAD:#}: {}", refusal.error)?;
@@ -226,6 +207,7 @@ fn title(check: Check) -> &'static str {
         Check::Zeros => "Zero tensors",
         Check::Shapes => "Names and shapes",
         Check::Hyperparameters => "Hyperparameters",
+        Check::Graph => "Graph",
         Check::Physics => "Physics",
         Check::Signature => "Signature",
         Check::Sha256 => "SHA-256",

@@ -16,10 +16,10 @@ use serde::Serialize;
 use super::convert::{open_for, show_warnings, target_format};
 use crate::args::{DetectArgs, EmbedArgs, WatermarkAction};
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 use crate::printer::{BAD, BOLD, DIM, GOOD};
 use crate::progress::Bar;
-use crate::{Outcome, human, model, signals};
+use crate::{human, model, signals};
 
 /// Bytes of the largest file that is taken for a key.
 const LARGEST_KEY: u64 = 1 << 16;

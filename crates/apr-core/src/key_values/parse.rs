@@ -86,6 +86,25 @@ impl<'de> DeserializeSeed<'de> for PairSeed<'_> {
     }
 }
 
+impl PairSeed<'_> {
+    /// Replaces what is there by the value that comes next, with the number of its type before it.
+    fn read_value<'de, A: MapAccess<'de>>(
+        &mut self,
+        map: &mut A,
+        kind: u32,
+        items: Option<u32>,
+    ) -> Result<(), A::Error> {
+        self.0.clear();
+        self.0.extend(kind.to_le_bytes());
+        let out = &mut *self.0;
+        match (kind, items) {
+            (ARRAY, Some(number)) => map.next_value_seed(Items { number, depth: 1, out }),
+            (ARRAY, None) => Err(A::Error::custom("an array before the type of its items")),
+            (number, _) => map.next_value_seed(Scalar { number, out }),
+        }
+    }
+}
+
 impl<'de> Visitor<'de> for PairSeed<'_> {
     type Value = String;
 
@@ -93,23 +112,16 @@ impl<'de> Visitor<'de> for PairSeed<'_> {
         f.write_str("a pair")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<String, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<String, A::Error> {
         let (mut key, mut kind, mut items, mut is_read) = (String::new(), None, None, false);
         while let Some(name) = map.next_key::<Cow<'_, str>>()? {
             match &*name {
                 "key" => key = map.next_value()?,
-                "type" => kind = Some(type_number(&map.next_value::<Cow<'_, str>>()?).map_err(A::Error::custom)?),
-                "items" => items = Some(type_number(&map.next_value::<Cow<'_, str>>()?).map_err(A::Error::custom)?),
+                "type" => kind = Some(next_type(&mut map)?),
+                "items" => items = Some(next_type(&mut map)?),
                 "value" => {
                     let kind = kind.ok_or_else(|| A::Error::custom("a value before its type"))?;
-                    self.0.clear();
-                    self.0.extend(kind.to_le_bytes());
-                    let out = &mut *self.0;
-                    match (kind, items) {
-                        (ARRAY, Some(number)) => map.next_value_seed(Items { number, depth: 1, out })?,
-                        (ARRAY, None) => return Err(A::Error::custom("an array before the type of its items")),
-                        (number, _) => map.next_value_seed(Scalar { number, out })?,
-                    }
+                    self.read_value(&mut map, kind, items)?;
                     is_read = true;
                 }
                 other => return Err(A::Error::custom(format!("a pair with '{other}'"))),
@@ -120,6 +132,11 @@ impl<'de> Visitor<'de> for PairSeed<'_> {
         }
         Ok(key)
     }
+}
+
+/// The number of the type that comes next.
+fn next_type<'de, A: MapAccess<'de>>(map: &mut A) -> Result<u32, A::Error> {
+    type_number(&map.next_value::<Cow<'_, str>>()?).map_err(A::Error::custom)
 }
 
 fn type_number(name: &str) -> Result<u32, &'static str> {
@@ -253,8 +270,7 @@ impl<'de> Visitor<'de> for Nested<'_> {
         while let Some(name) = map.next_key::<Cow<'_, str>>()? {
             match (&*name, items) {
                 ("items", _) => {
-                    let name = map.next_value::<Cow<'_, str>>()?;
-                    items = Some(type_number(&name).map_err(A::Error::custom)?);
+                    items = Some(next_type(&mut map)?);
                 }
                 ("value", Some(number)) if !is_read => {
                     map.next_value_seed(Items { number, depth: self.depth, out: &mut *self.out })?;

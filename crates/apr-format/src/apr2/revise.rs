@@ -91,23 +91,11 @@ impl Apr2Reader {
     }
 
     fn revised(&self, changes: &Changes) -> Result<Option<Revision>> {
-        let old = self.header();
-        let encrypted = old.flags.contains(Flags::ENCRYPTED);
-        if encrypted && changes.touch_content() {
-            if !changes.renames.is_empty() || self.has_hidden_metadata() {
-                return Ok(None);
-            }
-            if self.is_locked() {
-                return Err(super::seal::locked());
-            }
+        if self.must_seal_anew(changes)? {
+            return Ok(None);
         }
-        let source = self.source();
-        let mut metadata = read_vec(source, old.metadata_offset.into(), old.metadata_size.into())?;
-        if let Some(changed) = &changes.metadata {
-            metadata = renamed_metadata(changed, &changes.renames).to_json();
-        } else if !changes.renames.is_empty() {
-            metadata = renamed_metadata(self.metadata(), &changes.renames).to_json();
-        }
+        let (old, source) = (self.header(), self.source());
+        let metadata = self.revised_metadata(changes)?;
         let mut index = read_vec(source, old.index_offset.into(), old.index_size.into())?;
         let mut digests = self.digests().map(<[Digest]>::to_vec);
         if !changes.renames.is_empty() {
@@ -163,6 +151,32 @@ impl Apr2Reader {
             dropped_signatures,
             dropped_licence,
         }))
+    }
+
+    /// Whether the changes are of something that is encrypted and can't be changed in place.
+    ///
+    /// # Errors
+    /// E005 when they could be, but there is no key.
+    fn must_seal_anew(&self, changes: &Changes) -> Result<bool> {
+        if !(self.header().flags.contains(Flags::ENCRYPTED) && changes.touch_content()) {
+            return Ok(false);
+        }
+        if !changes.renames.is_empty() || self.has_hidden_metadata() {
+            return Ok(true);
+        }
+        if self.is_locked() { Err(super::seal::locked()) } else { Ok(false) }
+    }
+
+    /// The metadata section, as it is where nothing of it changes.
+    fn revised_metadata(&self, changes: &Changes) -> Result<Vec<u8>> {
+        let old = self.header();
+        match &changes.metadata {
+            Some(changed) => Ok(renamed_metadata(changed, &changes.renames).to_json()),
+            None if changes.renames.is_empty() => {
+                read_vec(self.source(), old.metadata_offset.into(), old.metadata_size.into())
+            }
+            None => Ok(renamed_metadata(self.metadata(), &changes.renames).to_json()),
+        }
     }
 
     #[cfg(feature = "signing")]

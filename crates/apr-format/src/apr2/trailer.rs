@@ -77,10 +77,8 @@ pub(super) struct Trailer {
 /// E002 when the walk does not end at a footer, a block appears twice or does not fit, or a flag
 /// and its block disagree; E003 for a version or digest algorithm that this crate does not read.
 pub(super) fn read_trailer(source: &dyn ByteSource, header: &Header, start: u64, tensors: usize) -> Result<Trailer> {
+    let mut blocks = Blocks::default();
     let mut position = start;
-    let mut seen: Vec<[u8; 4]> = Vec::new();
-    let (mut digests, mut digest_block, mut signatures, mut licence) = (None, None, None, None);
-    let (mut unknown, mut warnings) = (None, Vec::new());
     let footer = loop {
         let head = read_head(source, position)?;
         if let Some(footer) = Footer::decode(&head) {
@@ -89,29 +87,11 @@ pub(super) fn read_trailer(source: &dyn ByteSource, header: &Header, start: u64,
         let block = decode_block_head(&head, position)?;
         let end = block.end(position).filter(|&end| end <= source.len());
         let end = end.ok_or_else(|| truncated("a trailer block ends past the file").at(position))?;
-        if seen.contains(&block.kind) {
-            let kind = block.kind.escape_ascii();
-            return Err(Error::corrupt(format!("the trailer block '{kind}' appears twice")).at(position));
-        }
-        if seen.len() == MAX_BLOCKS {
-            return Err(Error::corrupt(format!("more than {MAX_BLOCKS} trailer blocks")).at(position));
-        }
-        seen.push(block.kind);
-        match block.kind {
-            DGST => {
-                digests = Some(read_digests(source, position + BLOCK_HEADER_LEN, block.len, tensors)?);
-                digest_block = Some((position, end));
-            }
-            SIGN => signatures = Some(read_block(source, position, end)?),
-            LICN => licence = Some(read_block(source, position, end)?),
-            kind => {
-                unknown = unknown.or(Some((position, kind)));
-                warnings.push(format!("the trailer block '{}' is unknown and was skipped", kind.escape_ascii()));
-            }
-        }
+        blocks.read(source, &block, (position, end), tensors)?;
         position = end;
     };
-    check_flags(header, &seen, position)?;
+    check_flags(header, &blocks.seen, position)?;
+    let Blocks { digests, digest_block, signatures, licence, unknown, mut warnings, .. } = blocks;
     let end = position + u64::from(FOOTER_LEN);
     if footer.file_size != end {
         return Err(Error::corrupt(format!(
@@ -128,6 +108,51 @@ pub(super) fn read_trailer(source: &dyn ByteSource, header: &Header, start: u64,
             .at(position));
     }
     Ok(Trailer { digests, digest_block, signatures, licence, footer, footer_offset: position, unknown, warnings })
+}
+
+/// What the blocks before the footer hold.
+#[derive(Default)]
+struct Blocks {
+    seen: Vec<[u8; 4]>,
+    digests: Option<Vec<Digest>>,
+    digest_block: Option<(u64, u64)>,
+    signatures: Option<Vec<u8>>,
+    licence: Option<Vec<u8>>,
+    unknown: Option<(u64, [u8; 4])>,
+    warnings: Vec<String>,
+}
+
+impl Blocks {
+    /// Reads the block between two places in the file.
+    fn read(
+        &mut self,
+        source: &dyn ByteSource,
+        block: &BlockHead,
+        (position, end): (u64, u64),
+        tensors: usize,
+    ) -> Result<()> {
+        if self.seen.contains(&block.kind) {
+            let kind = block.kind.escape_ascii();
+            return Err(Error::corrupt(format!("the trailer block '{kind}' appears twice")).at(position));
+        }
+        if self.seen.len() == MAX_BLOCKS {
+            return Err(Error::corrupt(format!("more than {MAX_BLOCKS} trailer blocks")).at(position));
+        }
+        self.seen.push(block.kind);
+        match block.kind {
+            DGST => {
+                self.digests = Some(read_digests(source, position + BLOCK_HEADER_LEN, block.len, tensors)?);
+                self.digest_block = Some((position, end));
+            }
+            SIGN => self.signatures = Some(read_block(source, position, end)?),
+            LICN => self.licence = Some(read_block(source, position, end)?),
+            kind => {
+                self.unknown = self.unknown.or(Some((position, kind)));
+                self.warnings.push(format!("the trailer block '{}' is unknown and was skipped", kind.escape_ascii()));
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Trailer {

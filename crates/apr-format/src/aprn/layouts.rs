@@ -78,25 +78,18 @@ pub(super) fn take_apart(kind: ModelType, payload: &[u8]) -> Option<Fields> {
     for &field in layout(kind)? {
         match field {
             Field::Scalar(name, dtype) => fields.push(name, dtype, vec![], cursor.bytes(dtype, 1)?),
-            Field::OptionalVector(name, dtype) if cursor.tag()? => {
-                let len = cursor.u64()?;
-                fields.push(name, dtype, vec![len], cursor.bytes(dtype, len)?);
-            }
-            Field::OptionalMatrix(name, dtype) if cursor.tag()? => {
-                let len = cursor.u64()?;
-                let bytes = cursor.bytes(dtype, len)?;
-                let shape = vec![cursor.u64()?, cursor.u64()?];
-                if shape[0].checked_mul(shape[1]) != Some(len) {
-                    return None;
+            Field::OptionalVector(name, dtype) => {
+                if let Some((len, bytes)) = cursor.optional(|cursor| cursor.vector(dtype))? {
+                    fields.push(name, dtype, vec![len], bytes);
                 }
-                fields.push(name, dtype, shape, bytes);
             }
-            Field::OptionalVector(..) | Field::OptionalMatrix(..) => {}
+            Field::OptionalMatrix(name, dtype) => {
+                if let Some((shape, bytes)) = cursor.optional(|cursor| cursor.matrix(dtype))? {
+                    fields.push(name, dtype, shape.to_vec(), bytes);
+                }
+            }
             Field::U64(name) => fields.set(name, cursor.u64()?),
-            Field::OptionalU64(name) => {
-                let value = if cursor.tag()? { Value::from(cursor.u64()?) } else { Value::Null };
-                fields.set(name, value);
-            }
+            Field::OptionalU64(name) => fields.set(name, cursor.optional(Cursor::u64)?),
             Field::Bool(name) => fields.set(name, cursor.tag()?),
         }
     }
@@ -132,6 +125,24 @@ impl Cursor<'_> {
     fn u64(&mut self) -> Option<u64> {
         let range = self.advance(8)?;
         Some(u64::from_le_bytes(self.payload[range].try_into().ok()?))
+    }
+
+    /// A tag, and what it says is there; `Some(None)` where it says that nothing is.
+    fn optional<T>(&mut self, read: impl FnOnce(&mut Self) -> Option<T>) -> Option<Option<T>> {
+        if self.tag()? { read(self).map(Some) } else { Some(None) }
+    }
+
+    /// A length, and where so many elements are.
+    fn vector(&mut self, dtype: DType) -> Option<(u64, Range<usize>)> {
+        let len = self.u64()?;
+        Some((len, self.bytes(dtype, len)?))
+    }
+
+    /// Rows and columns, and where the elements are.
+    fn matrix(&mut self, dtype: DType) -> Option<([u64; 2], Range<usize>)> {
+        let (len, bytes) = self.vector(dtype)?;
+        let [rows, columns] = [self.u64()?, self.u64()?];
+        (rows.checked_mul(columns) == Some(len)).then_some(([rows, columns], bytes))
     }
 
     fn tag(&mut self) -> Option<bool> {

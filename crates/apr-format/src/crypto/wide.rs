@@ -314,6 +314,23 @@ fn prepare(key: &[u8; 32]) -> Cipher {
     cipher
 }
 
+/// The words of the round key before the one at `at`, substituted, with the constant of its round where it has one.
+#[inline]
+#[target_feature(enable = "avx512f,aes")]
+fn substituted(before: __m128i, at: usize) -> __m128i {
+    // The instruction takes its constant as a part of itself.
+    match at {
+        2 => _mm_aeskeygenassist_si128::<0x01>(before),
+        4 => _mm_aeskeygenassist_si128::<0x02>(before),
+        6 => _mm_aeskeygenassist_si128::<0x04>(before),
+        8 => _mm_aeskeygenassist_si128::<0x08>(before),
+        10 => _mm_aeskeygenassist_si128::<0x10>(before),
+        12 => _mm_aeskeygenassist_si128::<0x20>(before),
+        14 => _mm_aeskeygenassist_si128::<0x40>(before),
+        _ => _mm_aeskeygenassist_si128::<0>(before),
+    }
+}
+
 /// The key schedule (FIPS 197, section 5.2).
 #[inline]
 #[target_feature(enable = "avx512f,aes")]
@@ -323,18 +340,7 @@ fn expand(key: &[u8; 32]) -> [[u8; BLOCK]; ROUND_KEYS] {
         *round = load_block(half);
     }
     for at in 2..ROUND_KEYS {
-        let before = keys[at - 1];
-        // The instruction takes its constant as a part of itself.
-        let word = match at {
-            2 => _mm_aeskeygenassist_si128::<0x01>(before),
-            4 => _mm_aeskeygenassist_si128::<0x02>(before),
-            6 => _mm_aeskeygenassist_si128::<0x04>(before),
-            8 => _mm_aeskeygenassist_si128::<0x08>(before),
-            10 => _mm_aeskeygenassist_si128::<0x10>(before),
-            12 => _mm_aeskeygenassist_si128::<0x20>(before),
-            14 => _mm_aeskeygenassist_si128::<0x40>(before),
-            _ => _mm_aeskeygenassist_si128::<0>(before),
-        };
+        let word = substituted(keys[at - 1], at);
         // Its last word is rotated and has the constant, the one before the last neither.
         let word = if at % 2 == 0 { _mm_shuffle_epi32::<0xff>(word) } else { _mm_shuffle_epi32::<0xaa>(word) };
         let mut next = keys[at - 2];

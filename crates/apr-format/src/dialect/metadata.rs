@@ -1,5 +1,7 @@
 //! The metadata of aprender and apr-cli under the keys that this project has.
 
+use alloc::string::String;
+
 use apr_core::{Metadata, keys};
 use serde_json::{Map, Value, json};
 
@@ -35,22 +37,7 @@ pub(super) fn translated(mut metadata: Metadata) -> Metadata {
             .collect::<Map<_, _>>(),
     );
     disarm(&mut metadata);
-    let mut architecture = match metadata.remove(keys::ARCHITECTURE) {
-        Some(Value::Object(architecture)) => architecture,
-        Some(Value::String(family)) => {
-            let told = metadata.text("hf_model_type").unwrap_or(&family);
-            if metadata.text(keys::MODEL_TYPE).is_none_or(|told| NO_TYPE.contains(&told)) {
-                let told = Value::from(told);
-                metadata.set(keys::MODEL_TYPE, told);
-            }
-            Map::new()
-        }
-        Some(other) => {
-            metadata.set("architecture_note", other);
-            Map::new()
-        }
-        None => Map::new(),
-    };
+    let mut architecture = take_architecture(&mut metadata);
     for (theirs, ours) in HYPERPARAMETERS {
         if metadata.get(theirs).is_some_and(Value::is_number)
             && let Some(value) = metadata.remove(theirs)
@@ -68,14 +55,36 @@ pub(super) fn translated(mut metadata: Metadata) -> Metadata {
         metadata.remove("name");
         metadata.set("model_name", name);
     }
-    // They are the index's, and counts that the program leaves at zero.
+    remove_counts(&mut metadata);
+    metadata.set(keys::ARCHITECTURE, architecture);
+    metadata
+}
+
+/// The hyperparameters that stand under the key `architecture`; the family's name, which may be there instead, becomes the
+/// model's type where nothing better says it.
+fn take_architecture(metadata: &mut Metadata) -> Map<String, Value> {
+    match metadata.remove(keys::ARCHITECTURE) {
+        Some(Value::Object(architecture)) => return architecture,
+        Some(Value::String(family)) => {
+            let told = metadata.text("hf_model_type").unwrap_or(&family);
+            if metadata.text(keys::MODEL_TYPE).is_none_or(|told| NO_TYPE.contains(&told)) {
+                let told = Value::from(told);
+                metadata.set(keys::MODEL_TYPE, told);
+            }
+        }
+        Some(other) => metadata.set("architecture_note", other),
+        None => {}
+    }
+    Map::new()
+}
+
+/// Removes what is the index's, and counts that the program leaves at zero.
+fn remove_counts(metadata: &mut Metadata) {
     for (key, says_nothing) in [("tensor_shapes", None), ("total_size", Some(0)), ("param_count", Some(0))] {
         if metadata.get(key).is_some_and(|value| says_nothing.is_none() || value.as_u64() == says_nothing) {
             metadata.remove(key);
         }
     }
-    metadata.set(keys::ARCHITECTURE, architecture);
-    metadata
 }
 
 #[cfg(test)]

@@ -173,27 +173,35 @@ fn presented(code: u8, shape: &Shape, elements: u64, len: u64) -> Result<(DType,
         0 => DType::F32,
         1 => DType::F16,
         2 => DType::BF16,
-        3 if len == elements && DType::I8_ROW.stored_len(shape).is_some() => {
-            let scale = Scale::Given((1.0_f32 / 127.0).to_le_bytes());
-            return Ok((DType::I8_ROW, Encoding::Scaled { scale, row_len: shape.row_len() }));
-        }
+        3 if len == elements && DType::I8_ROW.stored_len(shape).is_some() => return Ok(scaled(shape)),
         3 => DType::I8,
-        4 if len == elements.div_ceil(2) => {
-            let row_bytes = DType::F32.stored_len(shape).unwrap_or_default();
-            let packed = Packed { codec: Codec::Nibbles, blocks_per_row: len, row_bytes };
-            return Ok((DType::F32, if len == 0 { Encoding::Plain } else { Encoding::Packed(packed) }));
+        4 => return packed(shape, elements, len),
+        _ => {
+            let name = DTYPES.get(usize::from(code));
+            let known = name.map(|name| format!("it is {name}, whose scales the format has no place for"));
+            return Err(Error::version(known.unwrap_or_else(|| format!("the dtype number {code} is not known"))));
         }
-        5 | 6 => {
-            let name = DTYPES[usize::from(code)];
-            return Err(Error::version(format!("it is {name}, whose scales the format has no place for")));
-        }
-        4 => return Err(Error::corrupt(format!("{len} bytes are not the length of the shape {shape} in int4"))),
-        _ => return Err(Error::version(format!("the dtype number {code} is not known"))),
     };
     if plain.stored_len(shape) == Some(len) {
         return Ok((plain, Encoding::Plain));
     }
     Err(Error::corrupt(format!("{len} bytes are not the length of the shape {shape} in {plain}")))
+}
+
+/// Integers of eight bits, which the program multiplies by one constant.
+fn scaled(shape: &Shape) -> (DType, Encoding) {
+    let scale = Scale::Given((1.0_f32 / 127.0).to_le_bytes());
+    (DType::I8_ROW, Encoding::Scaled { scale, row_len: shape.row_len() })
+}
+
+/// Integers of four bits, two in a byte.
+fn packed(shape: &Shape, elements: u64, len: u64) -> Result<(DType, Encoding)> {
+    if len != elements.div_ceil(2) {
+        return Err(Error::corrupt(format!("{len} bytes are not the length of the shape {shape} in int4")));
+    }
+    let row_bytes = DType::F32.stored_len(shape).unwrap_or_default();
+    let packed = Packed { codec: Codec::Nibbles, blocks_per_row: len, row_bytes };
+    Ok((DType::F32, if len == 0 { Encoding::Plain } else { Encoding::Packed(packed) }))
 }
 
 fn warnings(tensors: &[Entry]) -> Vec<String> {

@@ -11,21 +11,12 @@ pub(super) fn read(source: &dyn ByteSource, limits: &Limits, arch: Option<&str>)
     // Asked for once: offsets must hold even where a source changes its mind.
     let len = source.len();
     let container = Container::read(&mut Cursor::new(source, len))?;
-    let wanted = |layout: &&Layout| arch.map_or(layout.detected, |name| layout.answers_to(name));
-    let layouts: Vec<&'static Layout> = LAYOUTS.iter().filter(wanted).collect();
-    if let (Some(name), []) = (arch, &*layouts) {
-        return Err(Error::format(format!("'{name}' is not an architecture known for GGML files; {}", advice())));
-    }
-    // A family that is named is believed, but which of its layouts it is must still be found.
-    let (named, plausible) = (arch.is_none(), layouts.len() > 1);
+    let attempts = attempts(container, arch, limits)?;
     let (mut found, mut failures): (Vec<Reading>, Vec<(&Layout, Failure)>) = (Vec::new(), Vec::new());
-    for layout in layouts.into_iter().filter(|&layout| container.goes_with(layout)) {
-        for &scored in scores(container, layout) {
-            let attempt = Attempt { container, layout, scored, plausible, named, limits };
-            match attempt.run(source, len) {
-                Ok(reading) => found.push(reading),
-                Err(failure) => failures.push((layout, failure)),
-            }
+    for attempt in attempts {
+        match attempt.run(source, len) {
+            Ok(reading) => found.push(reading),
+            Err(failure) => failures.push((attempt.layout, failure)),
         }
     }
     // Without tokens it does not matter whether they have scores.
@@ -36,6 +27,23 @@ pub(super) fn read(source: &dyn ByteSource, limits: &Limits, arch: Option<&str>)
         1 => found.pop().ok_or_else(|| unknown(container)),
         _ => Err(ambiguous(&found, container)),
     }
+}
+
+/// All ways to read the file as the family that `arch` names, or as any.
+fn attempts<'a>(container: Container, arch: Option<&str>, limits: &'a Limits) -> Result<Vec<Attempt<'a>>> {
+    let wanted = |layout: &&Layout| arch.map_or(layout.detected, |name| layout.answers_to(name));
+    let layouts: Vec<&'static Layout> = LAYOUTS.iter().filter(wanted).collect();
+    if let (Some(name), []) = (arch, &*layouts) {
+        return Err(Error::format(format!("'{name}' is not an architecture known for GGML files; {}", advice())));
+    }
+    // A family that is named is believed, but which of its layouts it is must still be found.
+    let (named, plausible) = (arch.is_none(), layouts.len() > 1);
+    let mut attempts = Vec::new();
+    for layout in layouts.into_iter().filter(|&layout| container.goes_with(layout)) {
+        let attempt = |&scored: &bool| Attempt { container, layout, scored, plausible, named, limits };
+        attempts.extend(scores(container, layout).iter().map(attempt));
+    }
+    Ok(attempts)
 }
 
 /// Whether tokens have scores: LLaMA's in every container with a version. Other families came there by way of other

@@ -185,15 +185,7 @@ impl Attempt<'_> {
     fn read(self, cursor: &mut Cursor<'_>, reached: &mut Reached) -> Result<Reading> {
         let Self { container, layout, limits, .. } = self;
         cursor.skip(container.len(), "the magic")?;
-        let hyperparameters = if layout.fields.is_empty() { silero(cursor)? } else { fields(cursor, layout.fields)? };
-        if self.plausible && !plausible(layout, &hyperparameters) {
-            return Err(Error::format("the hyperparameters do not go together").at(container.len()));
-        }
-        let filterbank = if layout.mel_filterbank { Some(filterbank(cursor)?) } else { None };
-        let mels = filterbank.map_or(0, |filterbank| i64::from(filterbank.mels));
-        if self.plausible && mels != number(&hyperparameters, "n_mels") {
-            return Err(Error::format("the filterbank has another number of mels than n_mels").at(cursor.at()));
-        }
+        let (hyperparameters, filterbank) = self.hyperparameters(cursor)?;
         *reached = Reached::Vocabulary;
         let vocabulary = self.vocabulary(cursor, &hyperparameters)?;
         let header_len = cursor.at();
@@ -204,16 +196,36 @@ impl Attempt<'_> {
         let rules = Rules { generation, aligned: container.magic == "ggjt", origin: &origin, limits };
         let tensors = rules.read_all(cursor, &mut |next| *reached = Reached::Tensors(next))?;
         *reached = Reached::End;
-        if let Some(twin) = tensors.iter().find(|tensor| filterbank.is_some() && tensor.info.name == FILTERBANK) {
+        self.check_names(&tensors, filterbank.is_some(), header_len)?;
+        Ok(Reading { container, layout, hyperparameters, ftype, filterbank, vocabulary, tensors, header_len })
+    }
+
+    /// What the header says about the network, and the filterbank that speech models have after it.
+    fn hyperparameters(self, cursor: &mut Cursor<'_>) -> Result<(Map<String, Value>, Option<Filterbank>)> {
+        let layout = self.layout;
+        let hyperparameters = if layout.fields.is_empty() { silero(cursor)? } else { fields(cursor, layout.fields)? };
+        if self.plausible && !plausible(layout, &hyperparameters) {
+            return Err(Error::format("the hyperparameters do not go together").at(self.container.len()));
+        }
+        let filterbank = if layout.mel_filterbank { Some(filterbank(cursor)?) } else { None };
+        let mels = filterbank.map_or(0, |filterbank| i64::from(filterbank.mels));
+        if self.plausible && mels != number(&hyperparameters, "n_mels") {
+            return Err(Error::format("the filterbank has another number of mels than n_mels").at(cursor.at()));
+        }
+        Ok((hyperparameters, filterbank))
+    }
+
+    /// Refuses tensors of another family, and a second filterbank.
+    fn check_names(self, tensors: &[Tensor], has_filterbank: bool, header_len: u64) -> Result<()> {
+        if let Some(twin) = tensors.iter().find(|tensor| has_filterbank && tensor.info.name == FILTERBANK) {
             let message = "it has the name that is the mel filterbank's here";
             return Err(Error::format(message).for_tensor(FILTERBANK).at(twin.offset));
         }
-        if self.named && !tensors.is_empty() && !has_names_of(layout, &tensors) {
-            return Err(
-                Error::format(format!("the tensors have other names than those of {}", layout.name)).at(header_len)
-            );
+        if self.named && !tensors.is_empty() && !has_names_of(self.layout, tensors) {
+            let message = format!("the tensors have other names than those of {}", self.layout.name);
+            return Err(Error::format(message).at(header_len));
         }
-        Ok(Reading { container, layout, hyperparameters, ftype, filterbank, vocabulary, tensors, header_len })
+        Ok(())
     }
 
     fn vocabulary(self, cursor: &mut Cursor<'_>, hyperparameters: &Map<String, Value>) -> Result<Vocabulary> {
@@ -285,32 +297,42 @@ fn filterbank(cursor: &mut Cursor<'_>) -> Result<Filterbank> {
 
 /// Whether hyperparameters go together as those of the family do.
 fn plausible(layout: &Layout, hyperparameters: &Map<String, Value>) -> bool {
-    let value = |name: &str| number(hyperparameters, name);
-    let in_range = |field: &Field| match field.name {
-        _ if field.float => hyperparameters.get(field.name).and_then(Value::as_f64).is_some_and(|value| value >= 0.0),
+    layout.fields.iter().all(|field| is_in_range(field, hyperparameters)) && agree(layout, hyperparameters)
+}
+
+/// Whether a hyperparameter has a value that some model may have.
+fn is_in_range(field: &Field, hyperparameters: &Map<String, Value>) -> bool {
+    let value = number(hyperparameters, field.name);
+    match field.name {
+        name if field.float => hyperparameters.get(name).and_then(Value::as_f64).is_some_and(|value| value >= 0.0),
         "ftype" => {
-            let (version, number) = (value("ftype") / VERSION_FACTOR, value("ftype") % VERSION_FACTOR);
+            let (version, number) = (value / VERSION_FACTOR, value % VERSION_FACTOR);
             (0..=MAX_FTYPE).contains(&number) && (0..=MAX_VERSION).contains(&version)
         }
-        "par_res" => matches!(value("par_res"), 0 | 1),
-        "n_rot" => (0..=MAX_HYPERPARAMETER).contains(&value("n_rot")),
-        "n_layer" | "n_layers" | "n_audio_layer" | "n_text_layer" => (1..=MAX_LAYERS).contains(&value(field.name)),
-        name => (1..=MAX_HYPERPARAMETER).contains(&value(name)),
-    };
+        "par_res" => matches!(value, 0 | 1),
+        "n_rot" => (0..=MAX_HYPERPARAMETER).contains(&value),
+        "n_layer" | "n_layers" | "n_audio_layer" | "n_text_layer" => (1..=MAX_LAYERS).contains(&value),
+        _ => (1..=MAX_HYPERPARAMETER).contains(&value),
+    }
+}
+
+/// Whether hyperparameters that are in range are those of one network: heads divide what they are parts of.
+fn agree(layout: &Layout, hyperparameters: &Map<String, Value>) -> bool {
+    let value = |name: &str| number(hyperparameters, name);
     let divides = |heads: &str, width: &str| value(width) % value(heads) == 0;
-    layout.fields.iter().all(in_range)
-        && match layout.name {
-            "llama" => value("n_rot") * value("n_head") == value("n_embd"),
-            "whisper" => divides("n_audio_head", "n_audio_state") && divides("n_text_head", "n_text_state"),
-            "gptj" | "gptneox" => {
-                let (rotary, head_dim) = (value("n_rot"), value("n_embd") / value("n_head"));
-                divides("n_head", "n_embd") && rotary % 2 == 0 && rotary <= head_dim
-            }
-            "bert" => divides("n_head", "n_embd") && value("n_intermediate") >= value("n_embd"),
-            "mpt" => divides("n_heads", "d_model"),
-            "gpt2" | "falcon" => divides("n_head", "n_embd"),
-            _ => true,
-        }
+    // Pairs of a head's elements are rotated.
+    let rotates = |rotary: i64| rotary % 2 == 0 && rotary <= value("n_embd") / value("n_head");
+    match layout.name {
+        "llama" => value("n_rot") * value("n_head") == value("n_embd"),
+        "whisper" => [("n_audio_head", "n_audio_state"), ("n_text_head", "n_text_state")]
+            .iter()
+            .all(|(heads, width)| divides(heads, width)),
+        "gptj" | "gptneox" => divides("n_head", "n_embd") && rotates(value("n_rot")),
+        "mpt" => divides("n_heads", "d_model"),
+        "bert" => divides("n_head", "n_embd") && value("n_intermediate") >= value("n_embd"),
+        "gpt2" | "falcon" => divides("n_head", "n_embd"),
+        _ => true,
+    }
 }
 
 /// Whether the tensors are the family's. ggml's BLOOM has the fields of GPT-2 and most of its names.

@@ -6,7 +6,7 @@ use crate::outline::Scene;
 
 /// A scene, opened down to `depth`, in the language of Graphviz. Opened groups are clusters.
 #[must_use]
-pub fn dot(scene: &Scene, depth: Depth) -> String {
+pub fn dot(scene: &Scene, depth: &Depth) -> String {
     let body = write(&Dot, scene, depth);
     format!("digraph model {{\n  node [shape=box, style=rounded, fontname=\"sans-serif\"];\n{body}}}\n")
 }

@@ -22,7 +22,7 @@ pub(super) trait Language {
 }
 
 /// Writes a scene, opened down to `depth`.
-pub(super) fn write(language: &dyn Language, scene: &Scene, depth: Depth) -> String {
+pub(super) fn write(language: &dyn Language, scene: &Scene, depth: &Depth) -> String {
     let mut text = String::new();
     Writer { language, text: &mut text }.scene(scene, depth, "n", 1);
     text
@@ -38,11 +38,11 @@ impl Writer<'_> {
         let _ = writeln!(self.text, "{}{line}", "  ".repeat(level));
     }
 
-    fn scene(&mut self, scene: &Scene, depth: Depth, id: &str, level: usize) {
+    fn scene(&mut self, scene: &Scene, depth: &Depth, id: &str, level: usize) {
         for (position, item) in scene.items.iter().enumerate() {
             let id = format!("{id}_{position}");
             let label = self.language.label(&label(item));
-            let Some((inner, depth)) = opened(item, depth) else {
+            let Some((inner, depth)) = depth.opened(item) else {
                 self.line(level, &self.language.node(&id, &label));
                 continue;
             };
@@ -53,12 +53,12 @@ impl Writer<'_> {
                 let label = self.language.label(std::slice::from_ref(&port.name));
                 self.line(level + 1, &self.language.port(&format!("{id}_{side}{position}"), &label));
             }
-            self.scene(inner, depth, &id, level + 1);
+            self.scene(inner, &depth, &id, level + 1);
             self.line(level, self.language.close());
         }
         let name = |end: End, side: &str, inner_side: &str| match end {
             End::Border(port) => format!("{id}_{side}{port}"),
-            End::Item(item, port) if opened(&scene.items[item], depth).is_some() => {
+            End::Item(item, port) if depth.opened(&scene.items[item]).is_some() => {
                 format!("{id}_{item}_{inner_side}{port}")
             }
             End::Item(item, _) => format!("{id}_{item}"),
@@ -68,12 +68,6 @@ impl Writer<'_> {
             self.line(level, &arrow);
         }
     }
-}
-
-/// What is in an item, where it is shown.
-fn opened(item: &Item, depth: Depth) -> Option<(&Scene, Depth)> {
-    let scene = item.scene().filter(|scene| !scene.items.is_empty())?;
-    Some((scene, depth.opened()?))
 }
 
 /// Operator, name, how often and how large.

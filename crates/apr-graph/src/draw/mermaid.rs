@@ -6,7 +6,7 @@ use crate::outline::Scene;
 
 /// A scene, opened down to `depth`, as a Mermaid flowchart. Opened groups are subgraphs.
 #[must_use]
-pub fn mermaid(scene: &Scene, depth: Depth) -> String {
+pub fn mermaid(scene: &Scene, depth: &Depth) -> String {
     format!("flowchart TD\n{}", write(&Mermaid, scene, depth))
 }
 
@@ -60,13 +60,13 @@ mod tests {
         });
         main.output("y", y, Meaning::Unknown);
         let scene = outline(&graph.finish(), OutlineOptions::default());
-        let text = mermaid(&scene, Depth::ALL);
+        let text = mermaid(&scene, &Depth::ALL);
         for line in
             ["n_0[\"x#34;\"]", "subgraph n_1[\"mlp\"]", "n_0 --> n_1_in0", "n_1_out0 --> n_2", "n_1_in0 --> n_1_0"]
         {
             assert!(text.contains(line), "{line} is not in\n{text}");
         }
-        let text = dot(&scene, Depth(0));
+        let text = dot(&scene, &Depth::Levels(0));
         assert!(text.contains("n_1 -> n_2;") && text.contains("label=\"x&#34;\""), "{text}");
     }
 }

@@ -12,24 +12,96 @@ mod plan;
 mod svg;
 mod tree;
 
+use std::cmp::Ordering;
+use std::collections::{BinaryHeap, HashSet};
 use std::fmt::Write as _;
+use std::sync::Arc;
+
+use crate::outline::{Item, Scene};
 
 pub use dot::dot;
 pub use mermaid::mermaid;
 pub use svg::{TooManyBoxes, svg};
 pub use tree::{Branch, tree};
 
-/// How much of a scene is shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Depth(pub usize);
+/// Which groups of a scene are shown with what is in them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Depth {
+    /// Groups down to this depth: 0 are those of the scene itself, closed.
+    Levels(usize),
+    /// Those that [`Depth::that_fits`] has chosen.
+    Chosen(Arc<HashSet<SceneId>>),
+}
+
+/// Which scene it is.
+pub type SceneId = usize;
 
 impl Depth {
     /// Everything.
-    pub const ALL: Self = Self(usize::MAX);
+    pub const ALL: Self = Self::Levels(usize::MAX);
 
-    /// Whether groups are shown with what is in them, and how deep those in them are.
-    pub(crate) fn opened(self) -> Option<Self> {
-        self.0.checked_sub(1).map(Self)
+    /// Opens the groups with most weights, one after the other, as long as there are at most `most` items. Groups with
+    /// little of what is beside them stay closed: they compute no more than their name says. Where nothing has weights,
+    /// every group is opened that has room.
+    #[must_use]
+    pub fn that_fits(scene: &Scene, most: usize) -> Self {
+        /// What a group has of the weights beside it, at least: one part of so many.
+        const SHARE: u64 = 50;
+        let mut chosen = HashSet::new();
+        let mut items = scene.items.len();
+        let mut waiting = BinaryHeap::new();
+        let wait = |waiting: &mut BinaryHeap<_>, scene: &Scene| {
+            let sum = scene.items.iter().fold(0_u64, |sum, item| sum.saturating_add(item.parameters));
+            let counts = |item: &&Item| item.parameters.saturating_mul(SHARE) >= sum;
+            let groups = scene.items.iter().filter(counts).filter_map(|item| Some((item, item.scene()?)));
+            waiting.extend(groups.map(|(item, scene)| ByWeight(item.parameters / item.times.max(1), scene.clone())));
+        };
+        wait(&mut waiting, scene);
+        while let Some(ByWeight(_, group)) = waiting.pop() {
+            let more = items.saturating_add(group.items.len());
+            if more <= most && chosen.insert(scene_id(&group)) {
+                items = more;
+                wait(&mut waiting, &group);
+            }
+        }
+        Self::Chosen(Arc::new(chosen))
+    }
+
+    /// What is in an item, where it is shown, and which groups of that are.
+    pub(crate) fn opened<'a>(&self, item: &'a Item) -> Option<(&'a Scene, Self)> {
+        let scene = item.scene().filter(|scene| !scene.items.is_empty())?;
+        match self {
+            Self::Levels(levels) => Some((scene, Self::Levels(levels.checked_sub(1)?))),
+            Self::Chosen(chosen) => chosen.contains(&scene_id(scene)).then(|| (scene.as_ref(), self.clone())),
+        }
+    }
+}
+
+/// A scene is the one at its place in memory, which it keeps as long as the outline is there.
+fn scene_id(scene: &Arc<Scene>) -> SceneId {
+    Arc::as_ptr(scene).addr()
+}
+
+/// Groups by how much of the weights one of them has.
+struct ByWeight(u64, Arc<Scene>);
+
+impl PartialEq for ByWeight {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl Eq for ByWeight {}
+
+impl PartialOrd for ByWeight {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for ByWeight {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.cmp(&other.0)
     }
 }
 

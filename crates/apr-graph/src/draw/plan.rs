@@ -14,7 +14,7 @@ const LINE: f64 = 15.0;
 /// Height of the names at the border of a group.
 const PORT: f64 = 14.0;
 /// Longest text in characters; the middle of longer ones is left out.
-const LONGEST: usize = 40;
+const LONGEST: usize = 48;
 
 /// Boxes and lines with their places.
 #[derive(Debug, Default)]
@@ -161,16 +161,13 @@ struct Inside<'a> {
 }
 
 /// Boxes that a scene is drawn with.
-pub(super) fn count(scene: &Scene, depth: Depth) -> usize {
-    let inside = |item: &Item| match (item.scene(), depth.opened()) {
-        (Some(scene), Some(depth)) => count(scene, depth),
-        _ => 0,
-    };
+pub(super) fn count(scene: &Scene, depth: &Depth) -> usize {
+    let inside = |item: &Item| depth.opened(item).map_or(0, |(scene, depth)| count(scene, &depth));
     scene.items.iter().fold(scene.items.len(), |sum, item| sum.saturating_add(inside(item)))
 }
 
 /// Draws a scene, opened down to `depth`.
-pub(super) fn draw(scene: &Scene, depth: Depth) -> Drawing {
+pub(super) fn draw(scene: &Scene, depth: &Depth) -> Drawing {
     let inside = measure(scene, depth);
     let (width, height) = (inside.placed.width, inside.placed.height);
     let mut drawing = Drawing { width: width + 2.0 * PADDING, height: height + 2.0 * PADDING, ..Drawing::default() };
@@ -178,7 +175,7 @@ pub(super) fn draw(scene: &Scene, depth: Depth) -> Drawing {
     drawing
 }
 
-fn measure(scene: &Scene, depth: Depth) -> Inside<'_> {
+fn measure<'a>(scene: &'a Scene, depth: &Depth) -> Inside<'a> {
     let boxes: Vec<Sized<'_>> = scene.items.iter().map(|item| size(item, depth)).collect();
     let port = |name: &str| Shape { width: text_width(&short(name), 10.0) + 6.0, height: PORT, ..Shape::default() };
     let shapes: Vec<Shape> = scene
@@ -201,7 +198,7 @@ fn measure(scene: &Scene, depth: Depth) -> Inside<'_> {
     Inside { scene, placed, boxes }
 }
 
-fn size(item: &Item, depth: Depth) -> Sized<'_> {
+fn size<'a>(item: &'a Item, depth: &Depth) -> Sized<'a> {
     let lines = lines(item);
     let widest = lines.iter().map(|line| text_width(line, 10.5)).fold(title_width(item), f64::max);
     let closed = |lines: Vec<String>| {
@@ -212,11 +209,8 @@ fn size(item: &Item, depth: Depth) -> Sized<'_> {
         };
         Sized { item, shape, lines, inside: None }
     };
-    let (Some(scene), Some(depth)) = (item.scene(), depth.opened()) else { return closed(lines) };
-    if scene.items.is_empty() {
-        return closed(lines);
-    }
-    let inside = measure(scene, depth);
+    let Some((scene, depth)) = depth.opened(item) else { return closed(lines) };
+    let inside = measure(scene, &depth);
     let header = frame_line(item);
     let width = (inside.placed.width + 2.0 * PADDING).max(title_width(item) + text_width(&header, 10.5) + 40.0);
     let shift = (width - inside.placed.width) / 2.0;
@@ -374,7 +368,7 @@ mod tests {
     fn long_texts_lose_their_middle() {
         let long = "a".repeat(30) + &"b".repeat(30);
         let text = short(&long);
-        assert_eq!(text.chars().count(), 39);
+        assert_eq!(text.chars().count(), 47);
         assert!(text.starts_with('a') && text.ends_with('b'));
     }
 

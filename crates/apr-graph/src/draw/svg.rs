@@ -56,11 +56,11 @@ const fn colours(class: Class) -> (Shades, Shades) {
 /// let y = graph.body().op("Relu", [x]).output("act");
 /// graph.body().output("y", y, Meaning::Unknown);
 ///
-/// let picture = svg(&outline(&graph.finish(), OutlineOptions::default()), Depth::ALL)?;
+/// let picture = svg(&outline(&graph.finish(), OutlineOptions::default()), &Depth::ALL)?;
 /// assert!(picture.starts_with("<svg"));
 /// # Ok::<(), apr_graph::draw::TooManyBoxes>(())
 /// ```
-pub fn svg(scene: &Scene, depth: Depth) -> Result<String, TooManyBoxes> {
+pub fn svg(scene: &Scene, depth: &Depth) -> Result<String, TooManyBoxes> {
     let boxes = count(scene, depth);
     if boxes > MOST_BOXES {
         return Err(TooManyBoxes { boxes });
@@ -220,7 +220,7 @@ mod tests {
         let x = graph.body().input("<script>", ElementType::F32, [2.into()], Meaning::Unknown);
         let y = graph.body().op("Relu", [x]).output("a\"b&c");
         graph.body().output("y", y, Meaning::Unknown);
-        let picture = svg(&outline(&graph.finish(), OutlineOptions::default()), Depth::ALL).unwrap();
+        let picture = svg(&outline(&graph.finish(), OutlineOptions::default()), &Depth::ALL).unwrap();
         assert!(!picture.contains("<script>"), "{picture}");
         assert!(picture.contains("&#60;script&#62;") && picture.contains("a&#34;b&#38;c"), "{picture}");
     }
@@ -234,6 +234,6 @@ mod tests {
         }
         graph.body().output("y", x, Meaning::Unknown);
         let scene = outline(&graph.finish(), OutlineOptions::default());
-        assert_eq!(svg(&scene, Depth::ALL).unwrap_err().boxes, MOST_BOXES + 2);
+        assert_eq!(svg(&scene, &Depth::ALL).unwrap_err().boxes, MOST_BOXES + 2);
     }
 }

@@ -14,20 +14,20 @@ pub struct Branch<'a> {
 
 /// The rows of a scene, opened down to `depth`, in the order they run. Inputs and outputs of the model are left out.
 #[must_use]
-pub fn tree(scene: &Scene, depth: Depth) -> Vec<Branch<'_>> {
+pub fn tree<'a>(scene: &'a Scene, depth: &Depth) -> Vec<Branch<'a>> {
     let mut rows = Vec::new();
     grow(scene, depth, "", &mut rows);
     rows
 }
 
-fn grow<'a>(scene: &'a Scene, depth: Depth, lines: &str, rows: &mut Vec<Branch<'a>>) {
+fn grow<'a>(scene: &'a Scene, depth: &Depth, lines: &str, rows: &mut Vec<Branch<'a>>) {
     let shown = |item: &&Item| !matches!(item.kind, ItemKind::Input | ItemKind::Output);
     let mut items = scene.items.iter().filter(shown).peekable();
     while let Some(item) = items.next() {
         let is_last = items.peek().is_none();
         rows.push(Branch { lines: format!("{lines}{}", if is_last { "└─ " } else { "├─ " }), item });
-        if let (Some(inner), Some(depth)) = (item.scene(), depth.opened()) {
-            grow(inner, depth, &format!("{lines}{}", if is_last { "   " } else { "│  " }), rows);
+        if let Some((inner, depth)) = depth.opened(item) {
+            grow(inner, &depth, &format!("{lines}{}", if is_last { "   " } else { "│  " }), rows);
         }
     }
 }
@@ -50,11 +50,11 @@ mod tests {
         let z = main.op("Abs", [y]).output("abs");
         main.output("z", z, Meaning::Unknown);
         let scene = outline(&graph.finish(), OutlineOptions::default());
-        let shown = |depth| {
+        let shown = |depth: &Depth| {
             let rows = tree(&scene, depth);
             rows.iter().map(|row| format!("{}{}", row.lines, row.item.name)).collect::<Vec<_>>()
         };
-        assert_eq!(shown(Depth::ALL), ["├─ mlp", "│  ├─ act", "│  └─ neg", "└─ abs"]);
-        assert_eq!(shown(Depth(0)), ["├─ mlp", "└─ abs"]);
+        assert_eq!(shown(&Depth::ALL), ["├─ mlp", "│  ├─ act", "│  └─ neg", "└─ abs"]);
+        assert_eq!(shown(&Depth::Levels(0)), ["├─ mlp", "└─ abs"]);
     }
 }

@@ -3,7 +3,9 @@
 use serde::Serialize;
 
 use super::shown;
-use crate::{AttributeValue, Body, Constant, ConstantData, Graph, Node, Origin, ValueId, ValueType};
+use crate::{
+    AttributeValue, Body, Constant, ConstantData, Function, Graph, MAX_DEPTH, Node, Origin, ValueId, ValueType,
+};
 
 /// A node with all that it reads, makes and is set to.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -72,47 +74,86 @@ pub struct AttributeView {
 /// Most elements of a list that are shown.
 const MOST_ELEMENTS: usize = 16;
 
+/// A body, and the call whose function it is.
+#[derive(Clone, Copy)]
+struct Scope<'g> {
+    body: &'g Body,
+    call: Option<(&'g Body, &'g Node)>,
+    function: Option<&'g Function>,
+}
+
 impl NodeView {
-    /// The nodes with this path, or that make a value with this name; those of functions as well.
+    /// The nodes with this path, or that make a value with this name. A path may go through a call,
+    /// `layers.3/attention/scores`, or begin in a function, `attention/scores`.
     #[must_use]
     pub fn find(graph: &Graph, name: &str) -> Vec<Self> {
-        let main = std::iter::once((None, &graph.body));
-        let functions = graph.functions.iter().map(|function| (Some(function.op.to_string()), &function.body));
-        main.chain(functions)
-            .flat_map(|(function, body)| {
-                let fits = move |node: &&Node| {
-                    let makes = |output: &ValueId| body.value(*output).name == name;
-                    node.name == name || node.outputs.iter().flatten().any(makes)
-                };
-                body.nodes.iter().filter(fits).map(move |node| Self::new(body, node, function.clone()))
-            })
-            .collect()
+        let main = Scope { body: &graph.body, call: None, function: None };
+        let found = find_in(graph, main, name, 0);
+        if !found.is_empty() {
+            return found;
+        }
+        let scopes =
+            graph.functions.iter().map(|function| Scope { body: &function.body, call: None, function: Some(function) });
+        scopes.flat_map(|scope| find_in(graph, scope, name, 0)).collect()
     }
 
-    fn new(body: &Body, node: &Node, function: Option<String>) -> Self {
+    fn new(place: Scope<'_>, node: &Node) -> Self {
+        let body = place.body;
         let left_out = || ValueView { name: String::new(), kind: None, place: Place::LeftOut };
-        let view = |id: &Option<ValueId>, place: &dyn Fn(ValueId) -> Place| match id {
+        let view = |id: &Option<ValueId>, from: &dyn Fn(ValueId) -> Place| match id {
             None => left_out(),
             Some(id) => {
                 let value = body.value(*id);
-                ValueView { name: value.name.clone(), kind: shown(value.tensor()), place: place(*id) }
+                ValueView { name: value.name.clone(), kind: shown(value.tensor()), place: from(*id) }
             }
         };
+        let attributes = node.attributes.iter().map(|attribute| AttributeView {
+            name: attribute.name.to_string(),
+            value: attribute_text(&attribute.value),
+        });
         Self {
             name: node.name.clone(),
             op: node.op.to_string(),
-            function,
-            inputs: node.inputs.iter().map(|id| view(id, &|id| source(body, id))).collect(),
+            function: place.function.map(|function| function.op.to_string()),
+            inputs: node.inputs.iter().map(|id| view(id, &|id| place.source(id))).collect(),
             outputs: node.outputs.iter().map(|id| view(id, &|id| readers(body, id))).collect(),
-            attributes: node
-                .attributes
-                .iter()
-                .map(|attribute| AttributeView {
-                    name: attribute.name.to_string(),
-                    value: attribute_text(&attribute.value),
-                })
-                .collect(),
+            attributes: attributes.collect(),
             doc: node.doc.clone(),
+        }
+    }
+}
+
+/// The nodes of a body, or of a function that it calls, with this path or value.
+fn find_in(graph: &Graph, place: Scope<'_>, name: &str, depth: usize) -> Vec<NodeView> {
+    let body = place.body;
+    let fits = |node: &&Node| {
+        let makes = |output: &ValueId| body.value(*output).name == name;
+        node.name == name || node.outputs.iter().flatten().any(makes)
+    };
+    let mut found: Vec<NodeView> = body.nodes.iter().filter(fits).map(|node| NodeView::new(place, node)).collect();
+    if !found.is_empty() || depth > MAX_DEPTH {
+        return found;
+    }
+    for node in &body.nodes {
+        let rest = name.strip_prefix(&node.name).and_then(|rest| rest.strip_prefix('/'));
+        if let Some((rest, function)) = rest.zip(graph.function(&node.op)) {
+            let inner = Scope { body: &function.body, call: Some((body, node)), function: Some(function) };
+            found.extend(find_in(graph, inner, rest, depth + 1));
+        }
+    }
+    found
+}
+
+impl Scope<'_> {
+    /// Where a value comes from. A parameter is what the call hands over, where that is a weight or a constant.
+    fn source(&self, id: ValueId) -> Place {
+        let argument = self.call.and_then(|(outer, call)| {
+            let position = self.body.inputs.iter().position(|input| *input == id)?;
+            Some(source(outer, call.input(position)?))
+        });
+        match argument {
+            Some(place @ (Place::Weight(_) | Place::Constant(_))) => place,
+            _ => source(self.body, id),
         }
     }
 }
@@ -128,8 +169,27 @@ fn source(body: &Body, id: ValueId) -> Place {
     }
 }
 
+/// What a node does in a line: `Clip(x, [6])`, `Concat(a, b; axis=1)`. Weights are tensors, constants their values.
+#[must_use]
+pub fn node_text(body: &Body, node: &Node) -> String {
+    let input = |input: &Option<ValueId>| {
+        let Some(id) = input else { return String::new() };
+        match source(body, *id) {
+            Place::Weight(name) | Place::Constant(name) => name,
+            _ => body.value(*id).name.clone(),
+        }
+    };
+    let mut text = format!("{}({}", node.op, node.inputs.iter().map(input).collect::<Vec<_>>().join(", "));
+    for (position, attribute) in node.attributes.iter().enumerate() {
+        let before = if position == 0 { "; " } else { ", " };
+        text.push_str(&format!("{before}{}={}", attribute.name, attribute_text(&attribute.value)));
+    }
+    text.push(')');
+    text
+}
+
 fn readers(body: &Body, id: ValueId) -> Place {
-    let reads = |node: &&Node| super::build::reads(node).any(|value| value == id);
+    let reads = |node: &&Node| super::context::reads(node).any(|value| value == id);
     let mut names: Vec<String> = body.nodes.iter().filter(reads).map(|node| node.name.clone()).collect();
     if body.outputs.contains(&id) {
         names.push("output".to_owned());
@@ -196,7 +256,7 @@ fn list<T: ToString>(values: impl ExactSizeIterator<Item = T>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Dim, ElementType, GraphBuilder, Meaning};
+    use crate::{BodyBuilder, Dim, ElementType, GraphBuilder, Meaning};
 
     #[test]
     fn a_node_shows_where_its_values_come_from_and_go() {
@@ -221,5 +281,25 @@ mod tests {
         assert_eq!(found[0].attributes[0].value, "0");
         assert_eq!(found[0].outputs[0].place, Place::Readers(vec!["output".to_owned()]));
         assert!(NodeView::find(&graph, "nothing").is_empty());
+    }
+
+    #[test]
+    fn a_path_through_a_call_shows_the_weight_that_is_handed_over() {
+        let mut graph = GraphBuilder::new(17);
+        let mut block = BodyBuilder::default();
+        let (x, w) = (block.parameter("x"), block.parameter("weight"));
+        let y = block.op("MatMul", [x, w]).output("query");
+        block.output("y", y, Meaning::Unknown);
+        let block = graph.function("apr", "Block", block);
+        let main = graph.body();
+        let x = main.input("x", ElementType::F32, [2.into(), 2.into()], Meaning::Unknown);
+        let w = main.weight("w3", ElementType::F32, [2, 2]);
+        let y = main.call(&block, [x, w]).output("layers.3");
+        main.output("y", y, Meaning::Unknown);
+        let graph = graph.finish();
+        let found = NodeView::find(&graph, "layers.3/query");
+        assert_eq!(found[0].inputs[1].place, Place::Weight("w3".to_owned()));
+        let found = NodeView::find(&graph, "query");
+        assert_eq!((found.len(), &found[0].inputs[1].place), (1, &Place::Input));
     }
 }

@@ -1,67 +1,21 @@
 //! Exports to GGUF against what llama.cpp's converter writes (`fixtures/gguf`), and the way back.
 
 use std::collections::BTreeMap;
-use std::sync::LazyLock;
 
 use apr_arch::Families;
 use apr_gguf::KeyValue;
 use apr_llama::{GgufExport, Restored, export, restore};
-use apr_registry::{CheckpointReader, FolderCheckpoint, Metadata, open_folder};
+use apr_registry::{CheckpointReader, Metadata};
 use apr_source::{Architecture, Source};
 use apr_tensor::cast::cast_float;
-use apr_testkit::llama_cpp::{self, AsGguf, Model};
-use apr_testkit::locate::fixture;
+use apr_testkit::llama_cpp::AsGguf;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-struct Case {
-    name: String,
-    json: Value,
-    reader: FolderCheckpoint,
-}
-
-/// The families, which what is made by them lives as long as.
-fn families() -> &'static Families {
-    static FAMILIES: LazyLock<Families> = LazyLock::new(Families::builtin);
-    &FAMILIES
-}
-
-fn cases() -> Vec<Case> {
-    llama_cpp::models().into_iter().map(case).collect()
-}
-
-fn named(name: &str) -> Case {
-    case(llama_cpp::model(name))
-}
-
-fn case(model: Model) -> Case {
-    let reader = open(&model);
-    Case { name: model.name, json: model.json, reader }
-}
-
-fn open(model: &Model) -> FolderCheckpoint {
-    open_folder(&model.folder(), &apr_registry::Limits::default()).expect("a model")
-}
-
-fn exported<'a>(reader: &'a FolderCheckpoint, name: &str) -> GgufExport<'a> {
-    export(&Source::new(reader, families()), Vec::new()).unwrap_or_else(|error| panic!("{name}: {error}"))
-}
-
-/// With the keys of a tokenizer that tell one family of encoders from another.
-fn exported_with_tokens<'a>(case: &'a Case) -> GgufExport<'a> {
-    let tokenizer = llama_cpp::tokenizer(&case.json);
-    let export = export(&Source::new(&case.reader, families()), tokenizer);
-    export.unwrap_or_else(|error| panic!("{}: {error}", case.name))
-}
+use crate::support::{Case, cases, exported, exported_with_tokens, families, named, read};
 
 fn hex(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn read(reader: &dyn CheckpointReader, tensor: usize) -> Vec<u8> {
-    let mut bytes = vec![0; usize::try_from(reader.tensors()[tensor].byte_len().expect("a length")).expect("it fits")];
-    reader.read_tensor(tensor, 0, &mut bytes).expect("bytes");
-    bytes
 }
 
 /// Keys that apr writes and the converter does not: those of its vocabulary step, which the fixtures do without, and the
@@ -225,30 +179,6 @@ fn bare_encoder(name: &str) -> Option<&str> {
     name.strip_prefix("roberta.").or_else(|| name.strip_prefix("distilbert."))
 }
 
-/// The class of Mistral's models takes a window of 4096 tokens where the configuration has none.
-#[test]
-fn a_window_that_gguf_does_not_hold_is_reported() {
-    let case = named("mistral");
-    let mut export = exported_with_tokens(&case);
-    let mut pairs = apr_gguf::key_values(export.view.metadata()).expect("pairs").expect("there").to_vec();
-    pairs.retain(|pair| pair.key != "general.name");
-    pairs.push(KeyValue::new("general.name", "Mistral 7B v0.1"));
-    let restored = |pairs: &[KeyValue], view: &mut apr_view::View<'_>, architecture: &Architecture| {
-        let json: Vec<Value> = pairs.iter().map(KeyValue::to_json).collect();
-        view.metadata_mut().set("gguf", json!({ "version": 3, "kv": json }));
-        let Restored { config, losses, .. } = restore(view, families(), architecture).expect("a folder");
-        (serde_json::from_slice::<Value>(&config).expect("JSON"), losses)
-    };
-    let (config, losses) = restored(&pairs, &mut export.view, &Architecture::Auto);
-    assert_eq!(losses.iter().map(|loss| loss.name.as_str()).collect::<Vec<_>>(), ["sliding_window"]);
-    assert_eq!(config["model_type"], "llama");
-    let (config, losses) = restored(&pairs, &mut export.view, &Architecture::Named("mistral".to_owned()));
-    assert_eq!((losses.len(), config.get("sliding_window")), (1, Some(&Value::Null)));
-    pairs.push(KeyValue::new("llama.attention.sliding_window", 4096_u32));
-    let (config, losses) = restored(&pairs, &mut export.view, &Architecture::Auto);
-    assert_eq!((losses.len(), &config["sliding_window"], &config["model_type"]), (0, &json!(4096), &json!("mistral")));
-}
-
 /// Entries that shapes and computation depend on.
 fn check_config(name: &str, config: &Value, original: &Value) {
     const KEYS: [&str; 82] = [
@@ -372,139 +302,6 @@ fn settings_of_stretched_positions_come_back() {
     }
 }
 
-fn refused(name: &str, change: impl FnOnce(&mut Value)) -> String {
-    let mut model = llama_cpp::model(name);
-    change(&mut model.json);
-    let reader = open(&model);
-    let result = export(&Source::new(&reader, families()), Vec::new());
-    result.err().map(|error| error.to_string()).unwrap_or_default()
-}
-
-#[test]
-fn what_the_configuration_lacks_is_named() {
-    let without =
-        |key: &'static str| move |json: &mut Value| drop(json["config"].as_object_mut().map(|c| c.remove(key)));
-    let message = refused("mistral", without("num_attention_heads"));
-    assert_eq!(
-        message,
-        "E001: config.json has no 'num_attention_heads', which llama.cpp needs as llama.attention.head_count"
-    );
-    let message = refused("qwen2", without("num_attention_heads"));
-    assert_eq!(
-        message,
-        "E001: config.json has no 'num_attention_heads', which llama.cpp needs as qwen2.attention.head_count"
-    );
-}
-
-#[test]
-fn a_family_that_llama_cpp_does_not_have_is_refused() {
-    let vit: Value =
-        serde_json::from_slice(&std::fs::read(fixture("families/vit.json")).expect("it can be read")).expect("JSON");
-    let json = json!({
-        "config": vit["config"], "tensors": vit["tensors"], "dtype": "float32", "beside": {}, "card": "",
-    });
-    let reader = open(&Model { name: "vit".to_owned(), json });
-    let error = export(&Source::new(&reader, families()), Vec::new()).err().expect("no such models");
-    assert!(error.to_string().starts_with("E001: llama.cpp has no models of the family"), "{error}");
-}
-
-#[test]
-fn an_unknown_family_is_refused() {
-    let message = refused("llama", |json| {
-        json["config"] = json!({"model_type": "strange"});
-        json["tensors"] = json!({"a.weight": [3, 4]});
-    });
-    assert_eq!(message, "E001: llama.cpp needs to know the family, and apr does not know 'strange'");
-}
-
-/// Names as LLaVA's models have them.
-#[test]
-fn what_sees_is_refused_or_left_out_by_name() {
-    let projector = "multi_modal_projector.linear_1.weight";
-    let message = refused("llama", |json| {
-        json["config"]["model_type"] = json!("llava");
-        json["tensors"][projector] = json!([3, 4]);
-    });
-    assert!(message.contains(projector) && message.contains("apr writes no mmproj file"), "{message}");
-
-    let mut model = llama_cpp::model("gemma3");
-    model.json["tensors"]["vision_tower.vision_model.post_layernorm.weight"] = json!([4]);
-    let case = case(model);
-    let losses = exported(&case.reader, "gemma3").losses;
-    assert_eq!(losses[0].name, "vision_tower.vision_model.post_layernorm.weight");
-    assert!(losses[0].why.contains("mmproj"), "{losses:?}");
-}
-
-#[test]
-fn an_adapter_is_no_model() {
-    let message = refused("llama", |json| {
-        json["tensors"] = json!({"q_proj.lora_A.weight": [2, 4], "q_proj.lora_B.weight": [4, 2]});
-    });
-    assert_eq!(message, "E001: this is an adapter, and apr writes GGUF files of whole models only");
-}
-
-/// All of `transformers` 5's settings stand under `rope_parameters`; those of a kind that GGUF lacks are told.
-#[test]
-fn scalings_of_today_come_back_or_are_told() {
-    for name in ["llama_5", "llama_linear_5", "mixtral_yarn_5", "phi3_long_5"] {
-        let case = named(name);
-        let export = exported(&case.reader, name);
-        assert!(export.warnings.iter().all(|warning| !warning.contains("rope_scaling")), "{name}");
-        let restored = restore(&export.view, families(), &Architecture::Auto).expect("it comes back");
-        let config: Value = serde_json::from_slice(&restored.config).expect("JSON");
-        let told = &case.json["config"]["rope_parameters"];
-        for key in ["factor", "low_freq_factor", "high_freq_factor", "beta_fast", "long_factor", "short_factor"] {
-            if let Some(value) = told.get(key) {
-                assert_eq!(config["rope_scaling"][key], *value, "{name}: {key}");
-            }
-        }
-        assert_eq!(config["rope_theta"].as_f64(), told["rope_theta"].as_f64(), "{name}");
-    }
-    let dynamic = json!({"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0});
-    let case = with_config("llama_5", &json!({ "rope_parameters": dynamic }));
-    assert!(exported(&case.reader, "llama_5").warnings.iter().any(|warning| warning.contains("'dynamic'")));
-}
-
-#[test]
-fn layers_without_a_place_are_refused() {
-    let dense: Value =
-        serde_json::from_slice(&std::fs::read(fixture("families/qwen3_moe_dense.json")).expect("there")).expect("JSON");
-    let message = refused("qwen3_moe", |json| {
-        json["config"] = dense["config"].clone();
-        json["tensors"] = dense["tensors"].clone();
-    });
-    assert!(message.contains("llama.cpp's qwen3moe has no place for it"), "{message}");
-}
-
-#[test]
-fn a_missing_expert_is_noticed() {
-    let message = refused("mixtral", |json| {
-        let tensors = json["tensors"].as_object_mut().expect("tensors");
-        tensors.remove("model.layers.1.block_sparse_moe.experts.1.w2.weight").expect("it is there");
-    });
-    assert!(message.contains("has 2 experts, but llama.cpp needs all 3"), "{message}");
-}
-
-#[test]
-fn rows_without_a_token_are_cut() {
-    let case = named("gemma");
-    let tokens: Vec<String> = (0..90).map(|token| format!("t{token}")).collect();
-    let tokenizer = vec![KeyValue::new("tokenizer.ggml.tokens", tokens)];
-    let families = Families::builtin();
-    let GgufExport { view, losses, .. } =
-        export(&Source::new(&case.reader, &families), tokenizer).expect("it can be cut");
-    let position = view.tensors().iter().position(|info| info.name == "token_embd.weight").expect("embeddings");
-    assert_eq!(view.tensors()[position].shape.dims(), [90, 32]);
-    let source = case.reader.tensors().iter().position(|info| info.name == "model.embed_tokens.weight").expect("there");
-    assert!(read(&view, position) == read(&case.reader, source)[..90 * 32 * 4]);
-    assert_eq!(losses.len(), 1, "{losses:?}");
-
-    let tokens: Vec<String> = (0..110).map(|token| format!("t{token}")).collect();
-    let tokenizer = vec![KeyValue::new("tokenizer.ggml.tokens", tokens)];
-    let error = export(&Source::new(&case.reader, &families), tokenizer).err().expect("too few rows");
-    assert!(error.to_string().contains("the tokenizer has 110 tokens, but it has 101 rows"), "{error}");
-}
-
 #[test]
 fn nothing_is_misfit_in_what_was_exported() {
     let families = Families::builtin();
@@ -523,93 +320,6 @@ fn nothing_is_misfit_in_what_was_exported() {
         let guessed = guessed.unwrap_or_else(|| panic!("{name} is not known by its names"));
         assert_eq!(guessed.mismatches(export.view.tensors()), [], "{name} as {}", guessed.family().name());
     }
-}
-
-/// A case whose configuration has these entries, too.
-fn with_config(name: &str, entries: &Value) -> Case {
-    let mut model = llama_cpp::model(name);
-    let config = model.json["config"].as_object_mut().expect("a configuration");
-    config.extend(entries.as_object().expect("entries").clone());
-    case(model)
-}
-
-#[test]
-fn numbers_that_llama_cpp_can_not_compute_with_are_refused() {
-    for (entries, expected) in [
-        (
-            json!({"rms_norm_eps": 1e300}),
-            "E001: config.json's 'rms_norm_eps' is 1e+300, so llama.attention.layer_norm_rms",
-        ),
-        (json!({"rms_norm_eps": 0}), "'rms_norm_eps' is 0, so"),
-        (json!({"rms_norm_eps": 1e-60}), "would be 0 in single precision"),
-        (json!({"rope_theta": 1e300}), "'rope_theta' is 1e+300, so llama.rope.freq_base would be inf"),
-        (json!({"rope_theta": -1.0}), "'rope_theta' is -1.0, so llama.rope.freq_base"),
-        (json!({"rope_theta": {}}), "'rope_theta' is {}"),
-        (
-            json!({"rope_scaling": {"type": "linear", "factor": -2.0}}),
-            "'rope_scaling.factor' is -2.0, so llama.rope.scal",
-        ),
-        (json!({"rope_scaling": {"type": "linear"}}), "'factor' has to be a number above 0"),
-        (json!({"rope_scaling": "x"}), "'rope_scaling' is \"x\""),
-        (json!({"rope_scaling": {"type": "longrope", "long_factor": [1.0]}}), "'long_factor' and 'short_factor'"),
-    ] {
-        let case = with_config("llama", &entries);
-        let error = export(&Source::new(&case.reader, families()), Vec::new());
-        let error = error.err().unwrap_or_else(|| panic!("{entries} is taken")).to_string();
-        assert!(error.contains(expected), "{entries}: {error}");
-    }
-    let short = json!({"rope_scaling": {"type": "longrope", "long_factor": [1.0], "short_factor": [1.0]}});
-    let case = with_config("phi3_long", &short);
-    let error = export(&Source::new(&case.reader, families()), Vec::new()).err().expect("refused");
-    assert!(error.to_string().contains("has 1 factor, but 8 dimensions"), "{error}");
-}
-
-#[test]
-fn positions_that_stay_unstretched_are_told() {
-    let lists = json!({"type": "longrope", "long_factor": [1.5, 2.0], "short_factor": [1.0, 1.0]});
-    for (name, rope, kind) in [
-        ("llama", json!({"type": "dynamic", "factor": 2.0}), "'dynamic'"),
-        ("llama", json!({"rope_type": "foo"}), "'foo'"),
-        ("llama", lists, "'longrope'"),
-        ("gemma", json!({"type": "linear", "factor": 2.0}), "'linear'"),
-    ] {
-        let case = with_config(name, &json!({"rope_scaling": rope, "max_position_embeddings": 2048}));
-        let GgufExport { losses, warnings, .. } = exported(&case.reader, name);
-        assert!(losses.iter().any(|loss| loss.name == "rope_scaling"), "{name} {kind}: {losses:?}");
-        let [warning] = &warnings[..] else { panic!("{name} {kind}: {warnings:?}") };
-        assert!(warning.contains(kind) && warning.contains("beyond 2048"), "{warning}");
-    }
-    for Case { name, reader, .. } in cases() {
-        let GgufExport { losses, warnings, .. } = exported(&reader, &name);
-        assert!(losses.iter().all(|loss| loss.name != "rope_scaling"), "{name}: {losses:?}");
-        assert!(warnings.iter().all(|warning| !warning.contains("rope_scaling")), "{name}: {warnings:?}");
-    }
-}
-
-#[test]
-fn another_activation_than_llama_cpps_is_told() {
-    for (name, key, told, computed) in [
-        ("llama", "hidden_act", "gelu", "silu"),
-        ("mixtral", "hidden_act", "relu", "silu"),
-        ("gemma2", "hidden_activation", "silu", "gelu_pytorch_tanh"),
-        ("bert", "hidden_act", "relu", "gelu"),
-        ("gpt2", "activation_function", "relu", "gelu_new"),
-        ("distilbert", "activation", "relu", "gelu"),
-        ("t5", "feed_forward_proj", "gelu", "relu"),
-        ("t5_gated", "feed_forward_proj", "gated-silu", "gated-gelu"),
-    ] {
-        let case = with_config(name, &json!({ key: told }));
-        let warnings = exported(&case.reader, name).warnings;
-        let expected = format!("'{key}' is '{told}', but llama.cpp computes '{computed}'");
-        assert!(warnings.iter().any(|warning| warning.contains(&expected)), "{name}: {warnings:?}");
-    }
-    for Case { name, reader, .. } in cases() {
-        let warnings = exported(&reader, &name).warnings;
-        assert!(warnings.iter().all(|warning| !warning.contains("computes '")), "{name}: {warnings:?}");
-    }
-    // One GELU is as good as another for llama.cpp.
-    let case = with_config("gemma", &json!({"hidden_act": "gelu", "hidden_activation": null}));
-    assert_eq!(exported(&case.reader, "gemma").warnings, Vec::<String>::new());
 }
 
 #[test]

@@ -1,3 +1,5 @@
 //! Whole models.
 
 mod gguf;
+mod limits;
+mod support;

@@ -175,44 +175,54 @@ impl Worker<'_> {
         let (mut tasks, mut checks) = (Vec::new(), Checks::default());
         for (at, planned) in writer.layout().tensors.iter().enumerate() {
             let tensor = planned.source;
-            let info = &self.reader.tensors()[tensor];
-            let stored = self.reader.stored(tensor);
             let known = checks.list.len();
-            checks.add(tensor, stored.parts());
+            checks.add(tensor, self.reader.stored(tensor).parts());
             for (part, check) in checks.list.iter().enumerate().skip(known) {
                 let len = check.part.range.len;
                 let task = |chunk| ChunkTask { tensor, planned: at, chunk, len, kind: TaskKind::Part(part) };
                 tasks.extend(pieces(len, CHUNK).map(task));
             }
-            if self.is_checked_apart(tensor) && !self.is_checked_along(tensor) && stored.digest().is_some() {
-                let len = stored.range.len;
-                let check = |chunk| ChunkTask { tensor, planned: at, chunk, len, kind: TaskKind::Check };
-                tasks.extend(pieces(len, CHUNK).map(check));
-            }
-            let len = info.byte_len()?;
-            let write = |kind| move |chunk| ChunkTask { tensor, planned: at, chunk, len, kind };
-            let piece = self.encoder.and_then(|encoder| encoder.piece_len(at));
-            match (&self.recipes[tensor], piece) {
-                (Recipe::Stored(form), piece) => {
-                    let kind = if piece.is_some() { TaskKind::Encode } else { TaskKind::Write };
-                    let task = |chunk| ChunkTask { tensor, planned: at, chunk, len: form.len, kind };
-                    tasks.extend(pieces(form.len, CHUNK).map(task));
-                }
-                (Recipe::Keep, Some(piece)) if chunk_len(info.dtype) == piece => {
-                    tasks.extend(pieces(len, piece).map(write(TaskKind::Encode)));
-                }
-                (Recipe::Cast(to), Some(piece)) => {
-                    let wide = usize::try_from(info.dtype.block_bytes()).unwrap_or(1);
-                    let narrow = usize::try_from(to.block_bytes()).unwrap_or(1);
-                    tasks.extend(pieces(len, piece / narrow * wide).map(write(TaskKind::Encode)));
-                }
-                (Recipe::Recode(recode), _) => tasks.extend(recode.pieces().into_iter().map(write(TaskKind::Write))),
-                _ => tasks.extend(chunks(info, len).map(write(TaskKind::Write))),
-            }
+            tasks.extend(self.check_tasks(tensor, at));
+            tasks.extend(self.write_tasks(tensor, at)?);
         }
         // Empty tensors have no chunk to write.
         tasks.retain(|task| task.len > 0);
         Ok((tasks, checks))
+    }
+
+    /// Reading a tensor's bytes in the file for their digest, where nothing else does.
+    fn check_tasks(&self, tensor: usize, planned: usize) -> Vec<ChunkTask> {
+        let stored = self.reader.stored(tensor);
+        if !self.is_checked_apart(tensor) || self.is_checked_along(tensor) || stored.digest().is_none() {
+            return Vec::new();
+        }
+        let len = stored.range.len;
+        let task = |chunk| ChunkTask { tensor, planned, chunk, len, kind: TaskKind::Check };
+        pieces(len, CHUNK).map(task).collect()
+    }
+
+    /// Making a tensor's output: in the encoder's pieces where it wants such.
+    fn write_tasks(&self, tensor: usize, planned: usize) -> Result<Vec<ChunkTask>> {
+        let info = &self.reader.tensors()[tensor];
+        let len = info.byte_len()?;
+        let task = |len, kind| move |chunk| ChunkTask { tensor, planned, chunk, len, kind };
+        let piece = self.encoder.and_then(|encoder| encoder.piece_len(planned));
+        Ok(match (&self.recipes[tensor], piece) {
+            (Recipe::Stored(form), piece) => {
+                let kind = if piece.is_some() { TaskKind::Encode } else { TaskKind::Write };
+                pieces(form.len, CHUNK).map(task(form.len, kind)).collect()
+            }
+            (Recipe::Keep, Some(piece)) if chunk_len(info.dtype) == piece => {
+                pieces(len, piece).map(task(len, TaskKind::Encode)).collect()
+            }
+            (Recipe::Cast(to), Some(piece)) => {
+                let wide = usize::try_from(info.dtype.block_bytes()).unwrap_or(1);
+                let narrow = usize::try_from(to.block_bytes()).unwrap_or(1);
+                pieces(len, piece / narrow * wide).map(task(len, TaskKind::Encode)).collect()
+            }
+            (Recipe::Recode(recode), _) => recode.pieces().into_iter().map(task(len, TaskKind::Write)).collect(),
+            _ => chunks(info, len).map(task(len, TaskKind::Write)).collect(),
+        })
     }
 
     /// Reads a chunk, looks at its values, and makes of it what is written.

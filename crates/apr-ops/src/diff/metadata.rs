@@ -23,43 +23,63 @@ pub(super) fn metadata_changes(
 ) -> Result<Vec<MetadataChange>> {
     const OF_THE_FILE: [&str; 6] =
         [keys::APR_VERSION, keys::SOURCE, keys::LOSS, keys::SAFETENSORS, keys::FILES, naming::NAMES];
-    // What repeats the companions is there after an import alone: it tells nothing where the other side lacks it.
     let learnt = [learn_from(left)?, learn_from(right)?];
-    let derived = |side: usize| naming::derived_keys([left, right][side], &learnt[side]).collect::<BTreeSet<_>>();
-    let derived = [derived(0), derived(1)];
-    let is_whole = |side: &dyn CheckpointReader| side.format().target.is_some_and(|target| target.self_contained);
-    let holds_none = [left, right].map(|side| !is_whole(side) && side.companions().is_empty());
+    let sides = [Sayings::of(left, &learnt[0]), Sayings::of(right, &learnt[1])];
     let (left, right) = (left.metadata(), right.metadata());
     let keys: BTreeSet<&str> = left.iter().chain(right.iter()).map(|(key, _)| key).collect();
-    // And a format without metadata lacks all of it.
-    // What the companions of one side say is held against what the metadata of the other say of the same.
-    let values = |key: &str| (said(left, &learnt[0], key), said(right, &learnt[1], key));
-    let untold = |key: &str| match values(key) {
-        (Some(_), None) => holds_none[1] || derived[0].contains(key),
-        (None, Some(_)) => holds_none[0] || derived[1].contains(key),
-        _ => false,
-    };
     let is_same = |key: &str| {
-        let (left_value, right_value) = values(key);
+        let [left_value, right_value] = sides.each_ref().map(|side| side.value(key));
         left_value == right_value && (key != keys::GGUF || left.key_values().ok() == right.key_values().ok())
     };
-    let differs = |key: &&str| !OF_THE_FILE.contains(key) && !is_same(key) && !untold(key);
+    let differs = |key: &&str| !OF_THE_FILE.contains(key) && !is_same(key) && !is_untold(&sides, key);
     let mut changes = Vec::new();
     for key in keys.into_iter().filter(differs) {
         let pairs = if key == keys::GGUF { gguf_changes(left, right) } else { None };
-        let (left, right) = values(key);
+        let [left, right] = sides.each_ref().map(|side| side.value(key).cloned());
         match pairs {
             Some(pairs) => changes.extend(pairs),
-            None => changes.push(MetadataChange { key: key.to_owned(), left: left.cloned(), right: right.cloned() }),
+            None => changes.push(MetadataChange { key: key.to_owned(), left, right }),
         }
     }
     Ok(changes)
 }
 
-/// The value of a key: of the metadata, or else what an import would learn from the companions.
-fn said<'a>(metadata: &'a Metadata, learnt: &'a Learnt, key: &str) -> Option<&'a Value> {
-    let learnt = || learnt.metadata.iter().find(|(known, _)| known == key).map(|(_, value)| value);
-    metadata.get(key).or_else(learnt)
+/// What one side says: its metadata and, held against what the other's metadata say of the same, its companions.
+struct Sayings<'a> {
+    metadata: &'a Metadata,
+    learnt: &'a Learnt,
+    /// Keys that repeat the companions, as an import leaves them: it means nothing where the other side lacks them.
+    derived: BTreeSet<&'a str>,
+    /// Whether it has neither metadata of its own nor companions to say anything with.
+    is_silent: bool,
+}
+
+impl<'a> Sayings<'a> {
+    fn of(reader: &'a dyn CheckpointReader, learnt: &'a Learnt) -> Self {
+        let is_whole = reader.format().target.is_some_and(|target| target.self_contained);
+        Self {
+            metadata: reader.metadata(),
+            learnt,
+            derived: naming::derived_keys(reader, learnt).collect(),
+            is_silent: !is_whole && reader.companions().is_empty(),
+        }
+    }
+
+    /// The value of a key: of the metadata, or else what an import would learn from the companions.
+    fn value(&self, key: &str) -> Option<&Value> {
+        let learnt = || self.learnt.metadata.iter().find(|(known, _)| known == key).map(|(_, value)| value);
+        self.metadata.get(key).or_else(learnt)
+    }
+}
+
+/// Whether a side lacks a key that it could not be expected to have.
+fn is_untold(sides: &[Sayings<'_>; 2], key: &str) -> bool {
+    let [left, right] = sides;
+    match (left.value(key), right.value(key)) {
+        (Some(_), None) => right.is_silent || left.derived.contains(key),
+        (None, Some(_)) => left.is_silent || right.derived.contains(key),
+        _ => false,
+    }
 }
 
 /// What differs between the key-value pairs of two GGUF files, key by key; `None` where these are

@@ -44,11 +44,7 @@ pub(super) fn pair<P: Pipeline>(
     let mapping: HashMap<&str, &str> = options.mapping.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
     let (Side { reader: left, .. }, Side { reader: right, .. }) = (left_side, right_side);
     check_mapping(&mapping, left, right)?;
-    let by_name: HashMap<&str, usize> = right.tensors().iter().map(|info| info.name.as_str()).zip(0..).collect();
-    let mut by_alias: HashMap<&str, usize> = HashMap::new();
-    for at in 0..right.tensors().len() {
-        by_alias.extend(aliases(right_side, at).map(|alias| (alias, at)));
-    }
+    let names = Names::of(right_side);
     // A pattern may be of either side's names, or of the canonical ones.
     let wanted = |side: Side<'_>, position: usize| {
         let is_match = |filter: &GlobMatcher| aliases(side, position).any(|name| filter.is_match(name));
@@ -60,15 +56,15 @@ pub(super) fn pair<P: Pipeline>(
     let mut left_over = Vec::new();
     for (position, info) in left.tensors().iter().enumerate() {
         let found = match mapping.get(info.name.as_str()) {
-            Some(name) => by_name.get(name),
-            None => aliases(left_side, position).find_map(|alias| by_name.get(alias).or_else(|| by_alias.get(alias))),
+            Some(name) => names.own.get(name).copied(),
+            None => aliases(left_side, position).find_map(|alias| names.find(alias)),
         };
-        let is_wanted = wanted(left_side, position) || found.is_some_and(|&right| wanted(right_side, right));
+        let is_wanted = wanted(left_side, position) || found.is_some_and(|right| wanted(right_side, right));
         if !is_wanted {
             continue;
         }
-        match found.filter(|&&right| !std::mem::replace(&mut taken[right], true)) {
-            Some(&right) => pairing.pairs.push(Pair { left: position, right, renamed: false, by_digest: false }),
+        match found.filter(|&right| !std::mem::replace(&mut taken[right], true)) {
+            Some(right) => pairing.pairs.push(Pair { left: position, right, renamed: false, by_digest: false }),
             None if is_auxiliary(left, position) => {}
             None => left_over.push(position),
         }
@@ -79,6 +75,27 @@ pub(super) fn pair<P: Pipeline>(
     pairing.match_by_bytes((left, &left_over), (right, &right_over), options.read, pipeline, progress)?;
     pairing.pairs.sort_by_key(|pair| pair.left);
     Ok(pairing)
+}
+
+/// Where the tensors of a side are, by name.
+struct Names<'a> {
+    own: HashMap<&'a str, usize>,
+    /// By canonical name too.
+    aliases: HashMap<&'a str, usize>,
+}
+
+impl<'a> Names<'a> {
+    fn of(side: Side<'a>) -> Self {
+        let tensors = side.reader.tensors();
+        let own = tensors.iter().map(|info| info.name.as_str()).zip(0..).collect();
+        let aliases = (0..tensors.len()).flat_map(|at| aliases(side, at).map(move |alias| (alias, at))).collect();
+        Self { own, aliases }
+    }
+
+    /// The tensor of this name; its own names go before others.
+    fn find(&self, name: &str) -> Option<usize> {
+        self.own.get(name).or_else(|| self.aliases.get(name)).copied()
+    }
 }
 
 /// Whether a tensor is not a weight but data that an import added, and so nothing that the other

@@ -2,12 +2,14 @@
 
 use apr_arch::{Description, Families, FamilyModel, Kind, TensorNameMapper};
 use apr_core::Progress;
+use apr_graph::Use;
 use apr_registry::{CheckpointReader, DType, Format, Pipeline, Result, Shape, keys};
 use apr_source::adapter::Adapter;
 use apr_tensor::stats::Stats;
 use apr_view::{closest, named};
 use serde::Serialize;
 
+use crate::graph::Computed;
 use crate::inspect::inspect;
 use crate::physics::{Physics, Violation, expectation};
 use crate::tensors::{TensorsOptions, find, list};
@@ -76,6 +78,9 @@ pub struct TensorExplanation {
     pub shape: Shape,
     /// What the dimensions are.
     pub axes: Option<Vec<String>>,
+    /// The nodes of the model's graph that read it; `None` where what the model computes is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uses: Option<Vec<Use>>,
     /// Statistics; `None` for quantized tensors.
     pub stats: Option<Stats>,
     /// What is wrong or odd about it; empty for a healthy one.
@@ -83,13 +88,14 @@ pub struct TensorExplanation {
 }
 
 /// Explains the tensor called `name`, by the checkpoint or canonically, and reads it for its statistics; gives the names
-/// most like it when there is none.
+/// most like it when there is none. `graphs` are the model's, where they are known.
 ///
 /// # Errors
 /// E002 and E007 when bytes can't be read.
 pub fn explain_tensor<P: Pipeline>(
     reader: &dyn CheckpointReader,
     model: Option<&FamilyModel<'_>>,
+    graphs: Option<&Computed>,
     name: &str,
     pipeline: &P,
     progress: &dyn Progress,
@@ -119,6 +125,7 @@ pub fn explain_tensor<P: Pipeline>(
         kind: expected.map(|expected| expected.kind),
         dtype: info.dtype,
         shape: info.shape.clone(),
+        uses: graphs.map(|graphs| graphs.uses(&info.name, canonical)),
         axes: axes(model, position, expected.map(|expected| expected.kind), &info.shape),
         stats,
         violations: violations.unwrap_or_default(),

@@ -1,7 +1,7 @@
 //! A model under the names and in the layout of its target.
 
 use apr_quantize::place;
-use apr_registry::{Convention, PlanOptions, QuantizedTypes};
+use apr_registry::{Convention, PlanOptions, QuantizedTypes, Result as ModelResult};
 use apr_source::Source;
 use apr_view::{Unpacked, View};
 
@@ -57,8 +57,9 @@ impl Job {
     ) -> Result<R, E> {
         let quantizes = self.weights.quantize.is_some();
         let to_llama = self.target.format.convention == Convention::LlamaCpp;
-        if to_llama && quantizes && source.reader().format().convention == Convention::LlamaCpp {
-            // The file is then the one that llama-quantize writes.
+        // llama-quantize then writes the same file.
+        let as_llama_quantize = to_llama && quantizes;
+        if as_llama_quantize && source.reader().format().convention == Convention::LlamaCpp {
             reader.sort_by_key(place);
         }
         let title = self.title.as_deref().filter(|_| to_llama && source.reader().metadata().get(NAME).is_none());
@@ -71,17 +72,32 @@ impl Job {
             // The model itself has no name that could get lost.
             prepared.view.metadata_mut().remove(NAME);
         }
-        if to_llama && quantizes {
-            // llama-quantize writes what ggml made of the shapes.
+        if as_llama_quantize {
+            // It has what ggml made of the shapes.
             prepared.view.drop_outer_ones();
         }
         let options = self.weights.apply(&mut prepared.view, dtypes, self.target.format, source)?;
-        let (view, mut parts) = Parts::of(prepared, options, losses);
-        let takes_apart = self.target.target().map_err(JobError::from)?.quantized == QuantizedTypes::Unpacked;
-        let stays_quantized = parts.options.dequantize.is_none() && !quantizes;
-        if !(takes_apart && stays_quantized && Unpacked::is_needed(&view)) {
-            return then(Planned::new(self, source, &view, parts)?);
+        let (view, parts) = Parts::of(prepared, options, losses);
+        if self.unpacks().map_err(JobError::from)? && Unpacked::is_needed(&view) {
+            return self.plan_unpacked(&view, parts, source, then);
         }
+        then(Planned::new(self, source, &view, parts)?)
+    }
+
+    /// Whether tensors stay quantized, in a format that has integers and scales in their place.
+    fn unpacks(&self) -> ModelResult<bool> {
+        let stays_quantized = self.weights.dequantize.is_none() && self.weights.quantize.is_none();
+        Ok(stays_quantized && self.target.target()?.quantized == QuantizedTypes::Unpacked)
+    }
+
+    /// Plans a folder with integers and scales in place of quantized tensors.
+    fn plan_unpacked<R, E: From<JobError>>(
+        &self,
+        view: &View<'_>,
+        mut parts: Parts,
+        source: &Source<'_>,
+        then: impl FnOnce(Planned<'_>) -> Result<R, E>,
+    ) -> Result<R, E> {
         if !self.target.folder {
             let message = format!(
                 "{} has no quantized types: the integers and scales that stand for them are described in a scales.json, \
@@ -90,7 +106,7 @@ impl Job {
             );
             return Err(JobError::Request(message).into());
         }
-        let unpacked = Unpacked::new(&view).map_err(JobError::from)?;
+        let unpacked = Unpacked::new(view).map_err(JobError::from)?;
         let integrity = ValidationConfig { stop: self.validation.stop, ..ValidationConfig::integrity() };
         parts.validator = InlineValidator::new(integrity);
         parts.warnings.push(

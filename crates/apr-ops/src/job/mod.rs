@@ -21,15 +21,19 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod computed;
 mod error;
+mod exported;
 mod layout;
 mod planned;
+mod scripted;
 mod weights;
 
-use apr_registry::{CheckpointReader, Convention, Format, Metadata, PlanOptions, keys};
+use apr_registry::{CheckpointReader, Computes, Convention, Format, Metadata, PlanOptions, keys};
 use apr_source::Source;
 use apr_view::{View, sort_by_first_use};
 
+pub use computed::GraphWishes;
 pub use error::JobError;
 pub use planned::{JobReport, Planned};
 pub use weights::Weights;
@@ -48,6 +52,8 @@ pub struct Job {
     pub naming: Naming,
     /// What happens to the weights.
     pub weights: Weights,
+    /// What is wanted of the graph, where the target says what the model computes.
+    pub graph: GraphWishes,
     /// How tensors are checked on the way.
     pub validation: ValidationConfig,
     /// Licence of the model, where its files don't tell.
@@ -79,6 +85,7 @@ impl Job {
             prefix: None,
             naming: Naming::OfTarget,
             weights: Weights::default(),
+            graph: GraphWishes::default(),
             validation: ValidationConfig::strict(),
             license: None,
             title: None,
@@ -116,8 +123,18 @@ impl Job {
             Naming::OfTarget if self.target.format.convention == Convention::Canonical => {
                 self.plan_canonical(&selected, source, then)
             }
-            Naming::OfTarget => self.plan_foreign(selected, source, then),
+            Naming::OfTarget if self.keeps_graph(source.reader()) => self.plan_exported(selected, source, then),
+            Naming::OfTarget => match self.computes() {
+                Computes::Always => self.plan_computed(selected, source, then),
+                Computes::IfKnown => self.plan_scripted(selected, source, then),
+                Computes::Nothing => self.plan_foreign(selected, source, then),
+            },
         }
+    }
+
+    /// Whether the target says what the model computes.
+    fn computes(&self) -> Computes {
+        self.target.format.target.map_or(Computes::Nothing, |target| target.computes)
     }
 
     /// Refuses what would do nothing, or say two things at once.
@@ -125,14 +142,18 @@ impl Job {
         self.target.check().map_err(|error| JobError::Request(error.message().to_owned()))?;
         let Weights { quantize, dequantize, precision, gate, .. } = &self.weights;
         let is_imported = self.naming == Naming::OfTarget && self.target.format.convention == Convention::Canonical;
-        let changes = quantize.is_some() || dequantize.is_some() || precision.is_some();
         let wrong = [
             (self.license.is_some() && !is_imported, "a licence is written into imported .apr files only"),
             (
                 self.source_sha256.is_some() && !is_imported,
                 "the SHA-256 of a source is written into imported .apr files only",
             ),
-            (changes && self.naming == Naming::AsTheyAre, "a copy changes no weights"),
+            (self.weights.change_dtypes() && self.naming == Naming::AsTheyAre, "a copy changes no weights"),
+            (
+                !self.graph.is_empty() && self.computes() == Computes::Nothing,
+                "--opset, --with-past, --task and --matmul-nbits are about what a model computes, and the output does not \
+                 say that",
+            ),
             (
                 quantize.is_some() && dequantize.is_some(),
                 "quantizing and dequantizing are two types for the same tensors",

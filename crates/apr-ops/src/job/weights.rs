@@ -32,6 +32,11 @@ pub struct Weights {
 }
 
 impl Weights {
+    /// Whether tensors are to get other dtypes than they have.
+    pub(super) fn change_dtypes(&self) -> bool {
+        self.quantize.is_some() || self.dequantize.is_some() || self.precision.is_some()
+    }
+
     /// Readers of llama.cpp's files count on norms in single precision: a cast is then one of the weights, as a scheme is.
     fn cast_of_weights(&self, format: &Format) -> Option<Scheme> {
         if format.convention != Convention::LlamaCpp || self.quantize.is_some() {

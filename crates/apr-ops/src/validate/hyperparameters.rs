@@ -53,23 +53,26 @@ impl Network<'_> {
 
     fn check_sizes(&self, needed: bool, attends: bool, problems: &mut Vec<Problem>) {
         // Networks without attention state no heads, or none of them.
-        for (key, needed, least) in [
-            ("block_count", needed, 1),
-            ("embedding_length", needed, 1),
-            ("attention.head_count", needed && attends, u64::from(attends)),
-        ] {
-            let name = self.name(key);
-            let above = if least == 0 { "" } else { " above zero" };
-            match self.value(key) {
-                None if needed => problems.push((Level::Error, format!("{name} is missing"))),
-                Some(Value::Array(layers)) if key == "attention.head_count" && integers(&layers) => {}
-                Some(Value::Array(_)) if key == "attention.head_count" => {
-                    problems.push((Level::Error, format!("{name} is not a list of whole numbers")));
-                }
-                Some(value) if value.as_u64().is_none_or(|value| value < least) => {
-                    problems.push((Level::Error, format!("{name} is {}, not a whole number{above}", spelt(&value))));
-                }
-                _ => {}
+        let wrong = [
+            self.wrong_size("block_count", needed, 1),
+            self.wrong_size("embedding_length", needed, 1),
+            self.wrong_size("attention.head_count", needed && attends, u64::from(attends)),
+        ];
+        problems.extend(wrong.into_iter().flatten().map(|message| (Level::Error, message)));
+    }
+
+    /// What is wrong with a size that is at least so much, where it is given.
+    fn wrong_size(&self, key: &str, needed: bool, least: u64) -> Option<String> {
+        let name = self.name(key);
+        match self.value(key) {
+            None => needed.then(|| format!("{name} is missing")),
+            Some(Value::Array(layers)) if key == "attention.head_count" => {
+                (!integers(&layers)).then(|| format!("{name} is not a list of whole numbers"))
+            }
+            Some(value) => {
+                let above = if least == 0 { "" } else { " above zero" };
+                let is_wrong = value.as_u64().is_none_or(|value| value < least);
+                is_wrong.then(|| format!("{name} is {}, not a whole number{above}", spelt(&value)))
             }
         }
     }

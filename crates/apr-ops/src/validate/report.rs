@@ -46,6 +46,8 @@ pub enum Check {
     Shapes,
     /// GGUF's key-value pairs that a network is built from; only of models that have such.
     Hyperparameters,
+    /// What the model computes; only of models whose files say that.
+    Graph,
     /// Means and deviations against the family.
     Physics,
     /// A signature by a trusted key.

@@ -54,14 +54,8 @@ pub(super) fn produce(
         slot.nonzero = task.kind == ExtentKind::Padding && bytes.iter().any(|&byte| byte != 0);
         return Ok(());
     };
-    if task.verbatim {
-        read_verbatim(reader, tensor, task.chunk, bytes)?;
-    } else if let Err(error) = reader.read_tensor(tensor, task.chunk.offset, bytes) {
-        // What does not decode is a finding like others, and the tensors after it are looked at too.
-        if !reader.stored(tensor).is_encoded() || error.code() == Code::Io {
-            return Err(error);
-        }
-        slot.failure = Some(error);
+    slot.failure = read_chunk(reader, tensor, task, bytes)?;
+    if slot.failure.is_some() {
         return Ok(());
     }
     if wants_sums && task.chunk.summable {
@@ -74,6 +68,25 @@ pub(super) fn produce(
         slot.beyond = values::beyond_range(&reader.tensors()[tensor], task.chunk.offset, bytes);
     }
     Ok(())
+}
+
+/// Reads a chunk of a tensor; returns why it does not decode, which is a finding like others: the tensors after it are
+/// looked at too.
+fn read_chunk(
+    reader: &dyn CheckpointReader,
+    tensor: usize,
+    task: FileChunk,
+    bytes: &mut [u8],
+) -> Result<Option<Error>> {
+    if task.verbatim {
+        read_verbatim(reader, tensor, task.chunk, bytes)?;
+        return Ok(None);
+    }
+    match reader.read_tensor(tensor, task.chunk.offset, bytes) {
+        Ok(()) => Ok(None),
+        Err(error) if !reader.stored(tensor).is_encoded() || error.code() == Code::Io => Err(error),
+        Err(error) => Ok(Some(error)),
+    }
 }
 
 /// Reads bytes of a tensor as they lie in the file.

@@ -1,6 +1,8 @@
 //! What calls, states and persistent ids come to: values, made without running anything.
 
-use apr_core::Result;
+use std::collections::HashMap;
+
+use apr_core::{DType, Result};
 
 use super::element::Element;
 use super::globals::Meaning;
@@ -122,13 +124,7 @@ impl Vm<'_> {
             return Err(self.bad("rebuilds a tensor from a value that is not a storage"));
         };
         let element = self.heap.storages[storage as usize].element;
-        let dtype = match dtype {
-            None => element.dtype,
-            Some(dtype) => match self.heap.global(dtype).map(|global| global.meaning) {
-                Some(Meaning::DType(dtype)) => dtype,
-                _ => return Err(self.bad("rebuilds a tensor without a dtype")),
-            },
-        };
+        let dtype = dtype.map_or(Ok(element.dtype), |dtype| self.dtype(dtype))?;
         let Some(dtype) = dtype else {
             let what = format!("a tensor whose dtype no format here holds ({})", element.name);
             return self.heap.add(Node::Unsupported(what.into()));
@@ -145,6 +141,14 @@ impl Vm<'_> {
             return Err(self.bad("has a shape and strides of different lengths"));
         }
         self.add_tensor(Tensor { storage, dtype, offset, shape, strides })
+    }
+
+    /// The dtype that a name stands for, where a format here holds it.
+    fn dtype(&self, id: Id) -> Result<Option<DType>> {
+        match self.heap.global(id).map(|global| global.meaning) {
+            Some(Meaning::DType(dtype)) => Ok(dtype),
+            _ => Err(self.bad("rebuilds a tensor without a dtype")),
+        }
     }
 
     /// The last argument may say that the values are not as stored.
@@ -217,28 +221,36 @@ impl Vm<'_> {
     /// What a persistent id stands for.
     pub(super) fn resolve(&mut self, id: Id) -> Result<Id> {
         let policy = self.policy;
-        if let Persistent::Numbered(numbered) = &policy.persistent {
-            let key = match self.heap.get(id) {
-                Node::Str(_) | Node::Int(_) => self.key(id).map(|key| key.trim().to_owned()),
-                Node::Tuple(items) if self.is_storage_id(items) => items.get(2).and_then(|&key| self.key(key)),
-                Node::Tuple(items) => return items.first().copied().ok_or_else(|| self.bad("has an empty id")),
-                _ => None,
-            };
-            return match key.and_then(|key| numbered.get(&key)) {
-                Some(Numbered::Storage(storage)) => {
-                    let position = self.add_storage(storage.clone());
-                    self.heap.add(Node::Storage(position))
-                }
-                Some(Numbered::Tensor(storage, tensor)) => {
-                    let storage = self.add_storage(storage.clone());
-                    self.add_tensor(Tensor { storage, ..tensor.clone() })
-                }
-                None => Err(self.bad("refers to a tensor that is not in the file")),
-            };
+        match &policy.persistent {
+            Persistent::None => Err(self.bad("refers to something outside the pickle")),
+            Persistent::Numbered(numbered) => self.resolve_numbered(id, numbered),
+            Persistent::Storage => self.resolve_by_kind(id),
         }
-        if matches!(policy.persistent, Persistent::None) {
-            return Err(self.bad("refers to something outside the pickle"));
+    }
+
+    /// An id whose storages and tensors stand before the pickle, each under a number.
+    fn resolve_numbered(&mut self, id: Id, numbered: &HashMap<String, Numbered>) -> Result<Id> {
+        let key = match self.heap.get(id) {
+            Node::Str(_) | Node::Int(_) => self.key(id).map(|key| key.trim().to_owned()),
+            Node::Tuple(items) if self.is_storage_id(items) => items.get(2).and_then(|&key| self.key(key)),
+            Node::Tuple(items) => return items.first().copied().ok_or_else(|| self.bad("has an empty id")),
+            _ => None,
+        };
+        match key.and_then(|key| numbered.get(&key)) {
+            Some(Numbered::Storage(storage)) => {
+                let position = self.add_storage(storage.clone());
+                self.heap.add(Node::Storage(position))
+            }
+            Some(Numbered::Tensor(storage, tensor)) => {
+                let storage = self.add_storage(storage.clone());
+                self.add_tensor(Tensor { storage, ..tensor.clone() })
+            }
+            None => Err(self.bad("refers to a tensor that is not in the file")),
         }
+    }
+
+    /// An id that says what it is of: a storage or a module.
+    fn resolve_by_kind(&mut self, id: Id) -> Result<Id> {
         let items = self.heap.items(id).map(<[Id]>::to_vec).unwrap_or_default();
         let kind = items.first().and_then(|&kind| self.heap.text(kind));
         match (kind, &items[..]) {

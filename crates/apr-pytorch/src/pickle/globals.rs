@@ -372,7 +372,16 @@ const DANGEROUS_NAMES: &[(&str, &[&str])] = &[
 
 /// The judgement on a name.
 pub(crate) fn verdict(module: &str, name: &str) -> Verdict {
-    let within = |outer: &str| module.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    if allowed(module, name).is_some() {
+        Verdict::Allowed
+    } else if is_dangerous_name(module, name) || is_in_dangerous_module(module) || leaves(name) {
+        Verdict::Dangerous
+    } else {
+        Verdict::Unknown
+    }
+}
+
+fn is_dangerous_name(module: &str, name: &str) -> bool {
     let alias = match module {
         "__builtin__" | "__builtins__" => "builtins",
         "_functools" => "functools",
@@ -380,16 +389,17 @@ pub(crate) fn verdict(module: &str, name: &str) -> Verdict {
         other => other,
     };
     let first = name.split('.').next().unwrap_or_default();
-    let listed = DANGEROUS_NAMES.iter().any(|(outer, names)| *outer == alias && names.contains(&first));
-    // A dotted name may leave a harmless module through whatever that imports.
-    let leaves = name.split('.').any(|part| DANGEROUS_MODULES.contains(&part)) && name.contains('.');
-    if allowed(module, name).is_some() {
-        Verdict::Allowed
-    } else if listed || leaves || DANGEROUS_MODULES.iter().any(|outer| within(outer)) {
-        Verdict::Dangerous
-    } else {
-        Verdict::Unknown
-    }
+    DANGEROUS_NAMES.iter().any(|(outer, names)| *outer == alias && names.contains(&first))
+}
+
+fn is_in_dangerous_module(module: &str) -> bool {
+    let within = |outer: &str| module.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    DANGEROUS_MODULES.iter().any(|outer| within(outer))
+}
+
+/// Whether a dotted name leads out of its module, however harmless, through what that imports.
+fn leaves(name: &str) -> bool {
+    name.contains('.') && name.split('.').any(|part| DANGEROUS_MODULES.contains(&part))
 }
 
 #[cfg(test)]

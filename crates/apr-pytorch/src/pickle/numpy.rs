@@ -45,17 +45,21 @@ fn parse(text: &str) -> Option<ArrayDType> {
     }
     let letter = if kind == 'U' { 4 } else { 1 };
     let size = digits.parse::<u64>().ok()?.checked_mul(letter)?;
-    let plain = |number| Some(ArrayDType { number, size, objects: false });
-    let number = match (kind, digits) {
-        ('b', _) => Number::Bool,
-        ('i', _) => Number::Int,
-        ('u', _) => Number::Uint,
-        ('f', "4") => Number::F32,
-        ('f', "8") => Number::F64,
-        ('f' | 'c' | 'S' | 'U' | 'V' | 'M' | 'm', _) => return plain(None),
+    let number = number_of(kind, digits)?;
+    Some(ArrayDType { number: number.filter(|_| order), size, objects: false })
+}
+
+/// How the elements of a kind are decoded; `Some(None)` where they hold no objects, but are not decoded.
+fn number_of(kind: char, digits: &str) -> Option<Option<Number>> {
+    Some(match (kind, digits) {
+        ('b', _) => Some(Number::Bool),
+        ('i', _) => Some(Number::Int),
+        ('u', _) => Some(Number::Uint),
+        ('f', "4") => Some(Number::F32),
+        ('f', "8") => Some(Number::F64),
+        ('f' | 'c' | 'S' | 'U' | 'V' | 'M' | 'm', _) => None,
         _ => return None,
-    };
-    plain(order.then_some(number))
+    })
 }
 
 impl Vm<'_> {

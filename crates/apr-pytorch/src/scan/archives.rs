@@ -78,7 +78,6 @@ impl Scan<'_> {
         kind: Kind,
         cache: &Arc<Cache>,
     ) {
-        let within = place.within(&entry.name);
         let marked = entry.is_marked_encrypted();
         if marked && entry.is_stored() && !entry.is_as_long_as_its_content() {
             return self.problem(place, &format!("'{}' is encrypted", Escaped::short(&entry.name)));
@@ -87,35 +86,30 @@ impl Scan<'_> {
             Ok(content) => content,
             Err(error) => return self.problem(place, error.message()),
         };
-        // What is stored has its place in the file, what is compressed one of its own.
-        let inner = if entry.is_stored() {
-            let start = place.start + entry.place;
-            Place { start, end: start.saturating_add(entry.len), ..within }
-        } else {
-            Place { depth: within.depth, ..place.decoded(&*content, &entry.name) }
-        };
-        let expected = is_surely_pickle(&entry.name) && !is_storage(kind, &entry.name);
-        let before = self.report.pickles.len();
+        let inner = place_of(entry, place, &*content);
         let head = match inner.head() {
             Ok(head) => head,
             Err(error) => return self.problem(&inner, &error.to_string()),
         };
-        let expected = (expected || is_pickle(&head) && !is_storage(kind, &entry.name)) && !marked;
-        let expected = if expected { Expected::Pickle } else { Expected::Anything };
         let reached = if is_loaded(kind, &entry.name) { place.reached } else { Reached::Nobody };
-        self.look(&Place { expected, reached, ..inner });
+        let before = self.report.pickles.len();
+        self.look(&Place { expected: expected(kind, entry, &head), reached, ..inner });
         let found = self.report.pickles.len() > before;
+        if marked {
+            self.warn_of_mark(place, entry, found);
+        } else if found && reached == Reached::Nobody {
+            let name = Escaped::short(&entry.name);
+            self.warn(place, &format!("'{name}' holds a pickle that no loader of this archive reads"));
+        }
+    }
+
+    /// Says what an entry's mark of encryption is worth, given whether a pickle was found in its content.
+    fn warn_of_mark(&mut self, place: &Place<'_>, entry: &Entry, found: bool) {
         let name = Escaped::short(&entry.name);
-        match (marked, found) {
-            (true, true) => self.warn(place, &format!("'{name}' is marked as encrypted, and is not")),
-            (true, false) if !entry.is_as_long_as_its_content() => {
-                self.problem(place, &format!("'{name}' is encrypted"));
-            }
-            (true, false) => self.warn(place, &format!("'{name}' is marked as encrypted, and is not")),
-            (false, true) if reached == Reached::Nobody => {
-                self.warn(place, &format!("'{name}' holds a pickle that no loader of this archive reads"));
-            }
-            _ => {}
+        if found || entry.is_as_long_as_its_content() {
+            self.warn(place, &format!("'{name}' is marked as encrypted, and is not"));
+        } else {
+            self.problem(place, &format!("'{name}' is encrypted"));
         }
     }
 
@@ -204,6 +198,24 @@ impl Listed {
             return Err(Error::corrupt("a storage or tensor reaches past its member's end").at(position));
         }
         Ok(end)
+    }
+}
+
+/// What an entry is by its name and first bytes.
+fn expected(kind: Kind, entry: &Entry, head: &[u8]) -> Expected {
+    let looks_like_one = is_surely_pickle(&entry.name) || is_pickle(head);
+    let may_be_one = !is_storage(kind, &entry.name) && !entry.is_marked_encrypted();
+    if looks_like_one && may_be_one { Expected::Pickle } else { Expected::Anything }
+}
+
+/// Where an entry's content is: what is stored has its place in the file, what is compressed one of its own.
+fn place_of<'a>(entry: &'a Entry, place: &'a Place<'_>, content: &'a dyn ByteSource) -> Place<'a> {
+    let within = place.within(&entry.name);
+    if entry.is_stored() {
+        let start = place.start + entry.place;
+        Place { start, end: start.saturating_add(entry.len), ..within }
+    } else {
+        Place { depth: within.depth, ..place.decoded(content, &entry.name) }
     }
 }
 

@@ -16,8 +16,7 @@ use core::arch::x86_64::{
 };
 
 use super::extremes::of_greatest_magnitude;
-use super::kernel::Quantize;
-use super::simple::{BELOW_HALF, Q4_0, Q8_0};
+use super::lanes::BELOW_HALF;
 
 /// Blocks that are coded side by side.
 const GROUP: usize = 8;
@@ -26,32 +25,32 @@ fn is_available() -> bool {
     std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("f16c")
 }
 
-/// Codes blocks of Q8_0; false where the processor can't.
-pub(super) fn quantize_q8_0(values: &[[f32; 32]], blocks: &mut [[u8; 34]]) -> bool {
-    let available = is_available();
-    if available {
-        // SAFETY: the processor has the features.
-        unsafe { q8_0(values, blocks) };
+/// Codes all whole groups of blocks of Q8_0; returns how many blocks these are, none where the processor can't.
+pub(super) fn quantize_q8_0(values: &[[f32; 32]], blocks: &mut [[u8; 34]]) -> usize {
+    let (groups, _) = values.as_chunks::<GROUP>();
+    if !is_available() {
+        return 0;
     }
-    available
+    // SAFETY: the processor has the features.
+    unsafe { q8_0(groups, blocks.as_chunks_mut().0) };
+    groups.len() * GROUP
 }
 
-/// Codes blocks of Q4_0; false where the processor can't.
-pub(super) fn quantize_q4_0(values: &[[f32; 32]], blocks: &mut [[u8; 18]]) -> bool {
-    let available = is_available();
-    if available {
-        // SAFETY: the processor has the features.
-        unsafe { q4_0(values, blocks) };
+/// The same for Q4_0.
+pub(super) fn quantize_q4_0(values: &[[f32; 32]], blocks: &mut [[u8; 18]]) -> usize {
+    let (groups, _) = values.as_chunks::<GROUP>();
+    if !is_available() {
+        return 0;
     }
-    available
+    // SAFETY: the processor has the features.
+    unsafe { q4_0(groups, blocks.as_chunks_mut().0) };
+    groups.len() * GROUP
 }
 
 #[target_feature(enable = "avx2,f16c")]
-fn q8_0(values: &[[f32; 32]], blocks: &mut [[u8; 34]]) {
+fn q8_0(groups: &[[[f32; 32]; GROUP]], block_groups: &mut [[[u8; 34]; GROUP]]) {
     let sign = _mm256_set1_ps(-0.0);
     let half = _mm256_set1_ps(BELOW_HALF);
-    let (groups, rest) = values.as_chunks::<GROUP>();
-    let (block_groups, block_rest) = blocks.as_chunks_mut::<GROUP>();
     for (values, blocks) in groups.iter().zip(block_groups) {
         let [least, greatest] = extremes(values);
         let greatest = _mm256_max_ps(_mm256_xor_ps(least, sign), greatest);
@@ -73,17 +72,12 @@ fn q8_0(values: &[[f32; 32]], blocks: &mut [[u8; 34]]) {
             block[2..].copy_from_slice(&store_bytes(in_order(_mm256_packs_epi16(words[0], words[1]))));
         }
     }
-    for (values, block) in rest.iter().zip(block_rest) {
-        Q8_0::quantize(values, block);
-    }
 }
 
 #[target_feature(enable = "avx2,f16c")]
-fn q4_0(values: &[[f32; 32]], blocks: &mut [[u8; 18]]) {
+fn q4_0(groups: &[[[f32; 32]; GROUP]], block_groups: &mut [[[u8; 18]; GROUP]]) {
     let zero_level = _mm256_set1_ps(8.5);
     let top = _mm256_set1_epi32(15);
-    let (groups, rest) = values.as_chunks::<GROUP>();
-    let (block_groups, block_rest) = blocks.as_chunks_mut::<GROUP>();
     for (values, blocks) in groups.iter().zip(block_groups) {
         let scales = _mm256_div_ps(of_greatest_magnitudes(values), _mm256_set1_ps(-8.0));
         let (inverses, is_finite) = inverses(scales);
@@ -108,9 +102,6 @@ fn q4_0(values: &[[f32; 32]], blocks: &mut [[u8; 18]]) {
             block[..2].copy_from_slice(&scale);
             block[2..].copy_from_slice(&nibbles);
         }
-    }
-    for (values, block) in rest.iter().zip(block_rest) {
-        Q4_0::quantize(values, block);
     }
 }
 

@@ -12,28 +12,26 @@ use core::arch::x86_64::{
     _mm512_unpacklo_pd, _mm512_unpacklo_ps,
 };
 
-use super::kernel::Quantize;
-use super::simple::{BELOW_HALF, Q8_0};
+use super::lanes::BELOW_HALF;
 
 /// Blocks that are coded side by side.
 const GROUP: usize = 16;
 
-/// Codes blocks of Q8_0; false where the processor can't.
-pub(super) fn quantize_q8_0(values: &[[f32; 32]], blocks: &mut [[u8; 34]]) -> bool {
-    let available = std::arch::is_x86_feature_detected!("avx512f");
-    if available {
-        // SAFETY: the processor has the features.
-        unsafe { q8_0(values, blocks) };
+/// Codes all whole groups of blocks of Q8_0; returns how many blocks these are, none where the processor can't.
+pub(super) fn quantize_q8_0(values: &[[f32; 32]], blocks: &mut [[u8; 34]]) -> usize {
+    let (groups, _) = values.as_chunks::<GROUP>();
+    if !std::arch::is_x86_feature_detected!("avx512f") {
+        return 0;
     }
-    available
+    // SAFETY: the processor has the features.
+    unsafe { q8_0(groups, blocks.as_chunks_mut().0) };
+    groups.len() * GROUP
 }
 
 #[target_feature(enable = "avx512f")]
-fn q8_0(values: &[[f32; 32]], blocks: &mut [[u8; 34]]) {
+fn q8_0(groups: &[[[f32; 32]; GROUP]], block_groups: &mut [[[u8; 34]; GROUP]]) {
     let sign = _mm512_castps_si512(_mm512_set1_ps(-0.0));
     let half = _mm512_castps_si512(_mm512_set1_ps(BELOW_HALF));
-    let (groups, rest) = values.as_chunks::<GROUP>();
-    let (block_groups, block_rest) = blocks.as_chunks_mut::<GROUP>();
     for (values, blocks) in groups.iter().zip(block_groups) {
         let scales = _mm512_div_ps(greatest_magnitudes(values), _mm512_set1_ps(127.0));
         let inverses = _mm512_div_ps(_mm512_set1_ps(1.0), scales);
@@ -53,9 +51,6 @@ fn q8_0(values: &[[f32; 32]], blocks: &mut [[u8; 34]]) {
                 *levels = unsafe { core::mem::transmute::<__m128i, [u8; 16]>(_mm512_cvtsepi32_epi8(level)) };
             }
         }
-    }
-    for (values, block) in rest.iter().zip(block_rest) {
-        Q8_0::quantize(values, block);
     }
 }
 

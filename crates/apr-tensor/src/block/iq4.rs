@@ -5,7 +5,7 @@
 //! of eight times 32 values. Those scales count from -32.
 
 use super::kernel::{Dequantize, Importance, QuantizeGroups, Spread};
-use super::lanes::{BLOCK, Columns, LANES, Lanes, SMALLEST_GREATEST, Weights, nearest_i32};
+use super::lanes::{BLOCK, Columns, LANES, Lanes, Weights, nearest_i32, without_small};
 use super::pack::{nibbles, read_f16, write_f16};
 
 pub(super) struct Iq4Nl;
@@ -73,10 +73,7 @@ fn search(columns: &Columns, weights: &Weights) -> Lanes {
             best[lane] = if better { fitted * products[lane] } else { best[lane] };
         }
     }
-    for lane in 0..LANES {
-        scale[lane] = if greatest[lane].abs() < SMALLEST_GREATEST { 0.0 } else { scale[lane] };
-    }
-    scale
+    without_small(scale, &greatest)
 }
 
 /// Weighted sums of level times value, and of the level's square, with the levels that a factor leads to.

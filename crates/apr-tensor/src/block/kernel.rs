@@ -5,17 +5,16 @@
 #![allow(unsafe_code, reason = "multiversion calls the version for a processor's features after detecting them")]
 
 use super::lanes::{BLOCK, LANES, Lanes};
-use super::points::{Grid, SUPER};
-use super::rows::{dequantize_i8_row, quantize_i8_row};
+use super::points::grid::{Grid, SUPER};
 
 /// A type whose blocks of `N` values become `B` bytes each on their own.
 pub(super) trait Quantize<const N: usize, const B: usize> {
     /// Codes finite values. Every byte of the block is written.
     fn quantize(values: &[f32; N], block: &mut [u8; B]);
 
-    /// Codes block after block with instructions that the compiler does not find; false where there are none.
-    fn quantize_in_hardware(_values: &[[f32; N]], _blocks: &mut [[u8; B]]) -> bool {
-        false
+    /// Codes the first blocks with instructions that the compiler does not find; returns how many they were.
+    fn quantize_in_hardware(_values: &[[f32; N]], _blocks: &mut [[u8; B]]) -> usize {
+        0
     }
 }
 
@@ -72,8 +71,9 @@ impl<const N: usize> Importance<'_, N> {
 
 /// Codes block after block.
 pub(super) fn quantize<T: Quantize<N, B>, const N: usize, const B: usize>(values: &[[f32; N]], blocks: &mut [[u8; B]]) {
-    if !T::quantize_in_hardware(values, blocks) {
-        quantize_compiled::<T, N, B>(values, blocks);
+    let done = T::quantize_in_hardware(values, blocks);
+    if done < blocks.len() {
+        quantize_compiled::<T, N, B>(&values[done..], &mut blocks[done..]);
     }
 }
 
@@ -116,34 +116,6 @@ for_several_targets! {
         blocks: &mut [[u8; B]],
     ) {
         quantize_to_points_anywhere::<T, B, WIDTH>(values, importance, grid, blocks);
-    }
-}
-
-for_several_targets! {
-    /// Codes rows of any length into a scale and a byte for each value.
-    pub(super) fn quantize_i8_rows(values: &[f32], row_len: usize, rows: &mut [u8]) {
-        quantize_i8_rows_anywhere(values, row_len, rows);
-    }
-}
-
-for_several_targets! {
-    /// Decodes rows of a scale and bytes.
-    pub(super) fn dequantize_i8_rows(rows: &[u8], row_len: usize, values: &mut [f32]) {
-        dequantize_i8_rows_anywhere(rows, row_len, values);
-    }
-}
-
-#[inline(always)]
-pub(super) fn quantize_i8_rows_anywhere(values: &[f32], row_len: usize, rows: &mut [u8]) {
-    for (values, row) in values.chunks_exact(row_len).zip(rows.chunks_exact_mut(4 + row_len)) {
-        quantize_i8_row(values, row);
-    }
-}
-
-#[inline(always)]
-pub(super) fn dequantize_i8_rows_anywhere(rows: &[u8], row_len: usize, values: &mut [f32]) {
-    for (row, values) in rows.chunks_exact(4 + row_len).zip(values.chunks_exact_mut(row_len)) {
-        dequantize_i8_row(row, values);
     }
 }
 
@@ -300,7 +272,8 @@ mod tests {
         {
             let mut found = [vec![[0; 34]; blocks.len()], vec![[0; 34]; blocks.len()]];
             quantize_anywhere::<simple::Q8_0, 32, 34>(&blocks, &mut found[1]);
-            assert!(!crate::block::avx2::quantize_q8_0(&blocks, &mut found[0]) || found[0] == found[1]);
+            let done = crate::block::avx2::quantize_q8_0(&blocks, &mut found[0]);
+            assert_eq!(found[0][..done], found[1][..done]);
         }
     }
 
@@ -384,13 +357,13 @@ mod tests {
     fn the_dispatched_versions_of_rows_return_the_same_bits_as_the_plain_ones() {
         for row_len in [1, 15, 64, 129, 1024] {
             let values = values(row_len * 5);
-            let mut rows = [vec![0; (4 + row_len) * 5], vec![0; (4 + row_len) * 5]];
-            quantize_i8_rows(&values, row_len, &mut rows[0]);
-            quantize_i8_rows_anywhere(&values, row_len, &mut rows[1]);
-            assert_eq!(rows[0], rows[1]);
+            let mut coded = [vec![0; (4 + row_len) * 5], vec![0; (4 + row_len) * 5]];
+            rows::quantize_i8_rows(&values, row_len, &mut coded[0]);
+            rows::quantize_i8_rows_anywhere(&values, row_len, &mut coded[1]);
+            assert_eq!(coded[0], coded[1]);
             let mut back = [values.clone(), values];
-            dequantize_i8_rows(&rows[0], row_len, &mut back[0]);
-            dequantize_i8_rows_anywhere(&rows[0], row_len, &mut back[1]);
+            rows::dequantize_i8_rows(&coded[0], row_len, &mut back[0]);
+            rows::dequantize_i8_rows_anywhere(&coded[0], row_len, &mut back[1]);
             assert_eq!(back[0], back[1]);
         }
     }

@@ -13,6 +13,19 @@ pub(super) type Lanes = [f32; LANES];
 /// A block whose greatest magnitude is below this counts as zero (ggml's `GROUP_MAX_EPS`).
 pub(super) const SMALLEST_GREATEST: f32 = 1e-15;
 
+/// The largest float below a half: where levels are rounded away from zero by adding it and cutting off, 0.49999997 would
+/// reach 1 with a half itself.
+pub(super) const BELOW_HALF: f32 = f32::from_bits(0.5_f32.to_bits() - 1);
+
+/// Scales that are zero for the blocks that count as zero.
+#[inline(always)]
+pub(super) fn without_small(mut scale: Lanes, greatest: &Lanes) -> Lanes {
+    for lane in 0..LANES {
+        scale[lane] = if greatest[lane].abs() < SMALLEST_GREATEST { 0.0 } else { scale[lane] };
+    }
+    scale
+}
+
 /// The values of up to [`LANES`] blocks: the first of each, then the second, and so on. Absent blocks are zero.
 pub(super) struct Columns(pub(super) [Lanes; BLOCK]);
 

@@ -135,7 +135,7 @@ pub fn quantize(dtype: DType, values: &[f32], row_len: usize, importance: Option
         DType::I8_ROW => {
             let start = out.len();
             out.resize(start + values.len() + values.len() / row_len * 4, 0);
-            kernel::quantize_i8_rows(values, row_len, &mut out[start..]);
+            rows::quantize_i8_rows(values, row_len, &mut out[start..]);
         }
         _ => k_quants::quantize(dtype, values, row_len, importance, out),
     }
@@ -183,7 +183,7 @@ pub fn dequantize(dtype: DType, bytes: &[u8], row_len: usize, out: &mut Vec<f32>
         DType::I4_ROW => replace::<rows::I4Row, 32, 18>(bytes, out),
         DType::I8_ROW => {
             out.resize(bytes.len() / row_bytes * row_len, 0.0);
-            kernel::dequantize_i8_rows(bytes, row_len, out);
+            rows::dequantize_i8_rows(bytes, row_len, out);
         }
         _ if k_quants::is_one(dtype) => k_quants::dequantize(dtype, bytes, out),
         _ => unreachable!("dtype {dtype} has no decoder"),

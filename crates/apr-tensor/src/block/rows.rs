@@ -69,3 +69,31 @@ pub(super) fn dequantize_i8_row(row: &[u8], values: &mut [f32]) {
         *value = f32::from(byte.cast_signed()) * scale;
     }
 }
+
+for_several_targets! {
+    /// Codes rows of any length into a scale and a byte for each value.
+    pub(super) fn quantize_i8_rows(values: &[f32], row_len: usize, rows: &mut [u8]) {
+        quantize_i8_rows_anywhere(values, row_len, rows);
+    }
+}
+
+for_several_targets! {
+    /// Decodes rows of a scale and bytes.
+    pub(super) fn dequantize_i8_rows(rows: &[u8], row_len: usize, values: &mut [f32]) {
+        dequantize_i8_rows_anywhere(rows, row_len, values);
+    }
+}
+
+#[inline(always)]
+pub(super) fn quantize_i8_rows_anywhere(values: &[f32], row_len: usize, rows: &mut [u8]) {
+    for (values, row) in values.chunks_exact(row_len).zip(rows.chunks_exact_mut(4 + row_len)) {
+        quantize_i8_row(values, row);
+    }
+}
+
+#[inline(always)]
+pub(super) fn dequantize_i8_rows_anywhere(rows: &[u8], row_len: usize, values: &mut [f32]) {
+    for (row, values) in rows.chunks_exact(4 + row_len).zip(values.chunks_exact_mut(row_len)) {
+        dequantize_i8_row(row, values);
+    }
+}

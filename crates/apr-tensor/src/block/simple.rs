@@ -6,7 +6,7 @@
 
 use super::extremes::{first_of_greatest_magnitude, greatest_magnitude, least_and_greatest};
 use super::kernel::{Dequantize, Quantize};
-use super::lanes::nearest_i32;
+use super::lanes::{BELOW_HALF, nearest_i32};
 use super::pack::{decode_nibbles, fifth_bits, halves, inverse, nibbles, read_f16, write_f16};
 
 pub(super) struct Q8_0;
@@ -28,8 +28,11 @@ impl Quantize<32, 34> for Q8_0 {
     }
 
     #[cfg(all(feature = "std", target_arch = "x86_64"))]
-    fn quantize_in_hardware(values: &[[f32; 32]], blocks: &mut [[u8; 34]]) -> bool {
-        super::avx512::quantize_q8_0(values, blocks) || super::avx2::quantize_q8_0(values, blocks)
+    fn quantize_in_hardware(values: &[[f32; 32]], blocks: &mut [[u8; 34]]) -> usize {
+        match super::avx512::quantize_q8_0(values, blocks) {
+            0 => super::avx2::quantize_q8_0(values, blocks),
+            done => done,
+        }
     }
 }
 
@@ -40,9 +43,6 @@ fn truncated(value: f32) -> i32 {
     let nearest = nearest_i32(value);
     nearest - i32::from(nearest as f32 > value)
 }
-
-/// The largest float below a half: with a half itself, 0.49999997 would reach 1.
-pub(super) const BELOW_HALF: f32 = f32::from_bits(0.5_f32.to_bits() - 1);
 
 /// To nearest, ties away from zero, for magnitudes below 2^22; 0 for NaN.
 #[inline(always)]
@@ -80,7 +80,7 @@ impl Quantize<32, 18> for Q4_0 {
     }
 
     #[cfg(all(feature = "std", target_arch = "x86_64"))]
-    fn quantize_in_hardware(values: &[[f32; 32]], blocks: &mut [[u8; 18]]) -> bool {
+    fn quantize_in_hardware(values: &[[f32; 32]], blocks: &mut [[u8; 18]]) -> usize {
         super::avx2::quantize_q4_0(values, blocks)
     }
 }

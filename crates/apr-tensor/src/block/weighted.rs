@@ -1,7 +1,7 @@
 //! Q4_0, Q4_1, Q5_0 and Q5_1 with importance weights: the scale (and minimum) that costs least of a few dozen.
 
 use super::kernel::{Importance, QuantizeGroups, Spread};
-use super::lanes::{BLOCK, Columns, LANES, Lanes, SMALLEST_GREATEST, Weights, nearest_i32};
+use super::lanes::{BLOCK, Columns, LANES, Lanes, SMALLEST_GREATEST, Weights, nearest_i32, without_small};
 use super::pack::{fifth_bits, nibbles, write_f16};
 use super::simple::{Q4_0, Q4_1, Q5_0, Q5_1};
 
@@ -46,18 +46,22 @@ fn search_signed<const HALF: i32>(columns: &Columns, weights: &Weights) -> (Lane
             best[lane] = if better { fitted * products[lane] } else { best[lane] };
         }
     }
+    let levels = signed_levels::<HALF>(columns, &best_factor, &greatest);
+    (without_small(scale, &greatest), levels)
+}
+
+/// Levels that factors lead to, counted from 0.
+#[inline(always)]
+fn signed_levels<const HALF: i32>(columns: &Columns, factor: &Lanes, greatest: &Lanes) -> Levels {
     let mut levels = [[0; LANES]; BLOCK];
     for (levels, values) in levels.iter_mut().zip(&columns.0) {
         for lane in 0..LANES {
-            let level = HALF + nearest_i32(best_factor[lane] * values[lane]).clamp(-HALF, HALF - 1);
+            let level = HALF + nearest_i32(factor[lane] * values[lane]).clamp(-HALF, HALF - 1);
             // A block that counts as zero has level 0 throughout, which its scale of zero makes zero.
             levels[lane] = if greatest[lane].abs() < SMALLEST_GREATEST { 0 } else { level };
         }
     }
-    for lane in 0..LANES {
-        scale[lane] = if greatest[lane].abs() < SMALLEST_GREATEST { 0.0 } else { scale[lane] };
-    }
-    (scale, levels)
+    levels
 }
 
 /// Weighted sums of level times value and of the level's square.
@@ -152,6 +156,23 @@ impl Sums {
         }
         sums
     }
+
+    /// Slopes and starts of the lines that fit levels best, and the determinants, which are positive where there is one.
+    /// Given are the weighted sums of levels, of their squares, and of levels times values.
+    #[inline(always)]
+    fn lines(&self, sum: &Lanes, squares: &Lanes, products: &Lanes) -> [Lanes; 3] {
+        let (mut scale, mut least, mut determinant) = ([0.0; LANES], [0.0; LANES], [0.0; LANES]);
+        for lane in 0..LANES {
+            determinant[lane] = self.weights[lane] * squares[lane] - sum[lane] * sum[lane];
+            let slope = self.weights[lane] * products[lane] - self.weighted_values[lane] * sum[lane];
+            let start = squares[lane] * self.weighted_values[lane] - sum[lane] * products[lane];
+            let (slope, start) = (slope / determinant[lane], start / determinant[lane]);
+            let through_zero = products[lane] / squares[lane];
+            scale[lane] = if start > 0.0 { through_zero } else { slope };
+            least[lane] = if start > 0.0 { 0.0 } else { start };
+        }
+        [scale, least, determinant]
+    }
 }
 
 #[inline(always)]
@@ -200,16 +221,7 @@ impl Best {
                 products[lane] += weighted * values[lane];
             }
         }
-        let (mut scale, mut least, mut determinant) = ([0.0; LANES], [0.0; LANES], [0.0; LANES]);
-        for lane in 0..LANES {
-            determinant[lane] = sums.weights[lane] * squares[lane] - sum[lane] * sum[lane];
-            let slope = sums.weights[lane] * products[lane] - sums.weighted_values[lane] * sum[lane];
-            let start = squares[lane] * sums.weighted_values[lane] - sum[lane] * products[lane];
-            let (slope, start) = (slope / determinant[lane], start / determinant[lane]);
-            let through_zero = products[lane] / squares[lane];
-            scale[lane] = if start > 0.0 { through_zero } else { slope };
-            least[lane] = if start > 0.0 { 0.0 } else { start };
-        }
+        let [scale, least, determinant] = sums.lines(&sum, &squares, &products);
         let error = squared_error::<TOP>(columns, weights, rounding, &scale, &least);
         for lane in 0..LANES {
             let better = (determinant[lane] > 0.0) & (error[lane] < self.error[lane]);

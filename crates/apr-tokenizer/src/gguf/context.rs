@@ -6,7 +6,6 @@ use serde_json::{Map, Value as Json};
 
 use super::files::{Files, size};
 use super::hugging_face::{AddedToken, TokenizerJson};
-use super::special::Special;
 use super::tokens::Tokens;
 use super::{Options, Tokenizer};
 
@@ -110,12 +109,5 @@ impl<'a> Context<'a> {
         for (name, array) in tokens.arrays(scores) {
             self.set(name, Value::Array(array));
         }
-    }
-
-    /// Writes ids of special tokens, which of them are put around a text, the chat template and what a normalizer does.
-    pub(super) fn write_special(&mut self, json: Option<&TokenizerJson>, tokens: &Tokens) -> Result<Special> {
-        let special = Special::read(self, json, tokens)?;
-        special.write(self);
-        Ok(special)
     }
 }

@@ -17,6 +17,7 @@ mod bpe;
 mod context;
 mod files;
 mod hugging_face;
+mod pieces;
 mod pre;
 mod rebuild;
 mod scores;

@@ -40,6 +40,15 @@ pub(super) struct Special {
     strip_accents: Option<bool>,
 }
 
+impl Context<'_> {
+    /// Writes ids of special tokens, which of them are put around a text, the chat template and what a normalizer does.
+    pub(super) fn write_special(&mut self, json: Option<&TokenizerJson>, tokens: &Tokens) -> Result<Special> {
+        let special = Special::read(self, json, tokens)?;
+        special.write(self);
+        Ok(special)
+    }
+}
+
 impl Special {
     pub(super) fn read(context: &mut Context<'_>, json: Option<&TokenizerJson>, tokens: &Tokens) -> Result<Self> {
         let mut special = Self::default();
@@ -242,15 +251,13 @@ impl Special {
             Some(Json::Array(named)) => named,
             _ => return,
         };
-        let text = |entry: &Json, key| entry.get(key).and_then(Json::as_str).map(str::to_owned);
         let mut default = None;
         let mut names = Vec::new();
         if named.len() > MAX_TEMPLATES {
             context.warn(format!("only the first {MAX_TEMPLATES} chat templates are kept"));
         }
         for entry in named.iter().take(MAX_TEMPLATES) {
-            let (Some(name), Some(template)) = (text(entry, "name"), text(entry, "template")) else { continue };
-            let name: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+            let Some((name, template)) = named_template(entry) else { continue };
             if name == "default" {
                 default = Some(template);
             } else if !name.is_empty() {
@@ -265,6 +272,13 @@ impl Special {
             context.set_key(KEY.to_owned(), Value::from(default));
         }
     }
+}
+
+/// Name and text of one of several chat templates; the name as a key may have it.
+fn named_template(entry: &Json) -> Option<(String, String)> {
+    let text = |key: &str| entry.get(key).and_then(Json::as_str);
+    let name = text("name")?.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    Some((name, text("template")?.to_owned()))
 }
 
 /// Texts by role, as `tokenizer_config.json` has them and the post-processor completes them.

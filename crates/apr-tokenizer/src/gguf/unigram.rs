@@ -6,8 +6,8 @@ use serde_json::Value as Json;
 
 use super::context::Context;
 use super::hugging_face::{TokenizerJson, Vocab};
+use super::pieces::{fill_unused, read_metaspace, read_pieces, token_type};
 use super::special::{kind, list};
-use super::spm::{fill_unused, read_metaspace, read_pieces, token_type};
 use super::tokens::{ADDED_SCORE, CONTROL, GAP, NORMAL, Tokens, UNKNOWN, USER_DEFINED};
 use crate::vocabulary::{SentencePiece, decode_base64};
 

@@ -16,10 +16,10 @@ pub(super) use self::write::{Destination, show_warnings, write};
 use super::{analyze, quantize};
 use crate::args::{Compress, ContainerArgs, ConvertArgs, ExportArgs, ImportArgs, Sha256, WriteArgs};
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 use crate::model::Model;
 use crate::progress::Bar;
-use crate::{Outcome, model, secrets, signals};
+use crate::{model, secrets, signals};
 
 /// Losses shown before the rest is only counted.
 const SHOWN: usize = 20;
@@ -64,10 +64,13 @@ pub(super) fn convert(args: &ConvertArgs, context: &Context) -> Outcome {
         return analyze::run(&view, &model.name, context);
     }
     let target = target(&args.model, args.format, &args.write)?;
-    let target = layout(PlanOptions { streaming: args.streaming, ..target }, args.align, args.shard_size)?;
+    let external_data = args.graph.external_data();
+    let target = PlanOptions { streaming: args.streaming, external_data, ..target };
+    let target = layout(target, args.align, args.shard_size)?;
     let job = Job {
         prefix: args.prefix.clone(),
         weights: quantize::weights(&args.requantize, &args.write, &args.container, context)?,
+        graph: args.graph.wishes(),
         // A part of a model is converted, too.
         validation: ValidationConfig { complete: false, ..validation(&args.write) },
         ..Job::new(contain(target, &args.container, context)?)
@@ -78,11 +81,12 @@ pub(super) fn convert(args: &ConvertArgs, context: &Context) -> Outcome {
 /// Writes another format.
 pub(super) fn export(args: &ExportArgs, context: &Context) -> Outcome {
     let target = Output::layout(export_format(args)?, args.write.output.as_deref());
-    let target = layout(target, None, args.shard_size)?;
+    let target = layout(PlanOptions { external_data: args.graph.external_data(), ..target }, None, args.shard_size)?;
     // What went through an import was judged there; an export gives back what is in the file.
     let stop = validation(&args.write).stop;
     let job = Job {
         weights: quantize::weights(&args.requantize, &args.write, &args.container, context)?,
+        graph: args.graph.wishes(),
         validation: ValidationConfig { stop, ..ValidationConfig::integrity() },
         ..Job::new(contain(target, &args.container, context)?)
     };

@@ -10,11 +10,11 @@ use super::SHOWN;
 use super::render::{WriteReport, render, render_family, render_plan, render_validation};
 use crate::args::WriteArgs;
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 use crate::model::Model;
 use crate::printer::BOLD;
 use crate::progress::Bar;
-use crate::{Outcome, human, model, signals};
+use crate::{human, model, signals};
 
 /// Where the output goes.
 #[derive(Debug, Clone, Copy)]

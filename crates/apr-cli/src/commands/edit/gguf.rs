@@ -13,9 +13,9 @@ use apr_view::{View, parse_filter};
 use super::{EditReport, check_loss, render, split};
 use crate::args::EditArgs;
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 use crate::progress::Bar;
-use crate::{Outcome, revise, signals};
+use crate::{revise, signals};
 
 /// Whether a path leads to a GGUF file, by its first bytes. What can't be read is reported by who opens it to change it; a
 /// file in which a change was interrupted can be read here.

@@ -24,28 +24,11 @@ pub(super) fn shortest(counts: &[u32; 256], limit: usize) -> Option<Lengths> {
     }
     leaves.sort_unstable();
 
-    // `is_leaf[level]` tells leaves from packages in the list of that level, which is ascending by weight.
     let mut is_leaf = [[false; 512]; MAX_LEN];
     let mut weights = [0_u64; 512];
     let mut listed = 0;
     for level in &mut is_leaf[..limit] {
-        let mut packages = [0_u64; 256];
-        for (package, pair) in packages.iter_mut().zip(weights[..listed].chunks_exact(2)) {
-            *package = pair[0] + pair[1];
-        }
-        let packages = &packages[..listed / 2];
-        listed = leaves.len() + packages.len();
-        let (mut leaf, mut package) = (0, 0);
-        for (weight, is_leaf) in weights[..listed].iter_mut().zip(level) {
-            *is_leaf = package == packages.len() || leaf < leaves.len() && leaves[leaf].0 <= packages[package];
-            if *is_leaf {
-                *weight = leaves[leaf].0;
-                leaf += 1;
-            } else {
-                *weight = packages[package];
-                package += 1;
-            }
-        }
+        listed = merge_level(leaves, &mut weights, listed, level);
     }
 
     // The cheapest 2 (used - 1) entries of the last list: each leaf among them, or in a package among them, is a bit of
@@ -60,6 +43,30 @@ pub(super) fn shortest(counts: &[u32; 256], limit: usize) -> Option<Lengths> {
         taken = 2 * (taken - taken_leaves);
     }
     Some(lengths)
+}
+
+/// Makes the next level's list, ascending by weight: the leaves, merged with packages of two neighbours each of the
+/// `listed` weights before. `is_leaf` tells the ones from the others. Returns how many are listed now.
+#[inline]
+fn merge_level(leaves: &[(u64, u8)], weights: &mut [u64; 512], listed: usize, is_leaf: &mut [bool; 512]) -> usize {
+    let mut packages = [0_u64; 256];
+    for (package, pair) in packages.iter_mut().zip(weights[..listed].chunks_exact(2)) {
+        *package = pair[0] + pair[1];
+    }
+    let packages = &packages[..listed / 2];
+    let listed = leaves.len() + packages.len();
+    let (mut leaf, mut package) = (0, 0);
+    for (weight, is_leaf) in weights[..listed].iter_mut().zip(is_leaf) {
+        *is_leaf = package == packages.len() || leaf < leaves.len() && leaves[leaf].0 <= packages[package];
+        if *is_leaf {
+            *weight = leaves[leaf].0;
+            leaf += 1;
+        } else {
+            *weight = packages[package];
+            package += 1;
+        }
+    }
+    listed
 }
 
 /// Bits that the symbols take.

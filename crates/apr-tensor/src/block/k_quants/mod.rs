@@ -4,8 +4,6 @@ mod affine;
 mod dequantize;
 mod lanes;
 mod layout;
-#[cfg(test)]
-mod reference;
 mod search;
 mod symmetric;
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Searches for the scales of sixteen sub-blocks side by side.
 //!
-//! Each lane does the operations of the scalar search in `reference` in the same order. Where that branches, lanes
+//! Each lane does the operations of the scalar search in `tests/reference.rs` in the same order. Where that branches, lanes
 //! compute both ways and select.
 
 #![expect(clippy::cast_possible_truncation, reason = "levels fit a byte")]

@@ -10,7 +10,9 @@ use proptest::collection::vec as any_vec;
 use proptest::prelude::*;
 
 use super::layout::SUPER;
-use super::{quantize, reference};
+use super::quantize;
+
+mod reference;
 
 const TYPES: [DType; 5] = [DType::Q2_K, DType::Q3_K, DType::Q4_K, DType::Q5_K, DType::Q6_K];
 

@@ -5,6 +5,9 @@ use alloc::vec::Vec;
 
 use super::super::iq_grids;
 
+/// Values of a super-block.
+pub(in super::super) const SUPER: usize = 256;
+
 /// Values of a point of IQ1 and IQ2.
 pub(in super::super) const EIGHT: usize = 8;
 

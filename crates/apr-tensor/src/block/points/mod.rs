@@ -8,7 +8,7 @@
 //! The results are ggml's to the bit, so every sum is added up in its order. What has no order runs side by side: the
 //! levels of a sub-block's values, the sums of the different scales, the ways to cut a sorted sub-block in three.
 
-mod grid;
+pub(super) mod grid;
 mod ternary_points;
 mod tries;
 mod unsigned_points;
@@ -16,12 +16,10 @@ mod unsigned_points;
 use alloc::vec::Vec;
 
 use super::kernel::{QuantizeToPoints, quantize_to_points};
-pub(super) use grid::{EIGHT, FOUR, Grid};
+use grid::SUPER;
+pub(super) use grid::{EIGHT, FOUR};
 pub(super) use ternary_points::{Iq1M, Iq1S};
 pub(super) use unsigned_points::{Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs};
-
-/// Values of a super-block.
-pub(super) const SUPER: usize = 256;
 
 /// Appends the super-blocks of whole rows to `out`.
 pub(super) fn append<T: QuantizeToPoints<B, WIDTH>, const B: usize, const WIDTH: usize>(

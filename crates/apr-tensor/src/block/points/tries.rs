@@ -34,6 +34,18 @@ pub(super) enum Refit {
     Moved,
 }
 
+impl Refit {
+    /// A bit for each group that is fitted once more, where these were moved.
+    #[inline(always)]
+    fn open(self, moved: u8) -> u8 {
+        match self {
+            Self::All => u8::MAX,
+            Self::AllIfMoved => u8::from(moved != 0) * u8::MAX,
+            Self::Moved => moved,
+        }
+    }
+}
+
 /// The values of a sub-block are about scale * (2 * level + 1).
 pub(super) struct Found<const LEN: usize> {
     pub(super) scale: f32,
@@ -113,11 +125,7 @@ impl<const LEN: usize> Sub<LEN> {
                 scale = products[at] / squares[at];
                 best = scale * products[at];
                 levels = tried[at];
-                open = match refit {
-                    Refit::All => u8::MAX,
-                    Refit::AllIfMoved => u8::from(moved[at] != 0) * u8::MAX,
-                    Refit::Moved => moved[at],
-                };
+                open = refit.open(moved[at]);
             }
         }
         let mut found = Found { scale, levels };

@@ -162,27 +162,17 @@ impl<'a> TokenizerKeys<'a> {
 
     /// What of the key-value pairs has no place in the files, or is not right.
     pub(super) fn warnings(&self) -> Vec<String> {
-        let place = |key: &str| match key.strip_prefix("tokenizer.ggml.") {
-            Some(name) => KEYS.contains(&name),
-            None => key.starts_with("tokenizer.chat_template"),
-        };
-        let unplaced = self.key_values.iter().filter(|there| there.key.starts_with("tokenizer.") && !place(&there.key));
-        let mut warnings: Vec<_> =
-            unplaced.map(|there| format!("{}: the files have no place for it", Escaped::short(&there.key))).collect();
-        for name in ["eot_token_id", "eom_token_id"] {
-            if let Some(token) = self.token(name) {
-                let token = Escaped::short(token);
-                warnings.push(format!(
-                    "tokenizer.ggml.{name}: '{token}' ends a turn, which the files leave to eos_token_id of \
-                     generation_config.json"
-                ));
-            }
-        }
-        for key in KEYS.iter().filter(|key| key.ends_with("_token_id")) {
-            if self.value(key).is_some() && self.id(key).is_none() {
-                warnings.push(format!("tokenizer.ggml.{key} is not an id of a token: left out"));
-            }
-        }
+        let mut warnings = self.unplaced();
+        warnings.extend(["eot_token_id", "eom_token_id"].iter().filter_map(|name| {
+            let token = Escaped::short(self.token(name)?);
+            Some(format!(
+                "tokenizer.ggml.{name}: '{token}' ends a turn, which the files leave to eos_token_id of \
+                 generation_config.json"
+            ))
+        }));
+        let ids = KEYS.iter().filter(|key| key.ends_with("_token_id"));
+        let no_ids = ids.filter(|key| self.value(key).is_some() && self.id(key).is_none());
+        warnings.extend(no_ids.map(|key| format!("tokenizer.ggml.{key} is not an id of a token: left out")));
         if matches!(self.model, "llama" | "t5") && self.flag("add_space_prefix").unwrap_or(true) {
             warnings.push(
                 "tokenizer_config.json's legacy: GGUF has no key for it; the files put a space before a text as llama.cpp \
@@ -197,6 +187,17 @@ impl<'a> TokenizerKeys<'a> {
             warnings.push(format!("{repeated} with the text of an earlier one: a text is one token in the files"));
         }
         warnings
+    }
+
+    /// Warnings of the pairs about tokenizers that the files have no place for.
+    fn unplaced(&self) -> Vec<String> {
+        let has_place = |key: &str| match key.strip_prefix("tokenizer.ggml.") {
+            Some(name) => KEYS.contains(&name),
+            None => key.starts_with("tokenizer.chat_template"),
+        };
+        let keys = self.key_values.iter().map(|there| &there.key);
+        let unplaced = keys.filter(|key| key.starts_with("tokenizer.") && !has_place(key));
+        unplaced.map(|key| format!("{}: the files have no place for it", Escaped::short(key))).collect()
     }
 }
 

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 
 use apr_core::DType;
 
-use super::layout::{
+use super::super::layout::{
     SUPER, pack_2_bits, pack_4_bits, pack_6_bits, pack_bit, pack_scales, pack_scales_and_mins, unpack_scales,
     unpack_scales_and_mins,
 };

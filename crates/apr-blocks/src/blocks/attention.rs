@@ -1,0 +1,270 @@
+//! Attention: `softmax(q k^T scale + mask) v` for each head
+//! (Vaswani et al. 2017, <https://arxiv.org/abs/1706.03762>).
+
+use apr_core::Result;
+use apr_graph::ValueId;
+
+use super::norm::Norm;
+use super::rotary::{Rotary, Turn};
+use crate::model::Place;
+use crate::writer::{Writer, signed};
+
+/// Sizes of the heads, and what is done to the scores.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Heads {
+    pub(crate) heads: u64,
+    /// Fewer than `heads` where several queries share a key and a value (Ainslie et al. 2023,
+    /// <https://arxiv.org/abs/2305.13245>).
+    pub(crate) kv_heads: u64,
+    pub(crate) head_dim: u64,
+    pub(crate) scale: f64,
+    /// Scores become `cap tanh(score / cap)` (Gemma 2, <https://arxiv.org/abs/2408.00118>).
+    cap: Option<f64>,
+}
+
+/// Keys and values, `[batch, kv_heads, keys, head_dim]`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct KeyValue {
+    pub(crate) key: ValueId,
+    pub(crate) value: ValueId,
+}
+
+/// What attention is given besides the tokens.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Given {
+    /// Added to the scores.
+    pub(crate) mask: Option<ValueId>,
+    pub(crate) turn: Option<Turn>,
+    /// Keys and values of earlier tokens.
+    pub(crate) past: Option<KeyValue>,
+}
+
+impl Heads {
+    /// Options `heads`, `kv_heads` (or as many), `head_dim`, `attention_scale` (or `1 / sqrt(head_dim)`), `attention_cap`.
+    pub(crate) fn of(place: Place<'_>) -> Result<Self> {
+        let heads = place.size("heads")?;
+        let kv_heads = place.size_or_none("kv_heads")?.unwrap_or(heads);
+        let head_dim = place.size("head_dim")?;
+        // The product is a length of vectors, too.
+        let is_absurd = heads.checked_mul(head_dim).is_none_or(|width| width == 0 || width > 1 << 40);
+        if is_absurd || kv_heads == 0 || heads % kv_heads != 0 {
+            return Err(apr_core::Error::format(format!(
+                "{heads} heads of {head_dim} can't share {kv_heads} keys and values evenly"
+            )));
+        }
+        let scale = place.number_or_none("attention_scale")?.unwrap_or(1.0 / (head_dim as f64).sqrt());
+        let cap = place.number_or_none("attention_cap")?.filter(|cap| *cap > 0.0);
+        Ok(Self { heads, kv_heads, head_dim, scale, cap })
+    }
+}
+
+impl Writer<'_> {
+    /// A block of attention of the tokens among themselves: projections, positions, scores, and the output. Returns that,
+    /// and the keys and values of all tokens so far.
+    pub(crate) fn attention(
+        &mut self,
+        place: Place<'_>,
+        x: ValueId,
+        rotary: Option<&Rotary>,
+        given: Given,
+    ) -> Result<(ValueId, KeyValue)> {
+        let heads = Heads::of(place)?;
+        self.scope("attention", |w| {
+            let (query, fresh) = w.queries_keys_values(place, &heads, x)?;
+            let mut query = w.by_head("query", query);
+            let mut key = w.by_head("key", fresh.key);
+            let value = w.by_head("value", fresh.value);
+            if let (Some(rotary), Some(turn)) = (rotary, given.turn) {
+                query = w.rotated("query_rotary", rotary, query, turn, heads.head_dim);
+                key = w.rotated("key_rotary", rotary, key, turn, heads.head_dim);
+            }
+            let all = w.with_past(KeyValue { key, value }, given.past);
+            let sinks = place.tensor_or_none("sinks");
+            let mixed = w.mixed(&heads, query, all, given.mask, sinks.as_deref())?;
+            let output = w.linear_part(place, "output", mixed)?;
+            Ok((output, all))
+        })
+    }
+
+    /// Queries, keys and values, `[batch, sequence, heads, head_dim]`. Option `fused` says how a matrix that makes all three
+    /// is ordered: `rows` (all queries, all keys, all values), `heads` (query, key and value of each head, GPT-NeoX),
+    /// `groups` (the queries of a group, its key, its value, Falcon).
+    fn queries_keys_values(&mut self, place: Place<'_>, heads: &Heads, x: ValueId) -> Result<(ValueId, KeyValue)> {
+        let Heads { heads: count, kv_heads, head_dim, .. } = *heads;
+        let (query, key, value) = match place.text_or_none("fused")?.as_deref() {
+            None => {
+                let query = self.linear_part(place, "query", x)?;
+                let key = self.linear_part(place, "key", x)?;
+                let value = self.linear_part(place, "value", x)?;
+                let query = self.limited(place, "query_limited", query)?;
+                let key = self.limited(place, "key_limited", key)?;
+                let value = self.limited(place, "value_limited", value)?;
+                (query, key, value)
+            }
+            Some("rows") => {
+                let all = self.linear_part(place, "qkv", x)?;
+                let all = self.limited(place, "qkv_limited", all)?;
+                let lengths = [count * head_dim, kv_heads * head_dim, kv_heads * head_dim];
+                let [query, key, value] = self.split("qkv_parts", all, -1, lengths);
+                (query, key, value)
+            }
+            Some(order @ ("heads" | "groups")) => {
+                let all = self.linear_part(place, "qkv", x)?;
+                let queries = if order == "heads" { 1 } else { count / kv_heads };
+                let rows = signed((queries + 2) * head_dim);
+                let groups = self.reshape("groups", all, &[0, 0, signed(kv_heads), rows]);
+                let lengths = [queries * head_dim, head_dim, head_dim];
+                let [query, key, value] = self.split("qkv_parts", groups, -1, lengths);
+                (query, key, value)
+            }
+            Some(other) => return Err(place.unknown("fused", other)),
+        };
+        let query = self.head_norm(place, "query_norm", query, "query_heads", count, head_dim)?;
+        let key = self.head_norm(place, "key_norm", key, "key_heads", kv_heads, head_dim)?;
+        let value = self.reshape("value_heads", value, &[0, 0, signed(kv_heads), signed(head_dim)]);
+        Ok((query, KeyValue { key, value }))
+    }
+
+    /// `min(max(x, -limit), limit)`, where option `qkv_limit` has a value (OLMo, DBRX).
+    fn limited(&mut self, place: Place<'_>, name: &str, x: ValueId) -> Result<ValueId> {
+        let Some(limit) = place.number_or_none("qkv_limit")? else { return Ok(x) };
+        let (low, high) = (self.float(-limit), self.float(limit));
+        Ok(self.make("Clip", name, [x, low, high]))
+    }
+
+    /// Splits into heads, with the norm of queries or keys where the checkpoint has one. Option `query_key_norm` says of what:
+    /// `head` (each head by itself, with one gamma), `each` (the same, and a module for each head) or `all` (all of them
+    /// together, before).
+    fn head_norm(
+        &mut self,
+        place: Place<'_>,
+        part: &str,
+        x: ValueId,
+        name: &str,
+        heads: u64,
+        head_dim: u64,
+    ) -> Result<ValueId> {
+        let shape = [0, 0, signed(heads), signed(head_dim)];
+        let each = place.numbered(part, &[("head", 0), ("kv_head", 0)]);
+        let Some(module) = each.filter(|name| self.model.has(&format!("{name}.weight"))) else {
+            return Ok(self.reshape(name, x, &shape));
+        };
+        let norm = Norm::of(place)?;
+        let norm = place.number_or_none("query_key_norm_eps")?.map_or(norm, |eps| norm.with_eps(eps));
+        match place.text("query_key_norm")?.as_str() {
+            "each" => {
+                let modules = (0..heads).map(|head| place.numbered(part, &[("head", head), ("kv_head", head)]));
+                let modules: Option<Vec<String>> = modules.collect();
+                let split = self.reshape(name, x, &shape);
+                self.norm_of_each(part, norm, split, &modules.unwrap_or_default())
+            }
+            "all" => {
+                let normal = self.norm(part, norm, x, &module)?;
+                Ok(self.reshape(name, normal, &shape))
+            }
+            "head" => {
+                let split = self.reshape(name, x, &shape);
+                self.norm(part, norm, split, &module)
+            }
+            other => Err(place.unknown("query_key_norm", other)),
+        }
+    }
+
+    /// `[batch, sequence, heads, head_dim]` as `[batch, heads, sequence, head_dim]`.
+    pub(crate) fn by_head(&mut self, name: &str, x: ValueId) -> ValueId {
+        self.transpose(&format!("{name}_by_head"), x, [0, 2, 1, 3])
+    }
+
+    /// `[batch, tokens, heads * head_dim]` as `[batch, heads, tokens, head_dim]`.
+    pub(crate) fn heads_of(&mut self, name: &str, x: ValueId, heads: u64, head_dim: u64) -> ValueId {
+        let split = self.reshape(&format!("{name}_heads"), x, &[0, 0, signed(heads), signed(head_dim)]);
+        self.by_head(name, split)
+    }
+
+    /// Keys and values of earlier tokens, then these.
+    pub(crate) fn with_past(&mut self, fresh: KeyValue, past: Option<KeyValue>) -> KeyValue {
+        let Some(past) = past else { return fresh };
+        KeyValue {
+            key: self.concat("keys", &[past.key, fresh.key], 2),
+            value: self.concat("values", &[past.value, fresh.value], 2),
+        }
+    }
+
+    /// Values mixed by the softmax of the scores, `[batch, queries, heads * value_dim]`. With sinks, each head has one more
+    /// score, of nothing, that takes its share (Xiao et al. 2023, <https://arxiv.org/abs/2309.17453>, as gpt-oss has it).
+    pub(crate) fn mixed(
+        &mut self,
+        heads: &Heads,
+        query: ValueId,
+        all: KeyValue,
+        mask: Option<ValueId>,
+        sinks: Option<&str>,
+    ) -> Result<ValueId> {
+        let turned = self.transpose("keys_turned", all.key, [0, 1, 3, 2]);
+        let scores = self.grouped(heads, "products", query, turned);
+        let scores = self.scaled("scores", scores, heads.scale);
+        let scores = match heads.cap {
+            Some(cap) => self.capped("capped", scores, cap),
+            None => scores,
+        };
+        let scores = match mask {
+            Some(mask) => self.make("Add", "masked", [scores, mask]),
+            None => scores,
+        };
+        let shares = match sinks {
+            Some(sinks) => self.shares_with_sinks(heads, scores, sinks)?,
+            None => self.op("Softmax", [scores]).attribute("axis", -1).output("shares"),
+        };
+        let mixed = self.grouped(heads, "mixed", shares, all.value);
+        let by_token = self.transpose("mixed_by_token", mixed, [0, 2, 1, 3]);
+        Ok(self.reshape("context", by_token, &[0, 0, -1]))
+    }
+
+    /// `cap tanh(x / cap)`.
+    pub(crate) fn capped(&mut self, name: &str, x: ValueId, cap: f64) -> ValueId {
+        self.scope(name, |w| {
+            let factor = w.float(cap);
+            let narrow = w.make("Div", "narrow", [x, factor]);
+            let tanh = w.make("Tanh", "tanh", [narrow]);
+            w.make("Mul", "wide", [tanh, factor])
+        })
+    }
+
+    /// Products of each head of the left, `[batch, heads, ..]`, with the head of the right that its group shares.
+    fn grouped(&mut self, heads: &Heads, name: &str, left: ValueId, right: ValueId) -> ValueId {
+        let (count, shared) = (heads.heads, heads.kv_heads);
+        // One head for all is spread by the operator itself.
+        if count == shared || shared == 1 {
+            return self.make("MatMul", name, [left, right]);
+        }
+        self.scope(name, |w| {
+            // [batch, groups, queries of a group, rows, columns] times [batch, groups, 1, ..]: nothing is copied.
+            let shape = w.make("Shape", "shape", [left]);
+            let rest = w.slice("rest", shape, 0, 2, 4);
+            let front = w.ints(&[0, signed(shared), signed(count / shared)]);
+            let shape = w.concat("grouped_shape", &[front, rest], 0);
+            let left = w.make("Reshape", "groups", [left, shape]);
+            let right = w.unsqueeze("shared", right, &[2]);
+            let product = w.make("MatMul", "product", [left, right]);
+            let shape = w.make("Shape", "product_shape", [product]);
+            let rest = w.slice("product_rest", shape, 0, 3, 5);
+            let front = w.ints(&[0, signed(count)]);
+            let shape = w.concat("flat_shape", &[front, rest], 0);
+            w.make("Reshape", "flat", [product, shape])
+        })
+    }
+
+    /// The softmax of the scores and of one more for each head, without the share of that one.
+    fn shares_with_sinks(&mut self, heads: &Heads, scores: ValueId, sinks: &str) -> Result<ValueId> {
+        let sinks = self.tensor(sinks)?;
+        Ok(self.scope("sinks", |w| {
+            let column = w.reshape("column", sinks, &[1, signed(heads.heads), 1, 1]);
+            let first = w.slice("first_scores", scores, -1, 0, 1);
+            let zeros = w.make("Sub", "zeros", [first, first]);
+            let column = w.make("Add", "sink_scores", [zeros, column]);
+            let all = w.concat("with_sinks", &[scores, column], -1);
+            let shares = w.op("Softmax", [all]).attribute("axis", -1).output("all_shares");
+            w.slice("shares", shares, -1, 0, -1)
+        }))
+    }
+}

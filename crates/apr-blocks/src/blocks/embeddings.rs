@@ -1,0 +1,67 @@
+//! Vectors of tokens, of their positions and of their types.
+
+use apr_core::Result;
+use apr_graph::{ElementType, ValueId};
+
+use crate::model::Place;
+use crate::writer::{Writer, signed};
+
+impl Writer<'_> {
+    /// A row of the table `tokens` for each token, times option `embedding_scale`.
+    pub(crate) fn token_vectors(&mut self, place: Place<'_>, tokens: ValueId) -> Result<ValueId> {
+        let table = self.tensor(&place.module("tokens")?)?;
+        let x = self.make("Gather", "tokens", [table, tokens]);
+        let scale = place.number_or_none("embedding_scale")?.filter(|scale| *scale != 1.0);
+        Ok(scale.map_or(x, |scale| self.scaled("scaled", x, scale)))
+    }
+
+    /// Adds a row of the table `positions` for each position, where the family has that.
+    pub(crate) fn with_learned_positions(
+        &mut self,
+        place: Place<'_>,
+        x: ValueId,
+        positions: ValueId,
+    ) -> Result<ValueId> {
+        let Some(table) = place.tensor_or_none("positions") else { return Ok(x) };
+        let table = self.tensor(&table)?;
+        let positions = self.make("Gather", "positions", [table, positions]);
+        Ok(self.make("Add", "with_positions", [x, positions]))
+    }
+
+    /// Adds a row of the table `token_types`: that of each token's type, or the first where the caller gives none.
+    pub(crate) fn with_token_types(&mut self, place: Place<'_>, x: ValueId, types: Option<ValueId>) -> Result<ValueId> {
+        let Some(table) = place.tensor_or_none("token_types") else { return Ok(x) };
+        let table = self.tensor(&table)?;
+        let types = types.unwrap_or_else(|| self.int(0));
+        let types = self.make("Gather", "token_types", [table, types]);
+        Ok(self.make("Add", "with_token_types", [x, types]))
+    }
+
+    /// Positions that start behind option `padding_id`, which padding has itself, `[batch, sequence]` (RoBERTa).
+    pub(crate) fn positions_behind_padding(&mut self, place: Place<'_>, tokens: ValueId) -> Result<ValueId> {
+        let padding = self.int(signed(place.size("padding_id")?));
+        let is_padding = self.make("Equal", "is_padding", [tokens, padding]);
+        let counts = self.make("Not", "counts", [is_padding]);
+        let counts = self.cast("counts_as_number", counts, ElementType::I64);
+        let axis = self.int(1);
+        let so_far = self.make("CumSum", "so_far", [counts, axis]);
+        let number = self.make("Mul", "number", [so_far, counts]);
+        Ok(self.make("Add", "position_numbers", [number, padding]))
+    }
+
+    /// Positions of the tokens in a row, from 0 on or after `past` ones: `[1, sequence]`.
+    pub(crate) fn positions_in_a_row(&mut self, count: ValueId, past: Option<ValueId>) -> ValueId {
+        let scalar = self.ints(&[]);
+        let (zero, one) = (self.int(0), self.int(1));
+        let count = self.make("Reshape", "token_count", [count, scalar]);
+        let (start, end) = match past {
+            None => (zero, count),
+            Some(past) => {
+                let past = self.make("Reshape", "past_count", [past, scalar]);
+                (past, self.make("Add", "all_count", [past, count]))
+            }
+        };
+        let row = self.make("Range", "row", [start, end, one]);
+        self.unsqueeze("position_numbers", row, &[0])
+    }
+}

@@ -1,0 +1,247 @@
+//! Mixtures of experts: a router gives each token to a few of many feed-forward networks
+//! (Shazeer et al. 2017, <https://arxiv.org/abs/1701.06538>).
+
+use apr_core::{Error, Result};
+use apr_graph::{ElementType, ValueId, View};
+
+use super::activation::Activation;
+use crate::model::Place;
+use crate::writer::{Writer, signed};
+
+/// Most experts that a layer may have; models have up to some hundreds.
+const MAX_EXPERTS: u64 = 4096;
+
+impl Writer<'_> {
+    /// The feed-forward network of a layer: experts where option `experts` counts any and the layer has a router, else one
+    /// network.
+    pub(crate) fn feed_forward_or_experts(&mut self, place: Place<'_>, x: ValueId) -> Result<ValueId> {
+        let experts = place.size_or_none("experts")?;
+        match experts.filter(|count| *count > 0 && place.module_or_none("router").is_some()) {
+            None => self.feed_forward(place, "mlp", x),
+            Some(count) if count > MAX_EXPERTS => Err(Error::memory(format!(
+                "the configuration has {count} experts, and a layer has {MAX_EXPERTS} at most"
+            ))),
+            Some(count) => self.scope("experts", |w| w.experts(place, count, x)),
+        }
+    }
+
+    /// The sum over the chosen experts of `share * expert(x)`, plus shared experts that every token goes through.
+    fn experts(&mut self, place: Place<'_>, count: u64, x: ValueId) -> Result<ValueId> {
+        let tokens = self.flattened(place, x)?;
+        let shares = self.shares(place, count, tokens)?;
+        let mut sum = self.make("Sub", "nothing", [tokens, tokens]);
+        for expert in 0..count {
+            sum = self.expert(place, expert, tokens, shares, sum)?;
+        }
+        let shape = self.make("Shape", "shape", [x]);
+        let sum = self.make("Reshape", "sum", [sum, shape]);
+        self.with_shared_expert(place, x, sum)
+    }
+
+    /// `[batch, sequence, hidden]` as `[batch * sequence, hidden]`.
+    fn flattened(&mut self, place: Place<'_>, x: ValueId) -> Result<ValueId> {
+        let hidden = place.size("hidden")?;
+        Ok(self.reshape("tokens", x, &[-1, signed(hidden)]))
+    }
+
+    /// What share of a token goes to each expert, `[tokens, experts]`: 0 where it is not among the `experts_per_token`
+    /// highest. Option `router` says how scores become shares: `softmax` of all scores, `softmax_of_chosen`, `sigmoid` of
+    /// each. A tensor `router_bias` counts for the choice alone. `router_normal`: the chosen shares are divided by their sum.
+    /// `router_scale` is a factor of them.
+    fn shares(&mut self, place: Place<'_>, count: u64, tokens: ValueId) -> Result<ValueId> {
+        self.scope("router", |w| {
+            let scores = w.linear_part(place, "router", tokens)?;
+            let kind = place.text("router")?;
+            let ranked = match kind.as_str() {
+                "softmax" => w.softmax("all_shares", scores),
+                "softmax_of_chosen" => scores,
+                "sigmoid" => w.make("Sigmoid", "all_shares", [scores]),
+                other => return Err(place.unknown("router", other)),
+            };
+            let choice = w.for_choice(place, count, ranked)?;
+            let [best, places] = w.best("best", choice, place.size("experts_per_token")?);
+            let mut best = if choice == ranked {
+                best
+            } else {
+                w.op("GatherElements", [ranked, places]).attribute("axis", 1).output("chosen")
+            };
+            if kind == "softmax_of_chosen" {
+                best = w.softmax("chosen_shares", best);
+            }
+            if place.truth("router_normal")? {
+                let sum = w.sum("sum", best, -1);
+                best = w.make("Div", "normal", [best, sum]);
+            }
+            if let Some(scale) = place.number_or_none("router_scale")?.filter(|scale| *scale != 1.0) {
+                best = w.scaled("scaled", best, scale);
+            }
+            Ok(w.scattered(scores, places, best))
+        })
+    }
+
+    fn softmax(&mut self, name: &str, x: ValueId) -> ValueId {
+        self.op("Softmax", [x]).attribute("axis", -1).output(name)
+    }
+
+    /// What experts are chosen by: their shares, plus a bias, and the lowest number in groups that are not among the best.
+    fn for_choice(&mut self, place: Place<'_>, count: u64, shares: ValueId) -> Result<ValueId> {
+        let choice = match place.tensor_or_none("router_bias") {
+            Some(bias) => {
+                let bias = self.tensor(&bias)?;
+                self.make("Add", "biased", [shares, bias])
+            }
+            None => shares,
+        };
+        match place.size_or_none("router_groups")?.filter(|groups| *groups > 1) {
+            Some(groups) if count.is_multiple_of(groups) => {
+                self.scope("groups", |w| w.in_best_groups(place, groups, choice))
+            }
+            Some(groups) => Err(Error::format(format!("{count} experts are no {groups} groups of one size"))),
+            None => Ok(choice),
+        }
+    }
+
+    /// Keeps the experts of the `router_best_groups` best groups. Option `router_group_score`: `highest` of its experts, or
+    /// `two_highest` together.
+    fn in_best_groups(&mut self, place: Place<'_>, groups: u64, choice: ValueId) -> Result<ValueId> {
+        let grouped = self.reshape("grouped", choice, &[0, signed(groups), -1]);
+        let best = match place.text("router_group_score")?.as_str() {
+            "highest" => 1,
+            "two_highest" => 2,
+            other => return Err(place.unknown("router_group_score", other)),
+        };
+        let [best, _] = self.best("best_of_group", grouped, best);
+        let scores = self.sum("scores", best, -1);
+        let axis = self.ints(&[-1]);
+        let scores = self.make("Squeeze", "score_of_group", [scores, axis]);
+        let [_, places] = self.best("best_groups", scores, place.size("router_best_groups")?);
+        let zeros = self.make("Sub", "zeros", [scores, scores]);
+        let ones = self.op("GatherElements", [zeros, places]).attribute("axis", 1).output("zeros_of_best");
+        let one = self.float(1.0);
+        let ones = self.make("Add", "ones", [ones, one]);
+        let kept = self.op("ScatterElements", [zeros, places, ones]).attribute("axis", 1).output("kept");
+        let kept = self.cast("is_kept", kept, ElementType::Bool);
+        let kept = self.unsqueeze("is_kept_by_expert", kept, &[2]);
+        let lowest = self.float(f64::from(f32::MIN));
+        let choice = self.make("Where", "choice", [kept, grouped, lowest]);
+        Ok(self.reshape("flat", choice, &[0, -1]))
+    }
+
+    /// The highest values along the last axis, and their places.
+    pub(crate) fn best(&mut self, name: &str, x: ValueId, count: u64) -> [ValueId; 2] {
+        let count = self.ints(&[signed(count)]);
+        self.op("TopK", [x, count]).attribute("axis", -1).outputs(name)
+    }
+
+    /// Zeros of the shape of `like`, with values at places along the last axis.
+    fn scattered(&mut self, like: ValueId, places: ValueId, values: ValueId) -> ValueId {
+        let zeros = self.make("Sub", "zeros", [like, like]);
+        self.op("ScatterElements", [zeros, places, values]).attribute("axis", 1).output("shares")
+    }
+
+    /// Adds what an expert makes of the tokens that it has a share of. Only those are computed.
+    fn expert(
+        &mut self,
+        place: Place<'_>,
+        expert: u64,
+        tokens: ValueId,
+        shares: ValueId,
+        sum: ValueId,
+    ) -> Result<ValueId> {
+        let number = self.int(signed(expert));
+        let inputs = [("tokens", Some(tokens)), ("shares", Some(shares)), ("sum", Some(sum)), ("expert", Some(number))];
+        let results = self.call("Expert", &format!("expert.{expert}"), inputs, |w, inputs| {
+            let [Some(tokens), Some(shares), Some(sum), Some(number)] = inputs else {
+                return Err(Error::format("an expert needs tokens"));
+            };
+            let share = w.op("Gather", [shares, number]).attribute("axis", 1).output("share");
+            let rows = w.make("NonZero", "row_numbers", [share]);
+            let rows = w.transpose("rows", rows, [1, 0]);
+            let mine = w.make("GatherND", "mine", [tokens, rows]);
+            let made = w.expert_network(place, expert, mine)?;
+            let share = w.make("GatherND", "my_share", [share, rows]);
+            let share = w.unsqueeze("share_column", share, &[1]);
+            let part = w.make("Mul", "part", [made, share]);
+            let sum = w.op("ScatterND", [sum, rows, part]).attribute("reduction", "add").output("next_sum");
+            Ok(vec![("next_sum", sum)])
+        })?;
+        Ok(results[0])
+    }
+
+    /// The network of an expert: gated, by modules of its own (`expert_gate`, `expert_up`, `expert_down`), or by its part of
+    /// tensors of all experts (`experts_gate_up`, `experts_down`).
+    fn expert_network(&mut self, place: Place<'_>, expert: u64, x: ValueId) -> Result<ValueId> {
+        if place.tensor_or_none("experts_gate_up").is_some() {
+            return self.stacked_expert(place, expert, x);
+        }
+        let activation = Activation::of(place, "activation")?;
+        let name = |part: &str| {
+            let module = place.numbered(part, &[("expert", expert)]);
+            module.ok_or_else(|| Error::format(format!("[graph] does not name the weight of '{part}'")))
+        };
+        let gate = self.linear(place, "gate", x, &name("expert_gate")?)?;
+        let up = self.linear(place, "up", x, &name("expert_up")?)?;
+        let gated = self.gated(activation, gate, up);
+        self.linear(place, "down", gated, &name("expert_down")?)
+    }
+
+    /// `down(gate sigmoid(alpha gate) (up + 1))`, with gate and up cut off at a limit, and columns of both in turn (gpt-oss,
+    /// 2025, <https://github.com/openai/gpt-oss>). Options `expert_alpha`, `expert_limit`.
+    fn stacked_expert(&mut self, place: Place<'_>, expert: u64, x: ValueId) -> Result<ValueId> {
+        let both = self.stacked_linear(place, expert, "experts_gate_up", x)?;
+        let gate = self.every_second("gate", both, 0);
+        let up = self.every_second("up", both, 1);
+        let limit = place.number("expert_limit")?;
+        let (low, high) = (self.float(-limit), self.float(limit));
+        let gate = self.make("Min", "gate_limited", [gate, high]);
+        let up = self.make("Clip", "up_limited", [up, low, high]);
+        let steep = self.scaled("steep", gate, place.number("expert_alpha")?);
+        let share = self.make("Sigmoid", "gate_share", [steep]);
+        let gate = self.make("Mul", "activation", [gate, share]);
+        let one = self.float(1.0);
+        let up = self.make("Add", "up_plus_one", [up, one]);
+        let gated = self.make("Mul", "gated", [gate, up]);
+        self.stacked_linear(place, expert, "experts_down", gated)
+    }
+
+    /// Every second element along the last axis.
+    fn every_second(&mut self, name: &str, x: ValueId, first: i64) -> ValueId {
+        let (start, end) = (self.ints(&[first]), self.ints(&[i64::MAX]));
+        let (axis, step) = (self.ints(&[-1]), self.ints(&[2]));
+        self.make("Slice", name, [x, start, end, axis, step])
+    }
+
+    /// A linear layer by an expert's part of a tensor `[experts, inputs, outputs]`, and of a bias `[experts, outputs]`.
+    fn stacked_linear(&mut self, place: Place<'_>, expert: u64, part: &str, x: ValueId) -> Result<ValueId> {
+        let of_expert = |w: &mut Self, tensor: &str| -> Result<ValueId> {
+            let dims = w.model.using(tensor)?;
+            let shape = dims.get(1..).unwrap_or_default().to_vec();
+            let slice = View::Slice { axis: 0, start: expert, len: 1 };
+            w.viewed(tensor, vec![slice, View::Reshaped(shape.clone())], shape)
+        };
+        let weight = of_expert(self, &place.module(part)?)?;
+        let product = self.make("MatMul", part, [x, weight]);
+        let Some(bias) = place.tensor_or_none(&format!("{part}_bias")) else { return Ok(product) };
+        let bias = of_expert(self, &bias)?;
+        Ok(self.scope(part, |w| w.make("Add", "bias", [product, bias])))
+    }
+
+    /// Adds the expert of all tokens, where the family has one; its share is the sigmoid of a score where there is a weight
+    /// for that (Qwen 2 MoE), else 1 (DeepSeek).
+    fn with_shared_expert(&mut self, place: Place<'_>, x: ValueId, sum: ValueId) -> Result<ValueId> {
+        let Some(gate) = place.module_or_none("shared_gate") else { return Ok(sum) };
+        self.scope("shared", |w| {
+            let activation = Activation::of(place, "activation")?;
+            let gate = w.linear(place, "gate", x, &gate)?;
+            let up = w.linear(place, "up", x, &place.module("shared_up")?)?;
+            let gated = w.gated(activation, gate, up);
+            let mut made = w.linear(place, "down", gated, &place.module("shared_down")?)?;
+            if let Some(module) = place.module_or_none("shared_share") {
+                let score = w.linear(place, "score", x, &module)?;
+                let share = w.make("Sigmoid", "share", [score]);
+                made = w.make("Mul", "part", [share, made]);
+            }
+            Ok(w.make("Add", "sum", [sum, made]))
+        })
+    }
+}

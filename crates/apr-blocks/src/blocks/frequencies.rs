@@ -1,0 +1,275 @@
+//! Frequencies of rotary positions, and the ways in which they are stretched to longer texts.
+//!
+//! Rotary positions: Su et al. 2021, <https://arxiv.org/abs/2104.09864>. The stretched ones are those of transformers'
+//! `modeling_rope_utils.py`; keys are those of `rope_parameters`, or of `rope_scaling` before transformers 5.
+
+use std::f64::consts::PI;
+
+use apr_core::{Error, Result};
+use serde_json::{Map, Value as Json};
+
+use crate::model::Place;
+
+/// What the cosines and sines are computed from.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Frequencies {
+    pub(crate) inverse: Inverse,
+    /// What cosines and sines are multiplied with.
+    pub(crate) factor: f64,
+}
+
+/// Angles per position, one for each pair of dimensions.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Inverse {
+    /// The same for every text.
+    Fixed(Vec<f32>),
+    /// Those of LongRoPE: others as soon as the text is longer than this.
+    ByLength { short: Vec<f32>, long: Vec<f32>, limit: u64 },
+    /// Those of the dynamic NTK scaling: from a base that grows with the text.
+    Growing { theta: f64, factor: f64, trained: u64, dim: u64 },
+}
+
+/// Keys that some form of scaling reads, or that say what another key says.
+const KNOWN: [&str; 17] = [
+    "rope_type",
+    "type",
+    "rope_theta",
+    "factor",
+    "original_max_position_embeddings",
+    "attention_factor",
+    "attn_factor",
+    "beta_fast",
+    "beta_slow",
+    "mscale",
+    "mscale_all_dim",
+    "truncate",
+    "low_freq_factor",
+    "high_freq_factor",
+    "short_factor",
+    "long_factor",
+    "partial_rotary_factor",
+];
+
+/// The part of the configuration that is about rotary positions.
+pub(crate) struct Rotation<'p> {
+    place: Place<'p>,
+    entries: Map<String, Json>,
+}
+
+impl<'p> Rotation<'p> {
+    /// Option `rotary_config` names the entry of the configuration, where it is not `rope_parameters` or `rope_scaling`.
+    ///
+    /// # Errors
+    /// E003 when it has a key that no block knows.
+    pub(crate) fn of(place: Place<'p>) -> Result<Self> {
+        let config = |path: &str| place.model.settings.config(path);
+        let object = |json: Json| match json {
+            Json::Object(entries) => Some(entries),
+            _ => None,
+        };
+        let entries = match place.text_or_none("rotary_config")? {
+            Some(path) if path.is_empty() => Map::new(),
+            Some(path) => config(&path).and_then(object).unwrap_or_default(),
+            None => {
+                ["rope_parameters", "rope_scaling"].iter().find_map(|path| object(config(path)?)).unwrap_or_default()
+            }
+        };
+        let is_unknown = |key: &&String| !KNOWN.contains(&key.as_str());
+        if let Some(key) = entries.keys().find(is_unknown) {
+            return Err(Error::version(format!(
+                "the configuration has '{key}' for rotary positions, which no block knows"
+            )));
+        }
+        Ok(Self { place, entries })
+    }
+
+    fn number(&self, key: &str) -> Option<f64> {
+        self.entries.get(key).and_then(Json::as_f64)
+    }
+
+    fn required(&self, key: &str) -> Result<f64> {
+        let number = self.number(key).ok_or_else(|| {
+            Error::format(format!("the configuration lacks '{key}' for rotary positions of type '{}'", self.kind()))
+        })?;
+        positive(key, number)
+    }
+
+    fn kind(&self) -> &str {
+        let text = |key: &str| self.entries.get(key).and_then(Json::as_str);
+        text("rope_type").or_else(|| text("type")).unwrap_or("default")
+    }
+
+    /// Share of a head's dimensions that are turned, where the configuration's own entry says.
+    pub(crate) fn partial(&self) -> Option<f64> {
+        self.number("partial_rotary_factor")
+    }
+
+    fn theta(&self) -> Result<f64> {
+        let theta = self.number("rope_theta").map_or_else(|| self.place.number("rotary_theta"), Ok)?;
+        positive("rope_theta", theta)
+    }
+
+    /// The length of the texts that the model was trained with.
+    fn trained(&self) -> Result<f64> {
+        let config = |path: &str| self.place.model.settings.config(path).and_then(|json| json.as_f64());
+        let own =
+            config("original_max_position_embeddings").or_else(|| self.number("original_max_position_embeddings"));
+        let trained = own.map_or_else(|| self.place.number("max_positions"), Ok)?;
+        positive("original_max_position_embeddings", trained)
+    }
+
+    /// `factor`, or else how much longer texts may be than the trained ones.
+    fn stretch(&self) -> Result<f64> {
+        let stated = self.number("factor");
+        let factor =
+            stated.map_or_else(|| Ok::<_, Error>(self.place.number("max_positions")? / self.trained()?), Ok)?;
+        positive("factor", factor)
+    }
+
+    /// The frequencies of `dim` dimensions.
+    ///
+    /// # Errors
+    /// E003 for a type of scaling that is not known; E001 when the configuration lacks what it needs.
+    pub(crate) fn frequencies(&self, dim: u64) -> Result<Frequencies> {
+        let plain = Plain::new(self.theta()?, dim)?;
+        let fixed = |inverse: Vec<f64>| Frequencies { inverse: Inverse::Fixed(single(&inverse)), factor: 1.0 };
+        match self.kind() {
+            "default" => Ok(fixed(plain.inverse())),
+            "linear" => {
+                let factor = self.required("factor")?;
+                Ok(fixed(plain.inverse().into_iter().map(|inverse| inverse / factor).collect()))
+            }
+            "llama3" => Ok(fixed(self.llama3(&plain)?)),
+            "yarn" => self.yarn(&plain),
+            "longrope" | "su" => self.longrope(&plain),
+            "dynamic" if dim > 2 => Ok(Frequencies {
+                inverse: Inverse::Growing {
+                    theta: plain.theta,
+                    factor: self.required("factor")?,
+                    trained: self.place.size("max_positions")?,
+                    dim,
+                },
+                factor: 1.0,
+            }),
+            other => {
+                Err(Error::version(format!("rotary positions of type '{other}' are not among those that blocks know")))
+            }
+        }
+    }
+
+    /// LLaMA 3.1: slow angles are divided, fast ones stay, those between are mixed.
+    fn llama3(&self, plain: &Plain) -> Result<Vec<f64>> {
+        let factor = self.required("factor")?;
+        let (low, high) = (self.required("low_freq_factor")?, self.required("high_freq_factor")?);
+        let trained = self.trained()?;
+        let turned = |inverse: f64| {
+            let wavelength = 2.0 * PI / inverse;
+            if wavelength < trained / high {
+                inverse
+            } else if wavelength > trained / low {
+                inverse / factor
+            } else {
+                let smooth = (trained / wavelength - low) / (high - low);
+                (1.0 - smooth) * inverse / factor + smooth * inverse
+            }
+        };
+        Ok(plain.inverse().into_iter().map(turned).collect())
+    }
+
+    /// YaRN (Peng et al. 2023, <https://arxiv.org/abs/2309.00071>).
+    fn yarn(&self, plain: &Plain) -> Result<Frequencies> {
+        let factor = self.stretch()?;
+        let trained = self.trained()?;
+        let dim = plain.dim as f64;
+        let or = |key: &str, otherwise: f64| self.number(key).filter(|value| *value != 0.0).unwrap_or(otherwise);
+        let correction = |rotations: f64| dim * (trained / (rotations * 2.0 * PI)).ln() / (2.0 * plain.theta.ln());
+        let (mut low, mut high) = (correction(or("beta_fast", 32.0)), correction(or("beta_slow", 1.0)));
+        if self.entries.get("truncate").and_then(Json::as_bool).unwrap_or(true) {
+            (low, high) = (low.floor(), high.ceil());
+        }
+        let low = low.max(0.0);
+        let mut high = high.min(dim - 1.0);
+        if low == high {
+            high += 0.001;
+        }
+        let mixed = |(at, inverse): (usize, f64)| {
+            let ramp = ((at as f64 - low) / (high - low)).clamp(0.0, 1.0);
+            inverse / factor * ramp + inverse * (1.0 - ramp)
+        };
+        let inverse: Vec<f64> = plain.inverse().into_iter().enumerate().map(mixed).collect();
+        Ok(Frequencies { inverse: Inverse::Fixed(single(&inverse)), factor: self.yarn_factor(factor) })
+    }
+
+    /// What YaRN multiplies cosines and sines with.
+    fn yarn_factor(&self, factor: f64) -> f64 {
+        let scale = |mscale: f64| if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 };
+        let stated = self.number("attention_factor").or_else(|| self.number("attn_factor"));
+        let nonzero = |key: &str| self.number(key).filter(|value| *value != 0.0);
+        stated.unwrap_or_else(|| match (nonzero("mscale"), nonzero("mscale_all_dim")) {
+            (Some(one), Some(all)) => scale(one) / scale(all),
+            _ => scale(1.0),
+        })
+    }
+
+    /// What queries and keys grow by where DeepSeek stretches positions: `0.1 mscale_all_dim log(factor) + 1`.
+    pub(crate) fn score_factor(&self) -> f64 {
+        let (all, factor) = (self.number("mscale_all_dim").unwrap_or(0.0), self.number("factor").unwrap_or(1.0));
+        if self.kind() == "default" || factor <= 1.0 { 1.0 } else { 0.1 * all * factor.ln() + 1.0 }
+    }
+
+    /// LongRoPE (Ding et al. 2024, <https://arxiv.org/abs/2402.13753>).
+    fn longrope(&self, plain: &Plain) -> Result<Frequencies> {
+        let trained = self.trained()?;
+        let stretch = self.stretch()?;
+        let factors = |key: &str| -> Result<Vec<f32>> {
+            let list = self.entries.get(key).and_then(Json::as_array);
+            let list: Option<Vec<f64>> = list.and_then(|items| items.iter().map(Json::as_f64).collect());
+            let inverse = plain.inverse();
+            let list = list.filter(|list| list.len() == inverse.len());
+            let list = list.ok_or_else(|| {
+                Error::format(format!("'{key}' for rotary positions is not a list of {} numbers", inverse.len()))
+            })?;
+            Ok(single(&inverse.iter().zip(list).map(|(inverse, factor)| inverse / factor).collect::<Vec<_>>()))
+        };
+        let factor = self
+            .number("attention_factor")
+            .unwrap_or_else(|| if stretch <= 1.0 { 1.0 } else { (1.0 + stretch.ln() / trained.ln()).sqrt() });
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a length of texts")]
+        let limit = trained as u64;
+        let inverse = Inverse::ByLength { short: factors("short_factor")?, long: factors("long_factor")?, limit };
+        Ok(Frequencies { inverse, factor })
+    }
+}
+
+/// A number that things are divided by, or taken to a power.
+fn positive(key: &str, number: f64) -> Result<f64> {
+    match number > 0.0 && number.is_finite() {
+        true => Ok(number),
+        false => Err(Error::format(format!("'{key}' for rotary positions is {number}, and not above zero"))),
+    }
+}
+
+/// Rotary positions as they were first: `theta^(-2i / dim)`.
+struct Plain {
+    theta: f64,
+    dim: u64,
+}
+
+impl Plain {
+    fn new(theta: f64, dim: u64) -> Result<Self> {
+        // No head has as many as the last of these.
+        if dim == 0 || dim % 2 == 1 || dim > 1 << 16 {
+            return Err(Error::format(format!("rotary positions can't turn {dim} dimensions of a head")));
+        }
+        Ok(Self { theta, dim })
+    }
+
+    fn inverse(&self) -> Vec<f64> {
+        (0..self.dim / 2).map(|at| self.theta.powf(-((2 * at) as f64) / self.dim as f64)).collect()
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "graphs compute in single precision")]
+fn single(values: &[f64]) -> Vec<f32> {
+    values.iter().map(|value| *value as f32).collect()
+}

@@ -1,0 +1,159 @@
+//! A layer: attention, maybe attention to an encoder's states, and a feed-forward network, with norms and sums.
+
+use apr_core::Result;
+use apr_graph::ValueId;
+
+use super::attention::{Given, Heads, KeyValue};
+use super::latent::is_latent;
+use super::norm::Norm;
+use super::rotary::Rotary;
+use crate::model::Place;
+use crate::writer::Writer;
+
+/// How a layer adds what its blocks make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Residual {
+    /// The feed-forward network works on what attention made.
+    Serial,
+    /// Both work on the layer's input (GPT-J, <https://github.com/kingoflolz/mesh-transformer-jax>).
+    Parallel,
+}
+
+impl Residual {
+    fn of(place: Place<'_>) -> Result<Self> {
+        match place.text_or_none("residual")?.as_deref() {
+            None | Some("serial") => Ok(Self::Serial),
+            Some("parallel") => Ok(Self::Parallel),
+            Some(other) => Err(place.unknown("residual", other)),
+        }
+    }
+}
+
+/// Where a layer's norms stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Norms {
+    /// Before each block.
+    Before,
+    /// After each sum.
+    After,
+}
+
+impl Norms {
+    /// Option `norms`.
+    pub(crate) fn of(place: Place<'_>) -> Result<Self> {
+        match place.text_or_none("norms")?.as_deref() {
+            None | Some("before") => Ok(Self::Before),
+            Some("after") => Ok(Self::After),
+            Some(other) => Err(place.unknown("norms", other)),
+        }
+    }
+}
+
+/// What an encoder gives a layer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Encoded {
+    pub(crate) source: Source,
+    /// Added to the scores.
+    pub(crate) mask: Option<ValueId>,
+}
+
+/// Where the keys and values of an encoder's states come from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Source {
+    States(ValueId),
+    Made(KeyValue),
+}
+
+/// What comes out of a layer.
+pub(crate) struct Made {
+    pub(crate) x: ValueId,
+    pub(crate) cache: KeyValue,
+    /// Keys and values of the encoder's states.
+    pub(crate) encoded: Option<KeyValue>,
+}
+
+impl Writer<'_> {
+    /// `x + attention(norm(x))`, then the same with the feed-forward network. Option `norms` says where the norms
+    /// `attention_norm`, `cross_norm` and `mlp_norm` stand: `before` their block (the default), or `after` its sum,
+    /// `norm(x + attention(x))`. `attention_post_norm` and so on are between a block and its sum. Option `residual`:
+    /// `serial`, or `parallel` where both blocks work on the layer's input. `residual_scale` is a factor of what is added.
+    pub(crate) fn layer(
+        &mut self,
+        place: Place<'_>,
+        x: ValueId,
+        rotary: Option<&Rotary>,
+        given: Given,
+        encoded: Option<Encoded>,
+    ) -> Result<Made> {
+        let residual = Residual::of(place)?;
+        let norms = Norms::of(place)?;
+        let before = self.norm_before(place, norms, "attention", x)?;
+        let (attended, cache) = if is_latent(place)? {
+            self.latent_attention(place, before, rotary, given)?
+        } else {
+            self.attention(place, before, rotary, given)?
+        };
+        let mut middle = self.added(place, norms, "attention", x, attended)?;
+        let mut made = None;
+        if let Some(encoded) = encoded {
+            let before = self.norm_before(place, norms, "cross", middle)?;
+            let (attended, keys_values) = self.cross_attention(place, before, encoded)?;
+            middle = self.added(place, norms, "cross", middle, attended)?;
+            made = Some(keys_values);
+        }
+        let into_mlp = match residual {
+            Residual::Serial => self.norm_before(place, norms, "mlp", middle)?,
+            // One norm serves both blocks where there is no second one.
+            Residual::Parallel if place.module_or_none("mlp_norm").is_none() => before,
+            Residual::Parallel => self.norm_before(place, norms, "mlp", x)?,
+        };
+        let made_by_mlp = self.feed_forward_or_experts(place, into_mlp)?;
+        let x = self.added(place, norms, "mlp", middle, made_by_mlp)?;
+        Ok(Made { x, cache, encoded: made })
+    }
+
+    /// The norm that plays a part in a layer, where the checkpoint has it; else `x` itself.
+    fn norm_of(&mut self, place: Place<'_>, part: &str, x: ValueId) -> Result<ValueId> {
+        self.norm_part(Norm::of(place)?, part, x, place.module_or_none(part))
+    }
+
+    fn norm_before(&mut self, place: Place<'_>, norms: Norms, block: &str, x: ValueId) -> Result<ValueId> {
+        match norms {
+            Norms::Before => self.norm_of(place, &format!("{block}_norm"), x),
+            Norms::After => Ok(x),
+        }
+    }
+
+    /// The sum of `x` and what a block made of it.
+    fn added(&mut self, place: Place<'_>, norms: Norms, block: &str, x: ValueId, made: ValueId) -> Result<ValueId> {
+        let mut made = self.norm_of(place, &format!("{block}_post_norm"), made)?;
+        if let Some(scale) = place.number_or_none("residual_scale")?.filter(|scale| *scale != 1.0) {
+            made = self.scaled(&format!("{block}_scaled"), made, scale);
+        }
+        let sum = self.make("Add", &format!("{block}_sum"), [x, made]);
+        match norms {
+            Norms::Before => Ok(sum),
+            Norms::After => self.norm_of(place, &format!("{block}_norm"), sum),
+        }
+    }
+
+    /// Attention of the tokens to an encoder's states. Returns its output, and the states' keys and values.
+    fn cross_attention(&mut self, place: Place<'_>, x: ValueId, encoded: Encoded) -> Result<(ValueId, KeyValue)> {
+        let heads = Heads::of(place)?;
+        self.scope("cross_attention", |w| {
+            let query = w.linear_part(place, "cross_query", x)?;
+            let query = w.heads_of("query", query, heads.heads, heads.head_dim);
+            let all = match encoded.source {
+                Source::Made(made) => made,
+                Source::States(states) => {
+                    let key = w.linear_part(place, "cross_key", states)?;
+                    let key = w.heads_of("key", key, heads.kv_heads, heads.head_dim);
+                    let value = w.linear_part(place, "cross_value", states)?;
+                    KeyValue { key, value: w.heads_of("value", value, heads.kv_heads, heads.head_dim) }
+                }
+            };
+            let mixed = w.mixed(&heads, query, all, encoded.mask, None)?;
+            Ok((w.linear_part(place, "cross_output", mixed)?, all))
+        })
+    }
+}

@@ -1,0 +1,59 @@
+//! Linear layers.
+
+use apr_core::Result;
+use apr_graph::{ValueId, View};
+
+use crate::model::Place;
+use crate::writer::Writer;
+
+impl Writer<'_> {
+    /// `x W^T + b`, the bias where the checkpoint has one. Option `linear` says how the checkpoint has W: `out_in` (the
+    /// default, `torch.nn.Linear`) or `in_out` (GPT-2's `Conv1D`).
+    pub(crate) fn linear(&mut self, place: Place<'_>, name: &str, x: ValueId, module: &str) -> Result<ValueId> {
+        let is_turned = match place.text_or_none("linear")?.as_deref() {
+            None | Some("out_in") => false,
+            Some("in_out") => true,
+            Some(other) => return Err(place.unknown("linear", other)),
+        };
+        let weight = self.matrix(&format!("{module}.weight"), is_turned)?;
+        let product = self.make("MatMul", name, [x, weight]);
+        self.biased(name, product, &format!("{module}.bias"))
+    }
+
+    /// The same outside of the layers, where every family has `[outputs, inputs]`.
+    pub(crate) fn outer_linear(&mut self, name: &str, x: ValueId, module: &str) -> Result<ValueId> {
+        let weight = self.matrix(&format!("{module}.weight"), false)?;
+        let product = self.make("MatMul", name, [x, weight]);
+        self.biased(name, product, &format!("{module}.bias"))
+    }
+
+    /// The linear layer that plays a part.
+    pub(crate) fn linear_part(&mut self, place: Place<'_>, part: &str, x: ValueId) -> Result<ValueId> {
+        let module = place.module(part)?;
+        self.linear(place, part, x, &module)
+    }
+
+    /// The sum with a bias, where the checkpoint has it.
+    pub(crate) fn biased(&mut self, name: &str, x: ValueId, bias: &str) -> Result<ValueId> {
+        if !self.model.has(bias) {
+            return Ok(x);
+        }
+        let bias = self.tensor(bias)?;
+        Ok(self.scope(name, |w| w.make("Add", "bias", [x, bias])))
+    }
+
+    /// A linear layer of some of a tensor's rows, `x W[start..start + len]^T`.
+    pub(crate) fn linear_rows(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        tensor: &str,
+        start: u64,
+        len: u64,
+    ) -> Result<ValueId> {
+        let columns = self.model.using(tensor)?.get(1).copied().unwrap_or(1);
+        let views = vec![View::Slice { axis: 0, start, len }, View::Transposed(vec![1, 0])];
+        let weight = self.viewed(tensor, views, vec![columns, len])?;
+        Ok(self.make("MatMul", name, [x, weight]))
+    }
+}

@@ -1,0 +1,94 @@
+//! Masks: which positions a query may look at, as numbers that are added to the scores.
+
+use apr_graph::{ElementType, ValueId};
+
+use crate::writer::{Writer, signed};
+
+/// What a hidden position gets: the lowest number, as transformers' eager attention has it, so that a row which may look
+/// at nothing gets equal shares and no NaN.
+const HIDDEN: f64 = f32::MIN as f64;
+
+/// Which other tokens a token sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sight {
+    /// Itself and those before it; with a window of `w`, the last `w` of those.
+    Before,
+    /// All; with a window of `w`, those at most `w` away.
+    All,
+}
+
+/// What masks are made of.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Field {
+    pub(crate) sight: Sight,
+    /// Positions of the queries, `[queries, 1]`.
+    pub(crate) queries: ValueId,
+    /// Positions of the keys, `[keys]`.
+    pub(crate) keys: ValueId,
+    /// Which keys are no padding, `[batch, 1, 1, keys]`.
+    pub(crate) counts: Option<ValueId>,
+}
+
+impl Writer<'_> {
+    /// Truths for the keys that are no padding, `[batch, 1, 1, keys]`, from a mask that is 1 where a token counts.
+    pub(crate) fn counting(&mut self, attention_mask: ValueId) -> ValueId {
+        let counts = self.cast("counts", attention_mask, ElementType::Bool);
+        self.unsqueeze("counts_by_key", counts, &[1, 2])
+    }
+
+    /// 0 where a position may be seen, the lowest number elsewhere.
+    pub(crate) fn additive(&mut self, name: &str, seen: ValueId) -> ValueId {
+        let (zero, hidden) = (self.float(0.0), self.float(HIDDEN));
+        self.make("Where", name, [seen, zero, hidden])
+    }
+
+    /// Positions of the queries, `[queries, 1]`, and of the keys, `[keys]`, from their numbers: both end at the same one.
+    pub(crate) fn positions(&mut self, queries: ValueId, keys: ValueId) -> (ValueId, ValueId) {
+        let (zero, one) = (self.int(0), self.int(1));
+        let scalar = self.ints(&[]);
+        let queries = self.make("Reshape", "queries", [queries, scalar]);
+        let keys = self.make("Reshape", "keys", [keys, scalar]);
+        let past = self.make("Sub", "past", [keys, queries]);
+        let query = self.make("Range", "query_positions", [past, keys, one]);
+        let query = self.unsqueeze("query_column", query, &[1]);
+        let key = self.make("Range", "key_positions", [zero, keys, one]);
+        (query, key)
+    }
+
+    /// One mask for each window, `[batch, 1, queries, keys]` or what spreads to that; `None` where everything is seen.
+    pub(crate) fn masks(&mut self, field: Field, windows: &[Option<u64>]) -> Vec<Option<ValueId>> {
+        let Field { sight, queries, keys, counts } = field;
+        let causal = (sight == Sight::Before).then(|| self.make("LessOrEqual", "causal", [keys, queries]));
+        let whole = self.both("seen", causal, counts);
+        let mask = |window: &Option<u64>| match window {
+            None => whole.map(|whole| self.additive("additive", whole)),
+            Some(window) => Some(self.scope(&format!("window.{window}"), |w| {
+                let near = w.near(sight, queries, keys, *window);
+                let seen = w.both("seen", whole, Some(near)).unwrap_or(near);
+                w.additive("additive", seen)
+            })),
+        };
+        windows.iter().map(mask).collect()
+    }
+
+    /// Where both hold; `None` holds everywhere.
+    fn both(&mut self, name: &str, one: Option<ValueId>, other: Option<ValueId>) -> Option<ValueId> {
+        match (one, other) {
+            (Some(one), Some(other)) => Some(self.make("And", name, [one, other])),
+            (one, other) => one.or(other),
+        }
+    }
+
+    /// Which keys are within a window.
+    fn near(&mut self, sight: Sight, queries: ValueId, keys: ValueId, window: u64) -> ValueId {
+        let window = self.int(signed(window));
+        let distance = self.make("Sub", "distance", [queries, keys]);
+        match sight {
+            Sight::Before => self.make("Less", "near", [distance, window]),
+            Sight::All => {
+                let distance = self.make("Abs", "absolute_distance", [distance]);
+                self.make("LessOrEqual", "near", [distance, window])
+            }
+        }
+    }
+}

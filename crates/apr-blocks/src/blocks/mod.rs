@@ -1,0 +1,16 @@
+//! The blocks. Each states what it computes and where that is defined.
+
+pub(crate) mod activation;
+pub(crate) mod attention;
+pub(crate) mod convolution;
+pub(crate) mod embeddings;
+pub(crate) mod experts;
+pub(crate) mod feed_forward;
+pub(crate) mod frequencies;
+pub(crate) mod latent;
+pub(crate) mod layer;
+pub(crate) mod linear;
+pub(crate) mod mask;
+pub(crate) mod norm;
+pub(crate) mod relative;
+pub(crate) mod rotary;

@@ -1,0 +1,174 @@
+//! Rotary positions: pairs of a head's dimensions, turned by an angle that grows with the position
+//! (Su et al. 2021, <https://arxiv.org/abs/2104.09864>).
+
+use apr_core::Result;
+use apr_graph::{Constant, ElementType, ValueId};
+
+use super::frequencies::{Frequencies, Inverse, Rotation};
+use crate::model::Place;
+use crate::writer::{Writer, signed};
+
+/// Which dimensions make a pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Layout {
+    /// One of the first half with one of the second half (LLaMA in Hugging Face's order, GPT-NeoX).
+    Halves,
+    /// Neighbours (GPT-J, Cohere, GLM, DeepSeek-V2).
+    Pairs,
+    /// Neighbours, which end up in different halves (DeepSeek-V3).
+    PairsToHalves,
+}
+
+/// How a layer turns its queries and keys.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Rotary {
+    layout: Layout,
+    /// Dimensions that are turned; the others of a head stay.
+    dim: u64,
+    frequencies: Frequencies,
+}
+
+/// Cosines and sines, `[batch, 1, sequence, dim]`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Turn {
+    pub(crate) cos: ValueId,
+    pub(crate) sin: ValueId,
+}
+
+impl Rotary {
+    /// Options `rotary` (whether positions are rotary in this layer), `rotary_layout` (`halves`, `pairs`, `pairs_to_halves`), `rotary_dim` or
+    /// `rotary_share` of the head's dimensions, and those of [`Rotation`].
+    pub(crate) fn of(place: Place<'_>, head_dim: u64) -> Result<Option<Self>> {
+        if !place.truth("rotary")? {
+            return Ok(None);
+        }
+        let layout = match place.text_or_none("rotary_layout")?.as_deref() {
+            None | Some("halves") => Layout::Halves,
+            Some("pairs") => Layout::Pairs,
+            Some("pairs_to_halves") => Layout::PairsToHalves,
+            Some(other) => return Err(place.unknown("rotary_layout", other)),
+        };
+        let rotation = Rotation::of(place)?;
+        let share = rotation.partial().map_or_else(|| place.number_or_none("rotary_share"), |share| Ok(Some(share)))?;
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of a head's dimensions")]
+        let part = |share: f64| (head_dim as f64 * share) as u64;
+        let dim = match place.size_or_none("rotary_dim")? {
+            Some(dim) => dim,
+            None => share.map_or(head_dim, part),
+        };
+        Ok(Some(Self { layout, dim, frequencies: rotation.frequencies(dim)? }))
+    }
+}
+
+impl Writer<'_> {
+    /// Cosines and sines of all positions, from `[batch, sequence]`.
+    pub(crate) fn turn(&mut self, name: &str, rotary: &Rotary, position_ids: ValueId) -> Turn {
+        self.scope(name, |w| {
+            let positions = w.cast("positions", position_ids, ElementType::F32);
+            let inverse = w.inverse(&rotary.frequencies.inverse, positions);
+            let column = w.unsqueeze("column", positions, &[1, 3]);
+            let angles = w.make("Mul", "angles", [column, inverse]);
+            let half = signed(rotary.dim / 2);
+            let both = match rotary.layout {
+                Layout::Halves | Layout::PairsToHalves => w.concat("both", &[angles, angles], -1),
+                Layout::Pairs => {
+                    let column = w.reshape("angle_column", angles, &[0, 0, 0, half, 1]);
+                    let twice = w.concat("twice", &[column, column], -1);
+                    w.reshape("both", twice, &[0, 0, 0, 2 * half])
+                }
+            };
+            let mut wave = |op: &str, name: &str| {
+                let wave = w.make(op, name, [both]);
+                let factor = rotary.frequencies.factor;
+                // One times a number is that number.
+                if factor == 1.0 { wave } else { w.scaled(&format!("{name}_scaled"), wave, factor) }
+            };
+            Turn { cos: wave("Cos", "cos"), sin: wave("Sin", "sin") }
+        })
+    }
+
+    /// Angles per position, `[dim / 2]`.
+    fn inverse(&mut self, inverse: &Inverse, positions: ValueId) -> ValueId {
+        match inverse {
+            Inverse::Fixed(values) => self.body().constant(Constant::floats(values)),
+            Inverse::ByLength { short, long, limit } => {
+                let (short, long) = (Constant::floats(short), Constant::floats(long));
+                let (short, long) = (self.body().constant(short), self.body().constant(long));
+                let length = self.text_length(positions);
+                let limit = self.float(*limit as f64);
+                let is_long = self.make("Greater", "is_long", [length, limit]);
+                self.make("Where", "inverse", [is_long, long, short])
+            }
+            Inverse::Growing { theta, factor, trained, dim } => {
+                let trained = *trained as f64;
+                let length = self.text_length(positions);
+                let least = self.float(trained);
+                let length = self.make("Max", "counted_length", [length, least]);
+                let stretched = self.scaled("stretched", length, factor / trained);
+                let less = self.float(factor - 1.0);
+                let growth = self.make("Sub", "growth", [stretched, less]);
+                let dims = *dim as f64;
+                // (theta growth^(dim / (dim - 2)))^(-2i / dim), with the powers of theta computed here.
+                #[expect(clippy::cast_possible_truncation, reason = "graphs compute in single precision")]
+                let powers = |of: &dyn Fn(f64) -> f64| -> Vec<f32> {
+                    (0..dim / 2).map(|at| of((2 * at) as f64) as f32).collect()
+                };
+                let of_theta = Constant::floats(&powers(&|even| theta.powf(-even / dims)));
+                let exponents = Constant::floats(&powers(&|even| -even / (dims - 2.0)));
+                let (of_theta, exponents) = (self.body().constant(of_theta), self.body().constant(exponents));
+                let of_growth = self.make("Pow", "powers", [growth, exponents]);
+                self.make("Mul", "inverse", [of_growth, of_theta])
+            }
+        }
+    }
+
+    /// One more than the last position.
+    fn text_length(&mut self, positions: ValueId) -> ValueId {
+        let last = self.largest("last_position", positions);
+        let one = self.float(1.0);
+        self.make("Add", "length", [last, one])
+    }
+
+    /// Turns heads, `[batch, heads, sequence, head_dim]`.
+    pub(crate) fn rotated(&mut self, name: &str, rotary: &Rotary, x: ValueId, turn: Turn, head_dim: u64) -> ValueId {
+        self.scope(name, |w| {
+            if rotary.dim == head_dim {
+                return w.rotated_whole(rotary, x, turn);
+            }
+            let [turned, kept] = w.split("parts", x, -1, [rotary.dim, head_dim - rotary.dim]);
+            let turned = w.rotated_whole(rotary, turned, turn);
+            w.concat("joined", &[turned, kept], -1)
+        })
+    }
+
+    /// `x cos + turned(x) sin`, where `turned` makes of a pair (a, b) the pair (-b, a).
+    fn rotated_whole(&mut self, rotary: &Rotary, x: ValueId, turn: Turn) -> ValueId {
+        let half = rotary.dim / 2;
+        let x = if rotary.layout == Layout::PairsToHalves { self.apart(x, signed(half)) } else { x };
+        let quarter_turn = match rotary.layout {
+            Layout::Halves | Layout::PairsToHalves => {
+                let [first, second] = self.split("halves", x, -1, [half, half]);
+                let negative = self.make("Neg", "negative", [second]);
+                self.concat("quarter_turn", &[negative, first], -1)
+            }
+            Layout::Pairs => {
+                let half = signed(half);
+                let pairs = self.reshape("pairs", x, &[0, 0, 0, half, 2]);
+                let [first, second] = self.split("sides", pairs, -1, [1, 1]);
+                let negative = self.make("Neg", "negative", [second]);
+                let swapped = self.concat("swapped", &[negative, first], -1);
+                self.reshape("quarter_turn", swapped, &[0, 0, 0, 2 * half])
+            }
+        };
+        let along = self.make("Mul", "along", [x, turn.cos]);
+        let across = self.make("Mul", "across", [quarter_turn, turn.sin]);
+        self.make("Add", "turned", [along, across])
+    }
+
+    /// The first ones of all pairs, then the second ones.
+    fn apart(&mut self, x: ValueId, half: i64) -> ValueId {
+        let pairs = self.reshape("neighbours", x, &[0, 0, 0, half, 2]);
+        let sides = self.transpose("by_side", pairs, [0, 1, 2, 4, 3]);
+        self.reshape("apart", sides, &[0, 0, 0, 2 * half])
+    }
+}

@@ -1,0 +1,96 @@
+//! Decoders: models that continue a text.
+
+use apr_core::Result;
+use apr_graph::{Dim, ElementType, Meaning, ValueId};
+
+use super::head;
+use super::stack::{Around, layers};
+use crate::blocks::attention::KeyValue;
+use crate::blocks::latent::cache_dims;
+use crate::blocks::mask::{Field, Sight};
+use crate::blocks::norm::Norm;
+use crate::model::{Model, Place};
+use crate::names::{BATCH, PAST, SEQUENCE};
+use crate::writer::Writer;
+
+/// The one stack of layers, in the family's table.
+const STACK: &str = "";
+
+/// What the caller gives.
+struct Inputs {
+    tokens: ValueId,
+    attention_mask: ValueId,
+    positions: ValueId,
+    past: Vec<KeyValue>,
+}
+
+/// Writes the graph of a decoder. `with_past`: earlier keys and values are inputs, all of them are outputs.
+pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, with_past: bool) -> Result<()> {
+    let place = model.place(STACK);
+    let inputs = inputs(w, place, with_past)?;
+    let x = w.scope("embeddings", |w| {
+        let x = w.token_vectors(place, inputs.tokens)?;
+        let x = w.with_learned_positions(place, x, inputs.positions)?;
+        w.norm_part(Norm::of(place)?, "norm", x, place.module_or_none("embedding_norm"))
+    })?;
+    let field = w.scope("mask", |w| {
+        let queries = w.length("query_count", inputs.tokens, 1);
+        let keys = w.length("key_count", inputs.attention_mask, 1);
+        let (queries, keys) = w.positions(queries, keys);
+        Field { sight: Sight::Before, queries, keys, counts: Some(w.counting(inputs.attention_mask)) }
+    });
+    let around = Around {
+        field: Some(field),
+        position_ids: Some(inputs.positions),
+        past: &inputs.past,
+        is_cached: with_past,
+        ..Around::NOTHING
+    };
+    let made = layers(w, place, x, &around)?;
+    let x = w.norm_part(Norm::of(place)?, "final_norm", made.x, place.module_or_none("final_norm"))?;
+    head::write(w, place, x, Some(inputs.tokens))?;
+    for (layer, cache) in made.cache.iter().enumerate() {
+        outputs_of_cache(w, layer, *cache, "");
+    }
+    Ok(())
+}
+
+fn inputs(w: &mut Writer<'_>, place: Place<'_>, with_past: bool) -> Result<Inputs> {
+    let (batch, sequence) = (Dim::symbol(BATCH), Dim::symbol(SEQUENCE));
+    let past = if with_past { Dim::symbol(PAST) } else { Dim::integer(0) };
+    let body = w.body();
+    let row = [batch.clone(), sequence.clone()];
+    let tokens = body.input("input_ids", ElementType::I64, row.clone(), Meaning::TokenIds);
+    let all = [batch, past.plus(&sequence)];
+    let attention_mask = body.input("attention_mask", ElementType::I64, all, Meaning::AttentionMask);
+    let positions = body.input("position_ids", ElementType::I64, row, Meaning::PositionIds);
+    let mut inputs = Inputs { tokens, attention_mask, positions, past: Vec::new() };
+    for layer in 0..if with_past { place.layers()? } else { 0 } {
+        inputs.past.push(cache_inputs(w, place.layer(layer), layer, "", &past)?);
+    }
+    Ok(inputs)
+}
+
+/// Keys and values of a layer as inputs: `past_key_values.0.key`, or with `of` in between, such as `decoder.`. `place` is
+/// the layer.
+pub(crate) fn cache_inputs(
+    w: &mut Writer<'_>,
+    place: Place<'_>,
+    layer: u64,
+    of: &str,
+    length: &Dim,
+) -> Result<KeyValue> {
+    let [heads, key_dim, value_dim] = cache_dims(place)?;
+    let mut input = |kind: &str, meaning: Meaning, dim: u64| {
+        let shape = [Dim::symbol(BATCH), Dim::fixed(heads), length.clone(), Dim::fixed(dim)];
+        w.body().input(&format!("past_key_values.{layer}.{of}{kind}"), ElementType::F32, shape, meaning)
+    };
+    let key = input("key", Meaning::PastKey, key_dim);
+    Ok(KeyValue { key, value: input("value", Meaning::PastValue, value_dim) })
+}
+
+/// Keys and values of a layer as outputs: `present.0.key`, or with `of` in between.
+pub(crate) fn outputs_of_cache(w: &mut Writer<'_>, layer: usize, present: KeyValue, of: &str) {
+    w.body().output(&format!("present.{layer}.{of}key"), present.key, Meaning::PresentKey);
+    w.body().output(&format!("present.{layer}.{of}value"), present.value, Meaning::PresentValue);
+}

@@ -1,0 +1,65 @@
+//! Encoders: models that read a text as a whole.
+
+use apr_core::Result;
+use apr_graph::{Dim, ElementType, Meaning, ValueId};
+
+use super::head;
+use super::stack::{Around, layers};
+use crate::blocks::mask::{Field, Sight};
+use crate::blocks::norm::Norm;
+use crate::model::{Model, Place};
+use crate::names::{BATCH, SEQUENCE};
+use crate::writer::Writer;
+
+/// Writes the graph of an encoder.
+pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, stack: &str) -> Result<()> {
+    let place = model.place(stack);
+    let row = [Dim::symbol(BATCH), Dim::symbol(SEQUENCE)];
+    let tokens = w.body().input("input_ids", ElementType::I64, row.clone(), Meaning::TokenIds);
+    let mask = w.body().input("attention_mask", ElementType::I64, row.clone(), Meaning::AttentionMask);
+    let types = place.truth("token_type_input")?;
+    let types = types.then(|| w.body().input("token_type_ids", ElementType::I64, row, Meaning::TokenTypes));
+    let x = encoded(w, place, tokens, types, Some(mask))?;
+    head::write(w, place, x, Some(tokens))
+}
+
+/// Vectors of the tokens after the last layer and its norm.
+pub(crate) fn encoded(
+    w: &mut Writer<'_>,
+    place: Place<'_>,
+    tokens: ValueId,
+    types: Option<ValueId>,
+    attention_mask: Option<ValueId>,
+) -> Result<ValueId> {
+    let count = w.length("token_count", tokens, 1);
+    let mut positions = None;
+    let x = w.scope("embeddings", |w| {
+        let x = w.token_vectors(place, tokens)?;
+        let x = w.with_token_types(place, x, types)?;
+        let numbers = position_numbers(w, place, tokens, count)?;
+        positions = Some(numbers);
+        let x = w.with_learned_positions(place, x, numbers)?;
+        w.norm_part(Norm::of(place)?, "norm", x, place.module_or_none("embedding_norm"))
+    })?;
+    let field = w.scope("mask", |w| {
+        let counts = attention_mask.map(|mask| w.counting(mask));
+        let (queries, keys) = w.positions(count, count);
+        Ok(Field { sight: sight(place)?, queries, keys, counts })
+    })?;
+    let made = layers(w, place, x, &Around { field: Some(field), position_ids: positions, ..Around::NOTHING })?;
+    w.norm_part(Norm::of(place)?, "final_norm", made.x, place.module_or_none("final_norm"))
+}
+
+/// Option `causal`: whether a token sees only those before it.
+fn sight(place: Place<'_>) -> Result<Sight> {
+    Ok(if place.truth("causal")? { Sight::Before } else { Sight::All })
+}
+
+/// Option `position_numbers`: `from_zero` or `behind_padding`.
+fn position_numbers(w: &mut Writer<'_>, place: Place<'_>, tokens: ValueId, count: ValueId) -> Result<ValueId> {
+    match place.text_or_none("position_numbers")?.as_deref() {
+        None | Some("from_zero") => Ok(w.positions_in_a_row(count, None)),
+        Some("behind_padding") => w.positions_behind_padding(place, tokens),
+        Some(other) => Err(place.unknown("position_numbers", other)),
+    }
+}

@@ -1,0 +1,113 @@
+//! Encoders with decoders: models that write one text from another, or from sound.
+
+use apr_core::Result;
+use apr_graph::{Dim, ElementType, Meaning};
+
+use super::decoder::{cache_inputs, outputs_of_cache};
+use super::stack::{Around, layers};
+use super::{encoder, head, sound};
+use crate::blocks::attention::KeyValue;
+use crate::blocks::layer::{Encoded, Source};
+use crate::blocks::mask::{Field, Sight};
+use crate::blocks::norm::Norm;
+use crate::model::{Model, Place};
+use crate::names::{BATCH, DECODER_SEQUENCE, ENCODER_SEQUENCE, PAST_DECODER_SEQUENCE};
+use crate::writer::Writer;
+
+/// Names of the stacks in the family's table.
+pub(crate) const ENCODER: &str = "encoder";
+const DECODER: &str = "decoder";
+
+/// What the decoder's graph is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Memory {
+    /// The encoder's states. Keys and values come out if this is true.
+    States(bool),
+    /// Keys and values of earlier tokens and of the encoder's states.
+    Past,
+}
+
+/// Writes the graph of the encoder. Option `front`: `tokens` or `mel`.
+pub(crate) fn write_encoder(model: &Model<'_>, w: &mut Writer<'_>) -> Result<()> {
+    let place = model.place(ENCODER);
+    let x = match place.text("front")?.as_str() {
+        "tokens" => {
+            let row = [Dim::symbol(BATCH), Dim::symbol(ENCODER_SEQUENCE)];
+            let tokens = w.body().input("input_ids", ElementType::I64, row.clone(), Meaning::TokenIds);
+            let mask = w.body().input("attention_mask", ElementType::I64, row, Meaning::AttentionMask);
+            encoder::encoded(w, place, tokens, None, Some(mask))?
+        }
+        "mel" => sound::encoded_mel(w, place)?,
+        other => return Err(place.unknown("front", other)),
+    };
+    w.body().output("last_hidden_state", x, Meaning::EncoderStates);
+    Ok(())
+}
+
+/// Writes the graph of the decoder.
+pub(crate) fn write_decoder(model: &Model<'_>, w: &mut Writer<'_>, memory: Memory) -> Result<()> {
+    let place = model.place(DECODER);
+    let row = [Dim::symbol(BATCH), Dim::symbol(DECODER_SEQUENCE)];
+    // The encoder's padding matters where its input is a text.
+    let mask = (model.place(ENCODER).text("front")? == "tokens").then(|| {
+        let row = [Dim::symbol(BATCH), Dim::symbol(ENCODER_SEQUENCE)];
+        w.body().input("encoder_attention_mask", ElementType::I64, row, Meaning::AttentionMask)
+    });
+    let tokens = w.body().input("input_ids", ElementType::I64, row, Meaning::TokenIds);
+    let (past, source) = inputs_of_memory(w, place, memory)?;
+    let mask = mask.map(|mask| {
+        w.scope("encoder_mask", |w| {
+            let counts = w.counting(mask);
+            w.additive("additive", counts)
+        })
+    });
+    let encoded: Vec<Encoded> = source.into_iter().map(|source| Encoded { source, mask }).collect();
+    let queries = w.length("token_count", tokens, 1);
+    let before = past.first().map(|past| w.length("past_count", past.key, 2));
+    let x = w.scope("embeddings", |w| {
+        let x = w.token_vectors(place, tokens)?;
+        if place.tensor_or_none("positions").is_none() {
+            return Ok(x);
+        }
+        let numbers = w.positions_in_a_row(queries, before);
+        w.with_learned_positions(place, x, numbers)
+    })?;
+    let field = w.scope("mask", |w| {
+        let keys = before.map_or(queries, |before| w.make("Add", "key_count", [before, queries]));
+        let (queries, keys) = w.positions(queries, keys);
+        Field { sight: Sight::Before, queries, keys, counts: None }
+    });
+    let is_cached = memory != Memory::States(false);
+    let around = Around { field: Some(field), past: &past, encoded: &encoded, is_cached, position_ids: None };
+    let made = layers(w, place, x, &around)?;
+    let x = w.norm_part(Norm::of(place)?, "final_norm", made.x, place.module_or_none("final_norm"))?;
+    head::write(w, place, x, Some(tokens))?;
+    for (layer, cache) in made.cache.iter().enumerate() {
+        outputs_of_cache(w, layer, *cache, "decoder.");
+        if let Some(encoded) = made.encoded.get(layer) {
+            outputs_of_cache(w, layer, *encoded, "encoder.");
+        }
+    }
+    Ok(())
+}
+
+/// The inputs that stand for what was read and written before: earlier keys and values, and what the encoder made.
+fn inputs_of_memory(w: &mut Writer<'_>, place: Place<'_>, memory: Memory) -> Result<(Vec<KeyValue>, Vec<Source>)> {
+    match memory {
+        Memory::States(_) => {
+            let shape = [Dim::symbol(BATCH), Dim::symbol(ENCODER_SEQUENCE), Dim::fixed(place.size("hidden")?)];
+            let states = w.body().input("encoder_hidden_states", ElementType::F32, shape, Meaning::EncoderStates);
+            Ok((Vec::new(), vec![Source::States(states)]))
+        }
+        Memory::Past => {
+            let (mut past, mut encoded): (Vec<KeyValue>, Vec<Source>) = (Vec::new(), Vec::new());
+            for layer in 0..place.layers()? {
+                let past_length = Dim::symbol(PAST_DECODER_SEQUENCE);
+                past.push(cache_inputs(w, place.layer(layer), layer, "decoder.", &past_length)?);
+                let length = Dim::symbol(ENCODER_SEQUENCE);
+                encoded.push(Source::Made(cache_inputs(w, place.layer(layer), layer, "encoder.", &length)?));
+            }
+            Ok((past, encoded))
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Heads: what becomes of the vectors after the last layer.
+
+use apr_core::{Error, Result};
+use apr_graph::{ElementType, Meaning, ValueId, View};
+
+use crate::blocks::activation::Activation;
+use crate::blocks::norm::Norm;
+use crate::model::Place;
+use crate::writer::{Writer, signed};
+
+/// Writes the head that option `head` names, and its outputs:
+///
+/// - `states`: the vectors themselves, and one for the whole where the checkpoint has a `pooler`;
+/// - `language`: scores of the next token;
+/// - `masked_language`: scores of each token, from its vector through a dense layer and a norm;
+/// - `last_token`: scores of classes, from the last token that is no padding;
+/// - `pooled`: scores of classes, from the pooler;
+/// - `first_token`: scores of classes, from the first token, through a dense layer where the checkpoint has it;
+/// - `each_token`: scores of classes for each token;
+/// - `span`: scores of the first and the last token of an answer.
+///
+/// # Errors
+/// E003 when it names none that is known, or nothing for this task.
+pub(crate) fn write(w: &mut Writer<'_>, place: Place<'_>, x: ValueId, tokens: Option<ValueId>) -> Result<()> {
+    let Some(head) = place.text_or_none("head")? else {
+        let (family, task) = (place.model.family().family().name(), place.model.settings.task());
+        return Err(Error::version(format!("the graph of family {family} has no head for the task '{task}'")));
+    };
+    let logits = match (head.as_str(), tokens) {
+        ("states", _) => return states(w, place, x),
+        ("span", _) => return span(w, place, x),
+        ("language", _) => language(w, place, x)?,
+        ("masked_language", _) => masked_language(w, place, x)?,
+        ("last_token", Some(tokens)) => last_token(w, place, x, tokens)?,
+        ("pooled", _) => {
+            let pooled = w.pooled(place, x, &place.module("pooler")?)?;
+            scores(w, place, pooled)?
+        }
+        ("first_token", _) => first_token(w, place, x)?,
+        ("each_token", _) => {
+            let x = w.scope("head", |w| dense(w, place, x))?;
+            scores(w, place, x)?
+        }
+        _ => return Err(place.unknown("head", &head)),
+    };
+    w.body().output("logits", logits, Meaning::Logits);
+    Ok(())
+}
+
+fn states(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<()> {
+    w.body().output("last_hidden_state", x, Meaning::HiddenStates);
+    if let Some(pooler) = place.module_or_none("pooler") {
+        let pooled = w.pooled(place, x, &pooler)?;
+        w.body().output("pooler_output", pooled, Meaning::Pooled);
+    }
+    Ok(())
+}
+
+impl Writer<'_> {
+    /// The vector of the first token, `[batch, hidden]`.
+    pub(crate) fn first_vector(&mut self, x: ValueId) -> ValueId {
+        let first = self.int(0);
+        self.op("Gather", [x, first]).attribute("axis", 1).output("first")
+    }
+
+    /// `activation(W x[0] + b)`, option `pooler_activation` or the hyperbolic tangent.
+    pub(crate) fn pooled(&mut self, place: Place<'_>, x: ValueId, pooler: &str) -> Result<ValueId> {
+        let activation = match place.text_or_none("pooler_activation")? {
+            Some(_) => Activation::of(place, "pooler_activation")?,
+            None => Activation::Tanh,
+        };
+        self.scope("pooler", |w| {
+            let first = w.first_vector(x);
+            let dense = w.outer_linear("dense", first, pooler)?;
+            Ok(w.activate("activation", activation, dense))
+        })
+    }
+
+    /// The vector at a place of each row, `[batch, hidden]`; places are `[batch, 1]`.
+    pub(crate) fn vector_at(&mut self, name: &str, x: ValueId, places: ValueId) -> ValueId {
+        self.op("GatherND", [x, places]).attribute("batch_dims", 1).output(name)
+    }
+
+    /// The first or last place along axis 1 where a truth holds, `[batch, 1]`; the first or last place of all where it holds
+    /// nowhere.
+    pub(crate) fn place_of(&mut self, name: &str, truths: ValueId, is_last: bool) -> ValueId {
+        let numbers = self.cast("as_numbers", truths, ElementType::I32);
+        let place = self.op("ArgMax", [numbers]).attribute("axis", 1).attribute("keepdims", 1);
+        place.attribute("select_last_index", i64::from(is_last)).output(name)
+    }
+}
+
+/// Scores of classes of vectors, by the module `score`.
+fn scores(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<ValueId> {
+    let module = place.module("score")?;
+    w.scope("head", |w| w.outer_linear("scores", x, &module))
+}
+
+/// `norm(activation(W x + b))` by the modules `head_dense` and `head_norm`, where the checkpoint has them. Options
+/// `head_activation` and `head_norm_eps`.
+fn dense(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<ValueId> {
+    let Some(module) = place.module_or_none("head_dense") else { return Ok(x) };
+    let dense = w.outer_linear("dense", x, &module)?;
+    let activation = Activation::of(place, "head_activation")?;
+    let x = w.activate("activation", activation, dense);
+    w.norm_part(Norm::of(place)?, "norm", x, place.module_or_none("head_norm"))
+}
+
+fn first_token(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<ValueId> {
+    let x = w.scope("head", |w| {
+        let first = w.first_vector(x);
+        dense(w, place, first)
+    })?;
+    scores(w, place, x)
+}
+
+fn span(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<()> {
+    let both = scores(w, place, x)?;
+    let (start, end) = w.scope("head", |w| {
+        let [start, end] = w.split("ends", both, -1, [1, 1]);
+        let axis = w.ints(&[-1]);
+        (w.make("Squeeze", "start", [start, axis]), w.make("Squeeze", "end", [end, axis]))
+    });
+    w.body().output("start_logits", start, Meaning::Logits);
+    w.body().output("end_logits", end, Meaning::Logits);
+    Ok(())
+}
+
+/// Scores of classes of the last token that is not option `padding_id`, or of the last one where there is no such id.
+fn last_token(w: &mut Writer<'_>, place: Place<'_>, x: ValueId, tokens: ValueId) -> Result<ValueId> {
+    let all = scores(w, place, x)?;
+    w.scope("head", |w| {
+        let Some(padding) = place.size_or_none("padding_id")? else {
+            let last = w.int(-1);
+            return Ok(w.op("Gather", [all, last]).attribute("axis", 1).output("logits"));
+        };
+        let padding = w.int(signed(padding));
+        let is_padding = w.make("Equal", "is_padding", [tokens, padding]);
+        let counts = w.make("Not", "counts", [is_padding]);
+        let last = w.place_of("last", counts, true);
+        Ok(w.vector_at("logits", all, last))
+    })
+}
+
+/// Scores of all tokens of the vocabulary, from vectors that went through a dense layer and a norm (BERT).
+fn masked_language(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<ValueId> {
+    let x = w.scope("head", |w| dense(w, place, x))?;
+    language(w, place, x)
+}
+
+/// `x W^T + b`, times option `logit_scale`, through `logit_cap tanh(logits / logit_cap)`. W is the table of the tokens where
+/// option `tied` holds, or where it says nothing and the checkpoint has no other.
+pub(crate) fn language(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<ValueId> {
+    w.scope("head", |w| {
+        let is_tied = place.truth_or("tied", place.module_or_none("head").is_none())?;
+        let weight = if is_tied {
+            let table = place.module("tokens")?;
+            let dims = w.model.using(&table)?;
+            w.viewed(&table, vec![View::Transposed(vec![1, 0])], dims.into_iter().rev().collect())?
+        } else {
+            w.matrix(&format!("{}.weight", place.module("head")?), false)?
+        };
+        let mut logits = w.make("MatMul", "logits", [x, weight]);
+        for bias in [place.name("head").map(|head| format!("{head}.bias")), place.tensor_or_none("head_bias")] {
+            if let Some(bias) = bias.filter(|bias| w.model.has(bias)) {
+                logits = w.biased("logits", logits, &bias)?;
+                break;
+            }
+        }
+        if let Some(scale) = place.number_or_none("logit_scale")?.filter(|scale| *scale != 1.0) {
+            logits = w.scaled("scaled", logits, scale);
+        }
+        match place.number_or_none("logit_cap")?.filter(|cap| *cap > 0.0) {
+            Some(cap) => Ok(w.capped("capped", logits, cap)),
+            None => Ok(logits),
+        }
+    })
+}

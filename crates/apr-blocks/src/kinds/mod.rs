@@ -1,0 +1,10 @@
+//! Kinds of models: how the blocks are put together.
+
+pub(crate) mod decoder;
+pub(crate) mod dual;
+pub(crate) mod encoder;
+pub(crate) mod encoder_decoder;
+pub(crate) mod head;
+pub(crate) mod sound;
+pub(crate) mod stack;
+pub(crate) mod vision;

@@ -1,0 +1,124 @@
+//! Models that listen.
+
+use apr_core::{Error, Result};
+use apr_graph::{Dim, ElementType, Meaning, ValueId};
+
+use super::head;
+use super::stack::{Around, layers};
+use crate::blocks::activation::Activation;
+use crate::blocks::convolution::Convolution;
+use crate::blocks::layer::Norms;
+use crate::blocks::norm::Norm;
+use crate::model::{Model, Place};
+use crate::names::{BATCH, SEQUENCE};
+use crate::writer::Writer;
+
+/// Most convolutions in front of a model; wav2vec2 has seven.
+const MAX_CONVOLUTIONS: u64 = 64;
+
+/// States of a log-mel spectrogram (Whisper: Radford et al. 2022, <https://arxiv.org/abs/2212.04356>): two convolutions over
+/// time, the second of which halves its length, fixed positions, layers, a norm.
+pub(crate) fn encoded_mel(w: &mut Writer<'_>, place: Place<'_>) -> Result<ValueId> {
+    let positions = place.size("max_positions")?;
+    let shape = [Dim::symbol(BATCH), Dim::fixed(place.size("mels")?), Dim::fixed(2 * positions)];
+    let mel = w.body().input("input_features", ElementType::F32, shape, Meaning::Mel);
+    let activation = Activation::of(place, "activation")?;
+    let x = w.scope("embeddings", |w| -> Result<ValueId> {
+        let mut x = mel;
+        for (part, stride) in [("first_convolution", 1), ("second_convolution", 2)] {
+            let convolution = Convolution { strides: vec![stride], padding: vec![1], groups: 1 };
+            x = w.convolution(part, &convolution, x, &place.module(part)?)?;
+            x = w.activate(&format!("{part}_activation"), activation, x);
+        }
+        let x = w.transpose("by_frame", x, [0, 2, 1]);
+        let table = w.tensor(&place.module("positions")?)?;
+        Ok(w.make("Add", "with_positions", [x, table]))
+    })?;
+    let made = layers(w, place, x, &Around::NOTHING)?;
+    w.norm_part(Norm::of(place)?, "final_norm", made.x, place.module_or_none("final_norm"))
+}
+
+/// Writes the graph of a model of a waveform (wav2vec 2.0: Baevski et al. 2020, <https://arxiv.org/abs/2006.11477>):
+/// convolutions, a projection, positions by a convolution, layers.
+pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>) -> Result<()> {
+    let place = model.place("");
+    let samples = [Dim::symbol(BATCH), Dim::symbol(SEQUENCE)];
+    let samples = w.body().input("input_values", ElementType::F32, samples, Meaning::Waveform);
+    let x = w.scope("features", |w| features(w, place, samples))?;
+    let x = w.scope("projection", |w| {
+        let x = w.norm("norm", Norm::of(place)?, x, &place.module("feature_norm")?)?;
+        w.outer_linear("dense", x, &place.module("feature_projection")?)
+    })?;
+    let x = w.scope("embeddings", |w| with_positions(w, place, x))?;
+    let (norm, module) = (Norm::of(place)?, place.module("stack_norm")?);
+    // Where norms stand before their blocks, that of the stack is after its layers.
+    let x = match Norms::of(place)? {
+        Norms::After => {
+            let x = w.norm("first_norm", norm, x, &module)?;
+            layers(w, place, x, &Around::NOTHING)?.x
+        }
+        Norms::Before => {
+            let made = layers(w, place, x, &Around::NOTHING)?;
+            w.norm("final_norm", norm, made.x, &module)?
+        }
+    };
+    head::write(w, place, x, None)
+}
+
+/// Vectors of frames, `[batch, frames, features]`. Option `feature_norms`: `first` (a norm of each channel over time, after
+/// the first convolution) or `each` (a norm over the channels after each).
+fn features(w: &mut Writer<'_>, place: Place<'_>, samples: ValueId) -> Result<ValueId> {
+    let activation = Activation::of(place, "feature_activation")?;
+    let strides = place.sizes("convolution_strides")?;
+    let norms = place.text("feature_norms")?;
+    if strides.len() as u64 > MAX_CONVOLUTIONS {
+        return Err(Error::memory(format!("{} convolutions are more than a model has", strides.len())));
+    }
+    let mut x = w.unsqueeze("channel", samples, &[1]);
+    for (number, stride) in strides.into_iter().enumerate() {
+        let module = |part: &str| {
+            place.numbered(part, &[("conv", number as u64)]).ok_or_else(|| Error::format("a convolution has no name"))
+        };
+        x = w.scope(&format!("convolution.{number}"), |w| -> Result<ValueId> {
+            let convolution = Convolution { strides: vec![stride], padding: vec![0], groups: 1 };
+            let mut x = w.convolution("convolution", &convolution, x, &module("convolution")?)?;
+            x = match (norms.as_str(), number) {
+                ("first", 0) => w.channel_norm("norm", x, &module("convolution_norm")?)?,
+                ("first", _) => x,
+                ("each", _) => {
+                    let by_frame = w.transpose("by_frame", x, [0, 2, 1]);
+                    let normal =
+                        w.norm("norm", Norm::of(place)?.with_eps(1e-5), by_frame, &module("convolution_norm")?)?;
+                    w.transpose("by_channel", normal, [0, 2, 1])
+                }
+                (other, _) => return Err(place.unknown("feature_norms", other)),
+            };
+            Ok(w.activate("activation", activation, x))
+        })?;
+    }
+    Ok(w.transpose("by_frame", x, [0, 2, 1]))
+}
+
+/// Adds what a wide, grouped convolution makes of the frames around each. Its kernel is a direction and a length for each of
+/// its places in time (weight norm: Salimans and Kingma 2016, <https://arxiv.org/abs/1602.07868>).
+fn with_positions(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<ValueId> {
+    let direction = place.module("position_direction")?;
+    let dims = w.model.using(&direction)?;
+    let width = *dims.last().ok_or_else(|| Error::format("a kernel has no dimension").for_tensor(&direction))?;
+    let length = w.tensor(&place.module("position_length")?)?;
+    let activation = Activation::of(place, "feature_activation")?;
+    let kernel = w.tensor(&direction)?;
+    let norm = w.euclidean("direction_length", kernel, [0, 1]);
+    let unit = w.make("Div", "unit", [kernel, norm]);
+    let kernel = w.make("Mul", "kernel", [unit, length]);
+    let frames = w.transpose("by_channel", x, [0, 2, 1]);
+    let convolution =
+        Convolution { strides: vec![1], padding: vec![width / 2], groups: place.size("position_groups")? };
+    let bias = place.module("position_bias")?;
+    let made = w.convolution_with("positions", &convolution, frames, kernel, &bias)?;
+    // An even kernel makes one frame too many.
+    let made = if width % 2 == 0 { w.slice("same_length", made, 2, 0, -1) } else { made };
+    let made = w.activate("activation", activation, made);
+    let made = w.transpose("by_frame", made, [0, 2, 1]);
+    Ok(w.make("Add", "with_positions", [x, made]))
+}

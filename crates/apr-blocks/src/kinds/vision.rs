@@ -1,0 +1,101 @@
+//! Models that see.
+
+use apr_core::{Error, Result};
+use apr_graph::{Dim, ElementType, Meaning, ValueId, View};
+
+use super::head;
+use super::stack::{Around, layers};
+use crate::blocks::attention::Heads;
+use crate::blocks::convolution::Convolution;
+use crate::blocks::norm::Norm;
+use crate::model::{Model, Place};
+use crate::names::BATCH;
+use crate::writer::{Writer, signed};
+
+/// Writes the graph of a model of images (ViT: Dosovitskiy et al. 2020, <https://arxiv.org/abs/2010.11929>).
+pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, stack: &str) -> Result<()> {
+    let place = model.place(stack);
+    let pixels = pixels(w, place)?;
+    let x = encoded(w, place, pixels)?;
+    head::write(w, place, x, None)
+}
+
+/// The input, `[batch, channels, height, width]`.
+pub(crate) fn pixels(w: &mut Writer<'_>, place: Place<'_>) -> Result<ValueId> {
+    let (channels, size) = (place.size("channels")?, place.size("image")?);
+    let shape = [Dim::symbol(BATCH), Dim::fixed(channels), Dim::fixed(size), Dim::fixed(size)];
+    Ok(w.body().input("pixel_values", ElementType::F32, shape, Meaning::Pixels))
+}
+
+/// Vectors of the patches, after that of the whole where the family has one.
+pub(crate) fn encoded(w: &mut Writer<'_>, place: Place<'_>, pixels: ValueId) -> Result<ValueId> {
+    let x = w.scope("embeddings", |w| embeddings(w, place, pixels))?;
+    let made = layers(w, place, x, &Around::NOTHING)?;
+    w.norm_part(Norm::of(place)?, "final_norm", made.x, place.module_or_none("final_norm"))
+}
+
+/// A vector for each patch, by a convolution whose kernel is as large as its step; one for the whole in front, learned
+/// positions, and a norm, where the family has them.
+fn embeddings(w: &mut Writer<'_>, place: Place<'_>, pixels: ValueId) -> Result<ValueId> {
+    let (patch, hidden) = (place.size("patch")?, signed(place.size("hidden")?));
+    let convolution = Convolution { strides: vec![patch, patch], padding: vec![0, 0], groups: 1 };
+    let patches = w.convolution("patches", &convolution, pixels, &place.module("patches")?)?;
+    let rows = w.reshape("rows", patches, &[0, hidden, -1]);
+    let mut x = w.transpose("by_patch", rows, [0, 2, 1]);
+    if let Some(class) = place.tensor_or_none("class_vector") {
+        let class = reshaped(w, &class, vec![1, 1, place.size("hidden")?])?;
+        let batch = w.length("batch", x, 0);
+        let rest = w.ints(&[1, hidden]);
+        let shape = w.concat("class_shape", &[batch, rest], 0);
+        let class = w.make("Expand", "class", [class, shape]);
+        x = w.concat("with_class", &[class, x], 1);
+    }
+    if let Some(positions) = place.tensor_or_none("positions") {
+        let positions = w.tensor(&positions)?;
+        x = w.make("Add", "with_positions", [x, positions]);
+    }
+    w.norm_part(Norm::of(place)?, "norm", x, place.module_or_none("embedding_norm"))
+}
+
+/// A tensor with other dimensions.
+pub(crate) fn reshaped(w: &mut Writer<'_>, tensor: &str, shape: Vec<u64>) -> Result<ValueId> {
+    let dims = w.model.using(tensor)?;
+    let product = |dims: &[u64]| dims.iter().try_fold(1_u64, |product, dim| product.checked_mul(*dim));
+    if product(&dims) != product(&shape) {
+        return Err(Error::format(format!("it can't have the dimensions {shape:?}")).for_tensor(tensor));
+    }
+    w.viewed(tensor, vec![View::Reshaped(shape.clone())], shape)
+}
+
+/// A vector for the whole image: attention of one learned query to all patches, then a feed-forward network (SigLIP: Zhai et
+/// al. 2023, <https://arxiv.org/abs/2303.15343>).
+pub(crate) fn attended_pool(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<ValueId> {
+    let heads = Heads::of(place)?;
+    let width = heads.heads * heads.head_dim;
+    let probe = place.module("probe")?;
+    let qkv = place.module("probe_qkv")?;
+    let qkv_bias = place.module("probe_qkv_bias")?;
+    w.scope("pooler", |w| {
+        let probe = w.tensor(&probe)?;
+        let part = |w: &mut Writer<'_>, name: &str, x: ValueId, number: u64| -> Result<ValueId> {
+            let rows = w.linear_rows(name, x, &qkv, number * width, width)?;
+            let views = vec![View::Slice { axis: 0, start: number * width, len: width }];
+            let bias = w.viewed(&qkv_bias, views, vec![width])?;
+            let sum = w.scope(name, |w| w.make("Add", "bias", [rows, bias]));
+            Ok(w.heads_of(name, sum, heads.heads, heads.head_dim))
+        };
+        let query = part(w, "query", probe, 0)?;
+        let key = part(w, "key", x, 1)?;
+        let value = part(w, "value", x, 2)?;
+        let all = crate::blocks::attention::KeyValue { key, value };
+        let mixed = w.mixed(&heads, query, all, None, None)?;
+        let attended = w.outer_linear("output", mixed, &place.module("probe_output")?)?;
+        let normal = w.norm("norm", Norm::of(place)?, attended, &place.module("probe_norm")?)?;
+        let up = w.outer_linear("up", normal, &place.module("probe_up")?)?;
+        let activation = crate::blocks::activation::Activation::of(place, "activation")?;
+        let up = w.activate("activation", activation, up);
+        let down = w.outer_linear("down", up, &place.module("probe_down")?)?;
+        let sum = w.make("Add", "sum", [attended, down]);
+        Ok(w.first_vector(sum))
+    })
+}

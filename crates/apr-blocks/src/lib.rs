@@ -1,0 +1,141 @@
+//! Graphs of model families.
+//!
+//! A family's table has a `[graph]` part (`docs/families.md`): which blocks its models are made of, their options as
+//! expressions over the configuration, and which tensor plays which part. This crate has the blocks, and puts them together
+//! for one checkpoint:
+//!
+//! ```text
+//! [graph] of the family ─┐
+//! configuration ─────────┼─▶ graphs() ─▶ model: apr_graph::Graph
+//! names and shapes ──────┘
+//! ```
+//!
+//! No weight is read. A graph names tensors by the family's canonical names and expects Hugging Face's layout, so that a
+//! checkpoint of any format goes through the same graph once a view has given it those. Layers that compute the same are
+//! calls of one function.
+//!
+//! Inputs and outputs are called as in the ONNX files that Hugging Face's Optimum exports, and values are those of
+//! transformers' eager attention in single precision.
+#![forbid(unsafe_code)]
+
+mod blocks;
+mod kinds;
+mod model;
+mod names;
+mod writer;
+
+use apr_arch::FamilyModel;
+use apr_core::{Error, Result, TensorInfo};
+use apr_graph::{Graph, Opset};
+
+use crate::model::Model;
+use crate::writer::Writer;
+
+/// Lowest and highest version of ONNX's operators that blocks are written in.
+const OPSETS: std::ops::RangeInclusive<i64> = 17..=23;
+
+/// What is wanted of the graphs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GraphOptions {
+    /// Whether keys and values of earlier tokens go in, and those of all tokens come out.
+    pub past: bool,
+    /// Version of ONNX's operators.
+    pub opset: i64,
+    /// What the head is for, such as `CausalLM`; no text for no head. `None`: as `architectures` of the configuration says.
+    pub task: Option<String>,
+}
+
+impl Default for GraphOptions {
+    fn default() -> Self {
+        Self { past: true, opset: 17, task: None }
+    }
+}
+
+/// A part of a model that is computed by itself.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Part {
+    /// As Optimum names its file: `model`, `encoder_model`, `decoder_with_past_model`.
+    pub name: &'static str,
+    /// What it computes.
+    pub graph: Graph,
+}
+
+/// What a model computes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Graphs {
+    /// One, or several where an encoder and a decoder run apart.
+    pub parts: Vec<Part>,
+    /// Canonical names of the checkpoint's tensors that none of them uses.
+    pub unused: Vec<String>,
+}
+
+/// The graphs of a checkpoint of a family. `tensors` are those that `model` was identified by.
+///
+/// # Errors
+/// E003 when the family has no graph, or the configuration has an option that no block knows. E001 when the configuration
+/// or the checkpoint lacks what a block needs.
+pub fn graphs(model: &FamilyModel<'_>, tensors: &[TensorInfo], options: &GraphOptions) -> Result<Graphs> {
+    let settings = model.graph_settings(options.task.as_deref()).ok_or_else(|| {
+        Error::version(format!(
+            "the family {} has no [graph]: what its models compute is not known",
+            model.family().name()
+        ))
+    })?;
+    if !OPSETS.contains(&options.opset) {
+        let (first, last) = (OPSETS.start(), OPSETS.end());
+        return Err(Error::version(format!("graphs are written with opset {first} to {last}, not {}", options.opset)));
+    }
+    names::check(&settings)?;
+    if let Some(why) = settings.refusal() {
+        return Err(Error::version(format!("the graph of family {}: {why}", model.family().name())));
+    }
+    let kind = settings.kind().ok_or_else(|| {
+        let (family, task) = (settings.model().family().name(), settings.task());
+        Error::version(format!("family {family} has no graph of a model for the task '{task}'"))
+    })?;
+    let model = Model::new(settings, tensors, options.opset);
+    let parts = parts(&model, &kind, options.past)?;
+    Ok(Graphs { parts, unused: model.unused() })
+}
+
+/// The graphs of a kind of model.
+fn parts(model: &Model<'_>, kind: &str, past: bool) -> Result<Vec<Part>> {
+    use kinds::encoder_decoder::{ENCODER, Memory, write_decoder, write_encoder};
+    let one = |part: Part| vec![part];
+    Ok(match kind {
+        "decoder" => one(part(model, "model", |w| kinds::decoder::write(model, w, past))?),
+        "encoder" => one(part(model, "model", |w| kinds::encoder::write(model, w, ENCODER))?),
+        "vision" => one(part(model, "model", |w| kinds::vision::write(model, w, "vision"))?),
+        "sound" => one(part(model, "model", |w| kinds::sound::write(model, w))?),
+        "text_and_vision" => one(part(model, "model", |w| kinds::dual::write(model, w))?),
+        "text_side" => one(part(model, "model", |w| kinds::dual::write_text(model, w))?),
+        "vision_side" => one(part(model, "model", |w| kinds::dual::write_vision(model, w))?),
+        "encoder_decoder" => {
+            let mut parts = vec![
+                part(model, "encoder_model", |w| write_encoder(model, w))?,
+                part(model, "decoder_model", |w| write_decoder(model, w, Memory::States(past)))?,
+            ];
+            if past {
+                parts.push(part(model, "decoder_with_past_model", |w| write_decoder(model, w, Memory::Past))?);
+            }
+            parts
+        }
+        other => return Err(Error::version(format!("[graph] has the kind '{other}', which is not known"))),
+    })
+}
+
+/// One graph, whose main body `write` writes.
+fn part<'m>(
+    model: &'m Model<'m>,
+    name: &'static str,
+    write: impl FnOnce(&mut Writer<'m>) -> Result<()>,
+) -> Result<Part> {
+    let mut writer = Writer::new(model);
+    write(&mut writer)?;
+    let functions = model.functions.take();
+    let mut opsets = vec![Opset { domain: "".into(), version: model.opset }];
+    if let Some(function) = functions.first() {
+        opsets.push(Opset { domain: function.op.domain.clone(), version: 1 });
+    }
+    Ok(Part { name, graph: Graph { opsets, functions, body: writer.finish() } })
+}

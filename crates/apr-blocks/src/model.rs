@@ -1,0 +1,229 @@
+//! What a graph is built from: a family's settings and the tensors that the checkpoint has.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use apr_arch::{FamilyModel, GraphSettings};
+use apr_core::{Error, Result, TensorInfo};
+use apr_graph::Function;
+use serde_json::Value as Json;
+
+/// Most layers that a graph is written for; the deepest models have some 130.
+const MAX_LAYERS: u64 = 4096;
+
+/// A checkpoint of a family, while its graphs are built.
+pub(crate) struct Model<'m> {
+    pub(crate) settings: GraphSettings<'m>,
+    pub(crate) opset: i64,
+    /// Dimensions of the tensors, by canonical name.
+    tensors: BTreeMap<&'m str, Vec<u64>>,
+    used: RefCell<BTreeSet<String>>,
+    /// Those of the graph that is being written.
+    pub(crate) functions: RefCell<Vec<Function>>,
+}
+
+impl<'m> Model<'m> {
+    pub(crate) fn new(settings: GraphSettings<'m>, tensors: &[TensorInfo], opset: i64) -> Self {
+        let family = settings.model();
+        let dims = |name: &str, info: &TensorInfo| {
+            // Shapes of GGUF may be others; the graph has Hugging Face's.
+            let expected = family.is_in_gguf_layout().then(|| family.shape_of(name)).flatten();
+            expected.as_ref().unwrap_or(&info.shape).dims().to_vec()
+        };
+        let named = tensors.iter().enumerate().filter_map(|(position, info)| {
+            let name = family.canonical(position)?;
+            Some((name, dims(name, info)))
+        });
+        Self {
+            settings,
+            opset,
+            tensors: named.collect(),
+            used: RefCell::new(BTreeSet::new()),
+            functions: RefCell::new(Vec::new()),
+        }
+    }
+
+    pub(crate) fn family(&self) -> &'m FamilyModel<'m> {
+        self.settings.model()
+    }
+
+    pub(crate) fn has(&self, tensor: &str) -> bool {
+        self.tensors.contains_key(tensor)
+    }
+
+    /// Dimensions of a tensor that the graph uses.
+    ///
+    /// # Errors
+    /// E001 when the checkpoint lacks it.
+    pub(crate) fn using(&self, tensor: &str) -> Result<Vec<u64>> {
+        let dims = self.tensors.get(tensor).ok_or_else(|| {
+            Error::format("the checkpoint lacks this tensor, and the model can't be computed without it")
+                .for_tensor(tensor)
+        })?;
+        self.used.borrow_mut().insert(tensor.to_owned());
+        Ok(dims.clone())
+    }
+
+    /// Canonical names of the tensors that no graph uses so far.
+    pub(crate) fn unused(&self) -> Vec<String> {
+        let used = self.used.borrow();
+        self.tensors.keys().filter(|name| !used.contains(**name)).map(|name| (*name).to_owned()).collect()
+    }
+
+    /// A place in a stack of layers, or outside of its layers.
+    pub(crate) fn place<'p>(&'p self, stack: &'p str) -> Place<'p> {
+        Place { model: self, stack, layer: None }
+    }
+
+    /// Error about an option of the family's table.
+    fn option_error(&self, stack: &str, option: &str, what: &str) -> Error {
+        let family = self.family().family().name();
+        let stack = if stack.is_empty() { String::new() } else { format!(" of the {stack}") };
+        Error::format(format!("the graph of family {family}: option '{option}'{stack} {what}"))
+    }
+}
+
+/// Where a block stands: in which stack, and in which of its layers.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'p> {
+    pub(crate) model: &'p Model<'p>,
+    pub(crate) stack: &'p str,
+    layer: Option<u64>,
+}
+
+impl<'p> Place<'p> {
+    /// The same in one of the layers.
+    pub(crate) fn layer(self, layer: u64) -> Self {
+        Self { layer: Some(layer), ..self }
+    }
+
+    fn json(self, option: &str) -> Option<Json> {
+        let index = self.model.settings.layer_index(self.stack);
+        match self.layer {
+            Some(layer) => self.model.settings.option(self.stack, option, &[(index, layer), ("layer", layer)]),
+            None => self.model.settings.option(self.stack, option, &[]),
+        }
+    }
+
+    fn error(self, option: &str, what: &str) -> Error {
+        self.model.option_error(self.stack, option, what)
+    }
+
+    fn required<T>(self, option: &str, value: Option<T>) -> Result<T> {
+        value.ok_or_else(|| self.error(option, "can't be computed from the configuration"))
+    }
+
+    /// A number, where the option has a value.
+    pub(crate) fn number_or_none(self, option: &str) -> Result<Option<f64>> {
+        let Some(json) = self.json(option) else { return Ok(None) };
+        json.as_f64().map(Some).ok_or_else(|| self.error(option, &format!("is {json}, and not a number")))
+    }
+
+    pub(crate) fn number(self, option: &str) -> Result<f64> {
+        self.required(option, self.number_or_none(option)?)
+    }
+
+    /// A whole number from 0 on, where the option has a value.
+    pub(crate) fn size_or_none(self, option: &str) -> Result<Option<u64>> {
+        let Some(json) = self.json(option) else { return Ok(None) };
+        // Sizes beyond this make no tensor that anybody has, and would overflow on the way to one.
+        let size = json.as_u64().filter(|size| *size < 1 << 40);
+        size.map(Some).ok_or_else(|| self.error(option, &format!("is {json}, and not a size")))
+    }
+
+    pub(crate) fn size(self, option: &str) -> Result<u64> {
+        self.required(option, self.size_or_none(option)?)
+    }
+
+    /// A text, where the option has a value.
+    pub(crate) fn text_or_none(self, option: &str) -> Result<Option<String>> {
+        match self.json(option) {
+            None => Ok(None),
+            Some(Json::String(text)) => Ok(Some(text)),
+            Some(json) => Err(self.error(option, &format!("is {json}, and not a text"))),
+        }
+    }
+
+    pub(crate) fn text(self, option: &str) -> Result<String> {
+        self.required(option, self.text_or_none(option)?)
+    }
+
+    /// A truth; false where the option has no value.
+    pub(crate) fn truth(self, option: &str) -> Result<bool> {
+        self.truth_or(option, false)
+    }
+
+    pub(crate) fn truth_or(self, option: &str, otherwise: bool) -> Result<bool> {
+        match self.json(option) {
+            None => Ok(otherwise),
+            Some(Json::Bool(truth)) => Ok(truth),
+            Some(json) => Err(self.error(option, &format!("is {json}, and not true or false"))),
+        }
+    }
+
+    /// Sizes in a row.
+    pub(crate) fn sizes(self, option: &str) -> Result<Vec<u64>> {
+        let json = self.required(option, self.json(option))?;
+        let sizes = json.as_array().and_then(|items| items.iter().map(Json::as_u64).collect());
+        self.required(option, sizes)
+    }
+
+    /// An option that has a value which no block knows.
+    pub(crate) fn unknown(self, option: &str, value: &str) -> Error {
+        Error::version(self.error(option, &format!("is '{value}', which no block knows")).message())
+    }
+
+    /// What the function of a layer is called.
+    pub(crate) fn function_name(self) -> String {
+        let mut letters = self.stack.chars();
+        let first = letters.next().map(|first| first.to_ascii_uppercase());
+        format!("{}{}Layer", first.map_or_else(String::new, String::from), letters.as_str())
+    }
+
+    /// How many layers the stack has.
+    pub(crate) fn layers(self) -> Result<u64> {
+        let layers = self.size("layers")?;
+        if layers > MAX_LAYERS {
+            return Err(Error::memory(format!(
+                "the configuration has {layers} layers, and a graph has {MAX_LAYERS} at most"
+            )));
+        }
+        Ok(layers)
+    }
+
+    /// Canonical name of the tensor or module that plays a part, where the family has one.
+    pub(crate) fn name(self, part: &str) -> Option<String> {
+        self.numbered(part, &[])
+    }
+
+    /// The same, with numbers for other placeholders than the layer.
+    pub(crate) fn numbered(self, part: &str, more: &[(&str, u64)]) -> Option<String> {
+        let index = self.model.settings.layer_index(self.stack);
+        let mut numbers = more.to_vec();
+        numbers.extend(self.layer.iter().flat_map(|layer| [(index, *layer), ("layer", *layer)]));
+        let names = self.model.settings.weights(self.stack, part, &numbers);
+        let is_there = |name: &&String| self.model.has(name) || self.model.has(&format!("{name}.weight"));
+        names.iter().find(is_there).or(names.first()).cloned()
+    }
+
+    /// The module that plays a part, where the checkpoint has its weight.
+    pub(crate) fn module_or_none(self, part: &str) -> Option<String> {
+        self.name(part).filter(|name| self.model.has(&format!("{name}.weight")))
+    }
+
+    /// The module that plays a part.
+    ///
+    /// # Errors
+    /// E001 when the family's table names none.
+    pub(crate) fn module(self, part: &str) -> Result<String> {
+        self.name(part).ok_or_else(|| {
+            let family = self.model.family().family().name();
+            Error::format(format!("the graph of family {family}: [graph] does not name the weight of '{part}'"))
+        })
+    }
+
+    /// The tensor that plays a part, where the checkpoint has it.
+    pub(crate) fn tensor_or_none(self, part: &str) -> Option<String> {
+        self.name(part).filter(|name| self.model.has(name))
+    }
+}

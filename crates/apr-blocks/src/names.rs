@@ -1,0 +1,191 @@
+//! Names: what a `[graph]` table may say, and the symbolic sizes of inputs.
+
+use apr_arch::GraphSettings;
+use apr_core::{Error, Result};
+
+/// How many inputs are computed at once. Names of sizes are those that Optimum gives them.
+pub(crate) const BATCH: &str = "batch_size";
+/// Tokens of a text, or samples of a sound.
+pub(crate) const SEQUENCE: &str = "sequence_length";
+/// Tokens that were read before.
+pub(crate) const PAST: &str = "past_sequence_length";
+/// What an encoder reads.
+pub(crate) const ENCODER_SEQUENCE: &str = "encoder_sequence_length";
+/// What a decoder writes.
+pub(crate) const DECODER_SEQUENCE: &str = "decoder_sequence_length";
+/// What it wrote before.
+pub(crate) const PAST_DECODER_SEQUENCE: &str = "past_decoder_sequence_length";
+
+/// Options that some block reads.
+const OPTIONS: &[&str] = &[
+    "activation",
+    "attention",
+    "attention_cap",
+    "attention_scale",
+    "causal",
+    "channels",
+    "convolution_strides",
+    "embedding_scale",
+    "end_id",
+    "expert_alpha",
+    "expert_limit",
+    "experts",
+    "experts_per_token",
+    "feature_activation",
+    "feature_norms",
+    "front",
+    "fused",
+    "head",
+    "head_activation",
+    "head_dim",
+    "heads",
+    "hidden",
+    "image",
+    "intermediate",
+    "kv_heads",
+    "latent_dim",
+    "layers",
+    "linear",
+    "logit_cap",
+    "logit_scale",
+    "mask_input",
+    "max_positions",
+    "mels",
+    "mlp",
+    "norm",
+    "norm_eps",
+    "norm_plus_one",
+    "norms",
+    "padding_id",
+    "patch",
+    "pool",
+    "pooler_activation",
+    "position_groups",
+    "position_numbers",
+    "qkv_limit",
+    "query_key_norm",
+    "query_key_norm_eps",
+    "relative_buckets",
+    "relative_distance",
+    "residual",
+    "residual_scale",
+    "rotary",
+    "rotary_config",
+    "rotary_dim",
+    "rotary_layout",
+    "rotary_share",
+    "rotary_theta",
+    "router",
+    "router_best_groups",
+    "router_group_score",
+    "router_groups",
+    "router_normal",
+    "router_scale",
+    "still_dim",
+    "tied",
+    "token_type_input",
+    "turned_dim",
+    "value_dim",
+    "window",
+];
+
+/// Parts that weights play.
+const WEIGHTS: &[&str] = &[
+    "attention_norm",
+    "attention_post_norm",
+    "class_vector",
+    "convolution",
+    "convolution_norm",
+    "cross_key",
+    "cross_norm",
+    "cross_output",
+    "cross_post_norm",
+    "cross_query",
+    "cross_value",
+    "down",
+    "embedding_norm",
+    "expert_down",
+    "expert_gate",
+    "expert_up",
+    "experts_down",
+    "experts_down_bias",
+    "experts_gate_up",
+    "experts_gate_up_bias",
+    "feature_norm",
+    "feature_projection",
+    "final_norm",
+    "first_convolution",
+    "gate",
+    "gate_up",
+    "head",
+    "head_bias",
+    "head_dense",
+    "head_norm",
+    "key",
+    "key_norm",
+    "latent",
+    "latent_norm",
+    "latent_up",
+    "logit_bias",
+    "logit_scale",
+    "mlp_norm",
+    "mlp_post_norm",
+    "output",
+    "patches",
+    "pooler",
+    "pooler_norm",
+    "position_bias",
+    "position_direction",
+    "position_length",
+    "positions",
+    "probe",
+    "probe_down",
+    "probe_norm",
+    "probe_output",
+    "probe_qkv",
+    "probe_qkv_bias",
+    "probe_up",
+    "projection",
+    "qkv",
+    "query",
+    "query_down",
+    "query_down_norm",
+    "query_norm",
+    "query_up",
+    "relative",
+    "router",
+    "router_bias",
+    "score",
+    "second_convolution",
+    "shared_down",
+    "shared_gate",
+    "shared_share",
+    "shared_up",
+    "sinks",
+    "stack_norm",
+    "token_types",
+    "tokens",
+    "up",
+    "value",
+];
+
+/// # Errors
+/// E003 when the table has an option or a part that no block reads.
+pub(crate) fn check(settings: &GraphSettings<'_>) -> Result<()> {
+    let (options, weights) = settings.names();
+    let family = settings.model().family().name();
+    let unknown = |names: Vec<&str>, known: &[&str]| {
+        names.iter().find(|name| !known.contains(name)).map(|name| (*name).to_owned())
+    };
+    if let Some(option) = unknown(options, OPTIONS) {
+        return Err(Error::version(format!(
+            "[graph] of family {family} has the option '{option}', which no block reads"
+        )));
+    }
+    if let Some(weight) = unknown(weights, WEIGHTS) {
+        return Err(Error::version(format!(
+            "[graph] of family {family} names a weight for '{weight}', which no block reads"
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,59 @@
+//! What is wanted of the graph, where an output says what the model computes.
+
+use apr::GraphWishes;
+use apr::onnx::write::ExternalData;
+use apr_ops::bind::Blocks;
+use clap::{Args, ValueEnum};
+
+/// Options of output that says what the model computes.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Options of ONNX output")]
+pub(crate) struct OnnxArgs {
+    /// Version of ONNX's operators [default: the source's; else 17, or 21 where blocks stay quantized]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(1..=1000))]
+    pub(crate) opset: Option<i64>,
+    /// Where the bytes of tensors go: beside the model where it has 2 GiB or more, always, or never [default: auto]
+    #[arg(long, value_enum, value_name = "WHEN")]
+    pub(crate) external_data: Option<DataPlace>,
+    /// Take keys and values of earlier tokens as inputs, and give those of all tokens out: for generating token by token
+    #[arg(long)]
+    pub(crate) with_past: bool,
+    /// What the head is for, such as CausalLM; an empty text for no head [default: as the configuration says]
+    #[arg(long, value_name = "TASK")]
+    pub(crate) task: Option<String>,
+    /// Multiply quantized matrices by onnxruntime's MatMulNBits, which needs no copy of them in floats
+    #[arg(long, hide_short_help = true)]
+    pub(crate) matmul_nbits: bool,
+}
+
+/// Where the bytes of tensors go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DataPlace {
+    /// Beside the model where it has 2 GiB or more
+    Auto,
+    /// Beside the model
+    Always,
+    /// Into the model's file
+    Never,
+}
+
+impl OnnxArgs {
+    /// What a job is to do.
+    pub(crate) fn wishes(&self) -> GraphWishes {
+        GraphWishes {
+            opset: self.opset,
+            with_past: self.with_past,
+            task: self.task.clone(),
+            blocks: if self.matmul_nbits { Blocks::MatMulNBits } else { Blocks::Dequantized },
+        }
+    }
+
+    /// Where the bytes of tensors go.
+    pub(crate) fn external_data(&self) -> ExternalData {
+        match self.external_data {
+            None | Some(DataPlace::Auto) => ExternalData::Auto,
+            Some(DataPlace::Always) => ExternalData::Always,
+            Some(DataPlace::Never) => ExternalData::Never,
+        }
+    }
+}

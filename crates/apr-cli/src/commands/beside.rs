@@ -1,0 +1,38 @@
+//! Files that commands write beside their reports: logs in SARIF, pictures of graphs.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use apr::{Output, Sink};
+use apr_io::{AtomicOutput, StreamSink, Target, io_error};
+use apr_ops::document::write_json;
+
+use crate::context::Context;
+use crate::failure::Outcome;
+use crate::printer::Printer;
+
+/// Where the report goes: aside of a log that takes standard output.
+pub(super) fn beside_log(log: Option<&Path>, context: &Context) -> Printer {
+    if log.is_some_and(Output::is_stdout) { context.printer.aside() } else { context.printer }
+}
+
+pub(super) fn write_sarif(path: &Path, log: &serde_json::Value) -> Outcome {
+    let mut text = Vec::new();
+    write_json(&mut text, log)?;
+    text.push(b'\n');
+    write_text(path, &text, true)
+}
+
+/// Writes a file beside the report: whole or not at all, or to what is no file, such as a pipe or - for standard output.
+pub(super) fn write_text(path: &Path, text: &[u8], overwrite: bool) -> Outcome {
+    if Output::is_stdout(path) {
+        return Ok(io::stdout().lock().write_all(text)?);
+    }
+    if StreamSink::is_for(path) {
+        return Ok(std::fs::write(path, text).map_err(|error| io_error(&error, path))?);
+    }
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let mut output = AtomicOutput::create(Target::File(path.into()), overwrite, [&*name])?;
+    output.write_all(text)?;
+    Ok(output.commit()?)
+}

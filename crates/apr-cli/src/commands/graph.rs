@@ -1,0 +1,275 @@
+//! `apr graph`.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use anstream::adapter::strip_bytes;
+use apr::Escaped;
+use apr_graph::draw::{Branch, Depth, dot, mermaid, parameters, svg, tree};
+use apr_graph::outline::{AttributeView, Item, ItemKind, Place, Scene, ValueView};
+use apr_graph::{Findings, Severity};
+use apr_ops::graph::{
+    Computed, CostReport, EndReport, GraphReport, NodeReport, Origin, PartReport, computed, nodes, report,
+};
+use apr_source::Source;
+use apr_view::nearest;
+
+use super::beside::write_text;
+use crate::args::{GraphArgs, GraphFormat};
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+use crate::printer::{BAD, BOLD, DIM, ODD};
+use crate::progress::Bar;
+use crate::{human, model};
+
+/// Rows of a tree that are still legible.
+const ROWS: usize = 60;
+/// Boxes of a picture that are still legible.
+const BOXES: usize = 160;
+/// Findings that are shown.
+const FINDINGS: usize = 10;
+
+/// Shows what a model computes.
+pub(super) fn run(args: &GraphArgs, context: &Context) -> Outcome {
+    let open = if args.node.is_some() { model::open_with_companions } else { model::look_with_companions };
+    let model = open(&args.model, context)?;
+    model.reader.warnings().iter().for_each(|warning| context.printer.warn(warning));
+    let architecture = context.architecture()?;
+    let source = Source::new(&*model.reader, context.families()?).named(&model.name).taken_for(&architecture);
+    let options = apr_blocks::GraphOptions { past: args.with_past, opset: args.opset, task: args.task.clone() };
+    let mut found = computed(&source, &options)?;
+    if let Some(name) = &args.part {
+        found.parts = chosen(&found, name)?;
+    }
+    if let Some(name) = &args.node {
+        return show_node(&source, &found, name, context);
+    }
+    let sizes = args.size.iter().cloned().collect();
+    let graph = report(&source, &found, !args.unfold, &sizes);
+    unknown_sizes(&graph, &args.size, context);
+    match (drawn(&graph, args)?, &args.output) {
+        (Some(text), path) => write_text(path.as_deref().unwrap_or(Path::new("-")), text.as_bytes(), args.overwrite),
+        (None, None) => context.printer.report(&graph, |out, graph| render(out, graph, args)),
+        (None, Some(path)) => {
+            let mut text = Vec::new();
+            render(&mut text, &graph, args)?;
+            let text: Vec<u8> = strip_bytes(&text).flatten().copied().collect();
+            write_text(path, &text, args.overwrite)
+        }
+    }
+}
+
+/// The part with a name.
+fn chosen(found: &Computed, name: &str) -> Outcome<Vec<apr_ops::graph::Part>> {
+    if let Some(part) = found.parts.iter().find(|part| part.name == name) {
+        return Ok(vec![part.clone()]);
+    }
+    let names: Vec<&str> = found.parts.iter().map(|part| part.name.as_str()).collect();
+    Err(Failure::General(format!("the model has no part '{}'; it has {}", Escaped(name), names.join(", "))))
+}
+
+/// What goes to a file or a pipe as it is; `None` where the report is shown.
+fn drawn(graph: &GraphReport, args: &GraphArgs) -> Outcome<Option<String>> {
+    let text = match args.format {
+        GraphFormat::Tree => return Ok(None),
+        GraphFormat::Json => {
+            let mut json = Vec::new();
+            apr_ops::document::write_json(&mut json, graph)?;
+            json.push(b'\n');
+            return Ok(Some(String::from_utf8_lossy(&json).into_owned()));
+        }
+        GraphFormat::Svg | GraphFormat::Dot | GraphFormat::Mermaid => &graph.parts,
+    };
+    let [part] = text.as_slice() else {
+        let names: Vec<&str> = graph.parts.iter().map(|part| part.summary.name.as_str()).collect();
+        let message =
+            format!("the model has several parts, and a picture shows one: --part {}", names.join(" or --part "));
+        return Err(Failure::Usage(message));
+    };
+    let scene = &part.structure;
+    let depth = args.depth.map_or_else(|| Depth::that_fits(scene, BOXES), Depth::Levels);
+    Ok(Some(match args.format {
+        GraphFormat::Dot => dot(scene, &depth),
+        GraphFormat::Mermaid => mermaid(scene, &depth),
+        _ => svg(scene, &depth).map_err(|error| Failure::Usage(format!("{error}; choose a smaller --depth")))?,
+    }))
+}
+
+fn show_node(source: &Source<'_>, found: &Computed, name: &str, context: &Context) -> Outcome {
+    let bar = Bar::new(&context.printer, 0);
+    let reports = nodes(source, found, name, &context.pipeline()?, &bar)?;
+    drop(bar);
+    if reports.is_empty() {
+        return Err(unknown_node(found, name));
+    }
+    context.printer.report(&reports, |out, reports| reports.iter().try_for_each(|report| render_node(out, report)))
+}
+
+fn unknown_node(found: &Computed, name: &str) -> Failure {
+    let functions = |part: &apr_ops::graph::Part| {
+        part.graph.functions.iter().flat_map(|function| function.body.nodes.clone()).collect::<Vec<_>>()
+    };
+    let nodes: Vec<_> =
+        found.parts.iter().flat_map(|part| part.graph.body.nodes.iter().cloned().chain(functions(part))).collect();
+    let similar = nearest(name, nodes.iter().map(|node| node.name.as_str()), 5);
+    let mut message = format!("there is no node '{}'", Escaped(name));
+    if !similar.is_empty() {
+        message.push_str("; similar names:");
+        for name in similar {
+            message.push_str(&format!("\n  {}", Escaped(name)));
+        }
+    }
+    Failure::General(message)
+}
+
+fn render(out: &mut dyn Write, graph: &GraphReport, args: &GraphArgs) -> io::Result<()> {
+    let origin = match &graph.origin {
+        Origin::File => "as its file says".to_owned(),
+        Origin::Family(name) => format!("as models of the family {} do", Escaped(name)),
+    };
+    writeln!(out, "What {} computes, {origin}:", Escaped(&graph.file))?;
+    graph.parts.iter().try_for_each(|part| render_part(out, part, args))?;
+    if let [first, ..] = graph.unused_tensors.as_slice() {
+        let count = apr_core::counted(graph.unused_tensors.len() as u64, "tensor");
+        writeln!(out, "{ODD}{count} not used{ODD:#}, the first is '{}'", Escaped(first))?;
+    }
+    Ok(())
+}
+
+fn render_part(out: &mut dyn Write, part: &PartReport, args: &GraphArgs) -> io::Result<()> {
+    let summary = &part.summary;
+    let opsets = summary.opsets.iter().map(|(domain, version)| format!("{} {version}", Escaped(domain)));
+    writeln!(
+        out,
+        "\n{BOLD}{}{BOLD:#}  {} parameters, {} nodes, opset {}",
+        Escaped(&summary.name),
+        parameters(summary.parameters),
+        apr_core::grouped(summary.nodes),
+        opsets.collect::<Vec<_>>().join(", ")
+    )?;
+    render_ends(out, "in ", &summary.inputs)?;
+    render_ends(out, "out", &summary.outputs)?;
+    writeln!(out, "  {DIM}run{DIM:#} {}", cost_text(&summary.cost))?;
+    let scene = &part.structure;
+    let depth = args.depth.map_or_else(|| Depth::that_fits(scene, ROWS), Depth::Levels);
+    render_tree(out, scene, &depth)?;
+    render_findings(out, &part.findings)
+}
+
+/// `1.2 GFLOP, 3.4 MB of values at most, 512 B for each token in the cache; at batch_size 1, sequence_length 128`.
+pub(super) fn cost_text(cost: &CostReport) -> String {
+    let mut parts = vec![
+        format!("{}FLOP", human::metric(cost.flops)),
+        format!("{} of values at most", human::bytes(cost.peak_bytes)),
+    ];
+    if cost.cache_bytes_per_token > 0 {
+        parts.push(format!("{} for each token in the cache", human::bytes(cost.cache_bytes_per_token)));
+    }
+    if cost.unknown_nodes > 0 {
+        parts.push(format!("{} nodes of unknown size not counted", cost.unknown_nodes));
+    }
+    let sizes: Vec<String> = cost.sizes.iter().map(|(symbol, size)| format!("{} {size}", Escaped(symbol))).collect();
+    let at = if sizes.is_empty() { String::new() } else { format!("; at {}", sizes.join(", ")) };
+    format!("{}{at}", parts.join(", "))
+}
+
+/// Says which sizes no input has.
+fn unknown_sizes(graph: &GraphReport, sizes: &[(String, u64)], context: &Context) {
+    let known = |symbol: &str| graph.parts.iter().any(|part| part.summary.cost.sizes.contains_key(symbol));
+    for (symbol, _) in sizes.iter().filter(|(symbol, _)| !known(symbol)) {
+        context.printer.warn(&format!("no input has a size that is called '{symbol}', so --size changes nothing"));
+    }
+}
+
+/// Inputs or outputs; those that differ in a number alone are one row of the structure.
+fn render_ends(out: &mut dyn Write, label: &str, ends: &[EndReport]) -> io::Result<()> {
+    const SHOWN: usize = 6;
+    for end in ends.iter().take(SHOWN) {
+        let kind = end.kind.as_deref().unwrap_or("?");
+        writeln!(out, "  {DIM}{label}{DIM:#} {}  {DIM}{}{DIM:#}", Escaped(&end.name), Escaped(kind))?;
+    }
+    match ends.len().checked_sub(SHOWN).filter(|more| *more > 0) {
+        Some(more) => writeln!(out, "  {DIM}{label} and {more} more{DIM:#}"),
+        None => Ok(()),
+    }
+}
+
+fn render_tree(out: &mut dyn Write, scene: &Scene, depth: &Depth) -> io::Result<()> {
+    let rows = tree(scene, depth);
+    let name = |row: &Branch<'_>| format!("{}{}", row.lines, Escaped(&row.item.name));
+    let width = rows.iter().map(|row| name(row).chars().count() + times(row.item).chars().count()).max().unwrap_or(0);
+    let op_width = rows.iter().map(|row| op(row.item).chars().count()).max().unwrap_or(0);
+    for row in &rows {
+        let times = times(row.item);
+        let name = name(row);
+        let pad = " ".repeat(width - name.chars().count() - times.chars().count());
+        let weights = if row.item.parameters > 0 { parameters(row.item.parameters) } else { String::new() };
+        let output = row.item.output.as_deref().unwrap_or_default();
+        let op = Escaped(&op(row.item)).to_string();
+        let line =
+            format!("{name}{BOLD}{times}{BOLD:#}{pad}  {op:op_width$}  {weights:>7}  {DIM}{}{DIM:#}", Escaped(output));
+        writeln!(out, "{}", line.trim_end())?;
+    }
+    Ok(())
+}
+
+fn times(item: &Item) -> String {
+    if item.times > 1 { format!(" × {}", item.times) } else { String::new() }
+}
+
+fn op(item: &Item) -> String {
+    match &item.kind {
+        ItemKind::Node { op, .. } => op.clone(),
+        ItemKind::Group { function: Some(function), .. } => function.clone(),
+        _ => String::new(),
+    }
+}
+
+fn render_findings(out: &mut dyn Write, findings: &Findings) -> io::Result<()> {
+    for finding in findings.list.iter().take(FINDINGS) {
+        let style = if finding.severity == Severity::Error { BAD } else { ODD };
+        writeln!(out, "{style}{}{style:#}", Escaped(&finding.to_string()))?;
+    }
+    let shown = findings.list.len().min(FINDINGS);
+    let more = (findings.list.len() - shown) as u64 + findings.omitted;
+    if more > 0 { writeln!(out, "and {more} findings more; --json has them") } else { Ok(()) }
+}
+
+fn render_node(out: &mut dyn Write, report: &NodeReport) -> io::Result<()> {
+    let node = &report.node;
+    let function = node.function.as_ref().map_or_else(String::new, |name| format!(" in {}", Escaped(name)));
+    writeln!(out, "{BOLD}{}{BOLD:#}  {}{function}", Escaped(&node.name), Escaped(&node.op))?;
+    node.inputs.iter().try_for_each(|value| render_value(out, "in ", value))?;
+    node.outputs.iter().try_for_each(|value| render_value(out, "out", value))?;
+    for AttributeView { name, value } in &node.attributes {
+        writeln!(out, "  {DIM}set{DIM:#} {} = {}", Escaped(name), Escaped(value))?;
+    }
+    if !node.doc.is_empty() {
+        writeln!(out, "  {}", Escaped(&node.doc))?;
+    }
+    for row in &report.weights {
+        let figure = |value: Option<f64>| value.map_or_else(|| "none".to_owned(), apr_core::number);
+        let stats = row.stats.as_ref().map_or_else(
+            || "quantized, not decoded".to_owned(),
+            |stats| format!("mean {}, std {}", figure(stats.mean), figure(stats.std)),
+        );
+        writeln!(out, "  {DIM}weight{DIM:#} {}  {DIM}{}{}{DIM:#}  {stats}", Escaped(&row.name), row.dtype, row.shape)?;
+    }
+    Ok(())
+}
+
+fn render_value(out: &mut dyn Write, label: &str, value: &ValueView) -> io::Result<()> {
+    let place = match &value.place {
+        Place::LeftOut => return writeln!(out, "  {DIM}{label}{DIM:#} (left out)"),
+        Place::Input => "an input".to_owned(),
+        Place::Node(name) => format!("made by {name}"),
+        Place::Weight(name) => format!("tensor {name}"),
+        Place::Constant(text) => format!("constant {text}"),
+        Place::Outer => "from the body around".to_owned(),
+        Place::Missing => "made by nothing".to_owned(),
+        Place::Readers(names) if names.is_empty() => "read by nothing".to_owned(),
+        Place::Readers(names) => format!("read by {}", names.join(", ")),
+    };
+    let kind = value.kind.as_deref().unwrap_or("?");
+    writeln!(out, "  {DIM}{label}{DIM:#} {}  {DIM}{}{DIM:#}  {}", Escaped(&value.name), Escaped(kind), Escaped(&place))
+}

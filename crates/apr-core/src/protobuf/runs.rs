@@ -1,0 +1,107 @@
+//! Repeated scalars that are not read: where they lie, and how to read any of them later.
+
+use alloc::vec::Vec;
+
+use super::{Field, Span, Value, Walker};
+use crate::{Error, Result};
+
+/// How a repeated scalar is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Element {
+    /// 4 bytes each.
+    Fixed32,
+    /// 8 bytes each.
+    Fixed64,
+    /// 1 to 10 bytes each.
+    Varint,
+}
+
+impl Element {
+    /// Bytes of each, where all have the same.
+    #[must_use]
+    pub const fn width(self) -> Option<u64> {
+        match self {
+            Self::Fixed32 => Some(4),
+            Self::Fixed64 => Some(8),
+            Self::Varint => None,
+        }
+    }
+}
+
+/// Scalars that lie one after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    /// Where they lie, with the keys between them where they have some.
+    pub span: Span,
+    /// Bytes of the key in front of each; 0 where they are packed.
+    pub key_len: u64,
+}
+
+/// All values of one repeated scalar field, in order, packed or not.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Runs {
+    runs: Vec<Run>,
+}
+
+impl Runs {
+    /// Adds a field of this repeated scalar.
+    ///
+    /// # Errors
+    /// E001 for a field of a type that is neither the scalar's nor packed, E008 over the limit.
+    pub fn add(&mut self, walker: &mut Walker<'_>, field: &Field, element: Element) -> Result<()> {
+        let own = match (field.value, element) {
+            (Value::Bytes(span), _) => {
+                return if span.len == 0 { Ok(()) } else { self.push(walker, Run { span, key_len: 0 }) };
+            }
+            (Value::Varint(_), Element::Varint) => None,
+            (Value::Fixed32(_), Element::Fixed32) | (Value::Fixed64(_), Element::Fixed64) => element.width(),
+            _ => {
+                return Err(
+                    Error::format("a repeated number has another type than the format says").at(field.span.offset)
+                );
+            }
+        };
+        // Keys are mostly of one length; one that is written longer than needed starts another run.
+        let key_len = own.map_or_else(|| key_len(field.number), |width| field.span.len - width);
+        let span = field.span;
+        match self.runs.last_mut() {
+            Some(last) if last.key_len == key_len && last.span.end() == span.offset => {
+                last.span.len += span.len;
+                Ok(())
+            }
+            _ => self.push(walker, Run { span, key_len }),
+        }
+    }
+
+    fn push(&mut self, walker: &mut Walker<'_>, run: Run) -> Result<()> {
+        walker.keep(size_of::<Run>() as u64)?;
+        self.runs.push(run);
+        Ok(())
+    }
+
+    /// The runs, in order.
+    #[must_use]
+    pub fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+
+    /// Whether there is no value.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// The only run, where it is packed: its bytes are the numbers, side by side.
+    #[must_use]
+    pub fn packed(&self) -> Option<Span> {
+        match self.runs.as_slice() {
+            [Run { span, key_len: 0 }] => Some(*span),
+            _ => None,
+        }
+    }
+}
+
+fn key_len(number: u32) -> u64 {
+    let bits = u64::from(u32::BITS - (number << 3).leading_zeros());
+    bits.div_ceil(7)
+}

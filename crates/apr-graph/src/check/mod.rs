@@ -1,0 +1,293 @@
+//! Whether a graph is one that ONNX allows.
+
+mod nodes;
+pub(crate) mod order;
+
+use std::collections::{HashMap, HashSet};
+
+use crate::finding::node_path;
+use crate::{
+    Body, Constant, ConstantData, Findings, Function, Graph, MAX_DEPTH, Node, Op, Operator, Opset, Origin, Severity,
+    Value,
+};
+
+/// Checks names, order, operators and functions. Types are checked by [`crate::infer`].
+///
+/// Everything is reported, up to [`Findings::MOST`]. Errors: what `onnx.checker` refuses. Notices: operators of domains that
+/// are not known here.
+///
+/// ```
+/// use apr_graph::{ElementType, GraphBuilder, Meaning, check};
+///
+/// let mut graph = GraphBuilder::new(17);
+/// let main = graph.body();
+/// let x = main.input("x", ElementType::F32, [2.into()], Meaning::Unknown);
+/// let y = main.op("Relou", [x]).output("layers.0/act");
+/// main.output("y", y, Meaning::Unknown);
+///
+/// let findings = check(&graph.finish());
+/// assert!(findings.list[0].to_string().starts_with("error: node 'layers.0/act': there is no operator 'Relou'"));
+/// ```
+#[must_use]
+pub fn check(graph: &Graph) -> Findings {
+    let mut checker = Checker { graph, findings: Findings::default(), functions: HashMap::new(), said: HashSet::new() };
+    checker.opsets();
+    checker.functions();
+    let place = Place { prefix: String::new(), opsets: &graph.opsets, function: None, depth: 0 };
+    checker.body(&graph.body, None, &place);
+    checker.model();
+    checker.findings
+}
+
+struct Checker<'g> {
+    graph: &'g Graph,
+    findings: Findings,
+    functions: HashMap<&'g Op, &'g Function>,
+    /// What is said once, not for every node.
+    said: HashSet<String>,
+}
+
+/// Where a body stands.
+struct Place<'p> {
+    prefix: String,
+    opsets: &'p [Opset],
+    /// The function that it is in.
+    function: Option<&'p Function>,
+    depth: usize,
+}
+
+impl<'g> Checker<'g> {
+    fn error(&mut self, place: &Place<'_>, message: impl Into<String>) {
+        self.findings.add(Severity::Error, place.prefix.trim_end_matches('/'), message);
+    }
+
+    fn once(&mut self, severity: Severity, node: String, message: String) {
+        if self.said.insert(message.clone()) {
+            self.findings.add(severity, node, message);
+        }
+    }
+
+    fn opsets(&mut self) {
+        let mut seen = HashSet::new();
+        for opset in &self.graph.opsets {
+            if !seen.insert(&opset.domain) {
+                self.findings.add(Severity::Error, "", format!("domain '{}' has two versions", opset.domain));
+            }
+            if opset.version < 1 {
+                let message = format!("domain '{}' has version {}, which there is not", opset.domain, opset.version);
+                self.findings.add(Severity::Error, "", message);
+            }
+            if opset.domain.is_empty() && opset.version > Operator::newest() {
+                let message = format!(
+                    "operators are of version {}, and {} is the newest known here: newer ones are taken for its",
+                    opset.version,
+                    Operator::newest()
+                );
+                self.findings.add(Severity::Warning, "", message);
+            }
+        }
+    }
+
+    fn functions(&mut self) {
+        let graph = self.graph;
+        for function in &graph.functions {
+            if self.functions.insert(&function.op, function).is_some() {
+                self.findings.add(Severity::Error, "", format!("there are two functions '{}'", function.op));
+            }
+        }
+        self.self_calls();
+        for function in &graph.functions {
+            let opsets = if function.opsets.is_empty() { &graph.opsets } else { &function.opsets };
+            let prefix = format!("{}/", function.op);
+            let place = Place { prefix, opsets, function: Some(function), depth: 0 };
+            self.body(&function.body, None, &place);
+            if let Some((value, _)) = function.body.weights().next() {
+                let message =
+                    format!("it has the weight '{}' inside; a function gets its weights as inputs", value.name);
+                self.error(&place, message);
+            }
+        }
+    }
+
+    /// Functions that call themselves, through others too.
+    fn self_calls(&mut self) {
+        let functions = &self.graph.functions;
+        let index: HashMap<&Op, usize> =
+            functions.iter().enumerate().map(|(at, function)| (&function.op, at)).collect();
+        let calls = |function: &Function| {
+            let mut calls: Vec<usize> = operators(&function.body).filter_map(|op| index.get(op).copied()).collect();
+            calls.sort_unstable();
+            calls.dedup();
+            calls
+        };
+        let calls: Vec<_> = functions.iter().map(calls).collect();
+        for circle in order::circles(&calls) {
+            let names: Vec<_> = circle.iter().map(|at| functions[*at].op.to_string()).collect();
+            let message = format!("functions call themselves: {}", order::show(&names));
+            self.findings.add(Severity::Error, "", message);
+        }
+    }
+
+    /// What a model must have, and a branch or a function need not.
+    fn model(&mut self) {
+        let body = &self.graph.body;
+        for id in &body.inputs {
+            let Some(value) = body.values.get(id.0 as usize) else { continue };
+            if matches!(value.kind, crate::ValueType::Unknown) {
+                self.findings.add(Severity::Error, "", format!("input '{}' has no type", value.name));
+            }
+        }
+        if body.outputs.is_empty() {
+            self.findings.add(Severity::Warning, "", "the graph has no outputs");
+        }
+    }
+
+    fn body(&mut self, body: &'g Body, around: Option<&Body>, place: &Place<'_>) {
+        if place.depth > MAX_DEPTH {
+            self.error(place, format!("bodies are nested more than {MAX_DEPTH} deep, and are not checked further"));
+            return;
+        }
+        if !self.ids(body, place) {
+            return;
+        }
+        self.values(body, around, place);
+        self.single_origins(body, place);
+        self.order(body, place);
+        for (position, node) in body.nodes.iter().enumerate() {
+            self.node(node, position, place);
+            for attribute in &node.attributes {
+                for inner in attribute.value.bodies() {
+                    let prefix = format!("{}/{}/", node_path(&place.prefix, position, node), attribute.name);
+                    let inside = Place { prefix, depth: place.depth + 1, ..*place };
+                    self.body(inner, Some(body), &inside);
+                }
+            }
+        }
+    }
+
+    /// Whether all ids are of this body. Programs that build bodies by hand can mix them up; readers do not.
+    fn ids(&mut self, body: &Body, place: &Place<'_>) -> bool {
+        let of_nodes = body.nodes.iter().flat_map(|node| node.inputs.iter().chain(&node.outputs)).flatten();
+        let mut all = body.inputs.iter().chain(&body.outputs).chain(of_nodes);
+        let fine = all.all(|id| (id.0 as usize) < body.values.len());
+        if !fine {
+            self.error(place, "it names values that the body does not have");
+        }
+        fine
+    }
+
+    fn values(&mut self, body: &Body, around: Option<&Body>, place: &Place<'_>) {
+        let used = used(body);
+        let mut names = HashSet::new();
+        for (value, used) in body.values.iter().zip(used) {
+            if !value.name.is_empty() && !names.insert(value.name.as_str()) {
+                self.error(place, format!("two values are called '{}'", value.name));
+            }
+            if value.name.is_empty() && used {
+                self.error(place, "a value that is used has no name");
+            }
+            self.origin(value, used, around, place);
+        }
+    }
+
+    fn origin(&mut self, value: &Value, used: bool, around: Option<&Body>, place: &Place<'_>) {
+        match &value.origin {
+            Origin::Missing if used => {
+                self.error(place, format!("value '{}' is read, and nothing makes it", value.name));
+            }
+            Origin::Outer(id) if around.is_none_or(|around| around.values.len() <= id.0 as usize) => {
+                self.error(place, format!("value '{}' is not in the body around", value.name));
+            }
+            Origin::Constant(constant) if !has_its_bytes(constant) => {
+                self.error(place, format!("constant '{}' has not as many elements as its shape says", value.name));
+            }
+            _ => {}
+        }
+    }
+
+    /// Values that two nodes make, or a node and somebody else.
+    fn single_origins(&mut self, body: &Body, place: &Place<'_>) {
+        let mut made = vec![false; body.values.len()];
+        for (position, node) in body.nodes.iter().enumerate() {
+            for output in node.outputs.iter().flatten() {
+                let value = body.value(*output);
+                let again = std::mem::replace(&mut made[output.0 as usize], true);
+                if again || !matches!(value.origin, Origin::Node(_)) {
+                    let path = node_path(&place.prefix, position, node);
+                    let message = format!("it makes '{}', which is there already", value.name);
+                    self.findings.add(Severity::Error, path, message);
+                }
+            }
+        }
+        for (value, made) in body.values.iter().zip(made) {
+            if matches!(value.origin, Origin::Node(_)) && !made {
+                self.error(place, format!("value '{}' is of a node that does not make it", value.name));
+            }
+        }
+    }
+
+    fn order(&mut self, body: &Body, place: &Place<'_>) {
+        let late = order::late(body);
+        if late.is_empty() {
+            return;
+        }
+        let circles = order::circles(&order::readers(body));
+        let mut of_circle = vec![None; body.nodes.len()];
+        for (number, circle) in circles.iter().enumerate() {
+            circle.iter().for_each(|node| of_circle[*node] = Some(number));
+            let path = |node: &usize| node_path(&place.prefix, *node, &body.nodes[*node]);
+            let names: Vec<_> = circle.iter().map(path).collect();
+            self.findings.add(
+                Severity::Error,
+                names[0].clone(),
+                format!("nodes wait for each other: {}", order::show(&names)),
+            );
+        }
+        for (reader, value, maker) in late {
+            if of_circle[reader].is_some() && of_circle[reader] == of_circle[maker] {
+                continue;
+            }
+            let path = |node: usize| node_path(&place.prefix, node, &body.nodes[node]);
+            let message = format!("it reads '{}', which '{}' makes later", body.value(value).name, path(maker));
+            self.findings.add(Severity::Error, path(reader), message);
+        }
+    }
+}
+
+/// Whether each value is read, or is an output.
+fn used(body: &Body) -> Vec<bool> {
+    let mut used = vec![false; body.values.len()];
+    let reads = body.nodes.iter().flat_map(order::reads);
+    for id in body.outputs.iter().copied().chain(reads) {
+        if let Some(used) = used.get_mut(id.0 as usize) {
+            *used = true;
+        }
+    }
+    used
+}
+
+/// The operators of all nodes, in inner bodies too, down to the greatest depth.
+fn operators(body: &Body) -> impl Iterator<Item = &Op> {
+    let mut open = vec![(body, 0)];
+    let mut nodes: Vec<&Node> = Vec::new();
+    while let Some((body, depth)) = open.pop() {
+        nodes.extend(&body.nodes);
+        if depth < MAX_DEPTH {
+            open.extend(body.nodes.iter().flat_map(Node::bodies).map(|inner| (inner, depth + 1)));
+        }
+    }
+    nodes.into_iter().map(|node| &node.op)
+}
+
+/// Whether a constant has as many elements as its shape says.
+fn has_its_bytes(constant: &Constant) -> bool {
+    let count = constant.shape.iter().try_fold(1_u64, |count, size| count.checked_mul(*size));
+    match (&constant.data, count) {
+        (_, None) => false,
+        (ConstantData::Texts(texts), Some(count)) => texts.len() as u64 == count,
+        (ConstantData::Bytes(bytes), Some(count)) => constant.element.stored_len(count) == Some(bytes.len() as u64),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,147 @@
+use super::*;
+use crate::{Attribute, AttributeValue, BodyBuilder, Dim, ElementType, GraphBuilder, Meaning, Name, ValueType};
+
+fn messages(graph: &Graph) -> Vec<String> {
+    check(graph).list.iter().map(ToString::to_string).collect()
+}
+
+/// `x` through a chain of nodes with these operators.
+fn chain(operators: &[&str]) -> Graph {
+    let mut graph = GraphBuilder::new(17);
+    let main = graph.body();
+    let mut value = main.input("x", ElementType::F32, [Dim::symbol("n")], Meaning::Unknown);
+    for (position, op) in operators.iter().enumerate() {
+        value = main.op(op, [value]).output(&format!("layers.{position}"));
+    }
+    main.output("y", value, Meaning::Unknown);
+    graph.finish()
+}
+
+#[test]
+fn a_sound_graph_has_no_findings() {
+    assert_eq!(messages(&chain(&["Relu", "Exp"])), Vec::<String>::new());
+}
+
+#[test]
+fn qa_54_nodes_that_wait_for_each_other_are_named() {
+    let mut graph = chain(&["Relu", "Exp", "Neg"]);
+    let last = graph.body.nodes[1].outputs[0];
+    graph.body.nodes[0].inputs[0] = last;
+    let found = messages(&graph);
+    assert_eq!(found, ["error: node 'layers.0': nodes wait for each other: layers.0 -> layers.1 -> layers.0"]);
+    crate::infer(&mut graph);
+}
+
+#[test]
+fn qa_54_a_circle_of_a_hundred_thousand_nodes_does_not_overflow_the_stack() {
+    let mut graph = chain(&vec!["Relu"; 100_000]);
+    let last = graph.body.nodes[99_999].outputs[0];
+    graph.body.nodes[0].inputs[0] = last;
+    assert_eq!(check(&graph).list.len(), 1);
+}
+
+#[test]
+fn qa_54_functions_that_call_each_other_are_named() {
+    let mut graph = GraphBuilder::new(17);
+    let function = |calls: &str| {
+        let mut body = BodyBuilder::default();
+        let x = body.parameter("x");
+        let y = body.call(&Op::new("apr", calls), [x]).output("inner");
+        body.output("y", y, Meaning::Unknown);
+        body
+    };
+    graph.function("apr", "a", function("b"));
+    let b = graph.function("apr", "b", function("a"));
+    let x = graph.body().input("x", ElementType::F32, [], Meaning::Unknown);
+    let y = graph.body().call(&b, [x]).output("call");
+    graph.body().output("y", y, Meaning::Unknown);
+    let mut graph = graph.finish();
+    assert_eq!(messages(&graph), ["error: functions call themselves: apr::a -> apr::b -> apr::a"]);
+    let inference = crate::infer(&mut graph);
+    assert_eq!(inference.findings.list[0].message, "apr::b: the function calls itself");
+}
+
+#[test]
+fn a_node_before_what_it_reads_is_named_with_it() {
+    let mut graph = chain(&["Relu", "Exp"]);
+    graph.body.nodes.swap(0, 1);
+    assert_eq!(messages(&graph), ["error: node 'layers.1': it reads 'layers.0', which 'layers.0' makes later"]);
+}
+
+#[test]
+fn values_without_an_origin_and_twins_are_found() {
+    let mut graph = chain(&["Relu", "Exp"]);
+    let lost = graph.body.add_value("lost", ValueType::Unknown, Origin::Missing);
+    graph.body.nodes[1].inputs[0] = Some(lost);
+    graph.body.add_value("x", ValueType::Unknown, Origin::Missing);
+    let found = messages(&graph);
+    assert_eq!(found, ["error: value 'lost' is read, and nothing makes it", "error: two values are called 'x'"]);
+}
+
+#[test]
+fn a_value_that_two_nodes_make_is_found() {
+    let mut graph = chain(&["Relu", "Exp"]);
+    graph.body.nodes[1].outputs = graph.body.nodes[0].outputs.clone();
+    let found = messages(&graph);
+    assert!(
+        found.contains(&"error: node 'layers.1': it makes 'layers.0', which is there already".to_owned()),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn what_an_operator_does_not_take_is_found() {
+    let mut graph = chain(&["Relu", "Softmax", "Concat"]);
+    let x = graph.body.inputs[0];
+    graph.body.nodes[0].inputs = vec![Some(x), Some(x)];
+    let attribute = |name: &str, value: AttributeValue| Attribute { name: Name::from(name), value };
+    graph.body.nodes[1].attributes.push(attribute("axis", AttributeValue::Float(1.0)));
+    graph.body.nodes[1].attributes.push(attribute("angle", AttributeValue::Int(1)));
+    assert_eq!(
+        messages(&graph),
+        [
+            "error: node 'layers.0': it has 2 inputs, and Relu of version 14 has 1",
+            "error: node 'layers.1': attribute 'axis' is FLOAT, and Softmax of version 13 takes INT",
+            "error: node 'layers.1': Softmax of version 13 has no attribute 'angle'",
+            "error: node 'layers.2': Concat needs the attribute 'axis'",
+        ]
+    );
+}
+
+#[test]
+fn an_operator_of_another_time_says_when_it_was() {
+    let found = messages(&chain(&["Swish", "Upsample"]));
+    assert_eq!(found[0], "error: node 'layers.0': 'Swish' came with version 24 of ai.onnx, and this is 17");
+    assert_eq!(found[1], "error: node 'layers.1': 'Upsample' is gone since version 10 of ai.onnx");
+}
+
+#[test]
+fn an_unknown_domain_is_a_notice_said_once() {
+    let mut graph = chain(&["Relu", "Exp"]);
+    for node in &mut graph.body.nodes {
+        node.op = Op::new("com.example", "Magic");
+    }
+    assert_eq!(messages(&graph), ["notice: node 'layers.0': operators of the domain 'com.example' are not known here"]);
+}
+
+#[test]
+fn findings_beyond_the_limit_are_counted() {
+    let mut graph = chain(&vec!["Relou"; 300]);
+    assert_eq!(check(&graph).omitted, 100);
+    assert!(crate::infer(&mut graph).findings.is_empty());
+}
+
+#[test]
+fn bodies_nested_too_deep_are_an_error_not_an_overflow() {
+    let mut inner = BodyBuilder::default().finish();
+    for _ in 0..1000 {
+        let mut body = BodyBuilder::default();
+        let condition = body.int(1);
+        let _ = body.op("If", [condition]).attribute("then_branch", inner).output("if");
+        inner = body.finish();
+    }
+    let mut graph = Graph { body: inner, ..chain(&[]) };
+    assert!(messages(&graph).iter().any(|message| message.contains("nested more than 64 deep")));
+    let found = crate::infer(&mut graph).findings;
+    assert!(found.list.iter().any(|finding| finding.message.contains("nested more than 64 deep")));
+}

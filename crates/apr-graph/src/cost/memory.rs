@@ -1,0 +1,79 @@
+//! Which values are in memory while a node runs.
+
+use super::{Sizes, bytes, flops};
+use crate::check::order;
+use crate::{Body, Node, Origin};
+
+/// The values of a body that are in memory.
+pub(super) struct Memory {
+    /// Bytes of each value; 0 for those that are in another's memory, or not of this body.
+    bytes: Vec<u64>,
+    /// Values by the node after which they go.
+    goes: Vec<Vec<usize>>,
+    live: u64,
+}
+
+impl Memory {
+    /// `given`: the inputs are in memory because of this body, and not in that of a caller.
+    pub(super) fn new(body: &Body, sizes: Sizes<'_>, given: bool) -> Self {
+        let holder = holders(body);
+        let mut memory = Self {
+            bytes: body.values.iter().map(|value| bytes(value, sizes).unwrap_or(0)).collect(),
+            goes: vec![Vec::new(); body.nodes.len()],
+            live: 0,
+        };
+        for (at, value) in body.values.iter().enumerate() {
+            let own = matches!(value.origin, Origin::Node(_)) || (given && value.origin == Origin::Input);
+            if holder[at] != at || !own {
+                memory.bytes[at] = 0;
+            }
+        }
+        for (at, last) in last_uses(body, &holder).into_iter().enumerate() {
+            if let Some(goes) = last.and_then(|last| memory.goes.get_mut(last)) {
+                goes.push(at);
+            }
+        }
+        memory.live = body.inputs.iter().map(|id| memory.bytes[id.0 as usize]).fold(0, u64::saturating_add);
+        memory
+    }
+
+    /// Runs a node, which needs `inside` bytes of its own: returns the bytes in memory meanwhile.
+    pub(super) fn run(&mut self, position: usize, node: &Node, inside: u64) -> u64 {
+        let made = node.outputs.iter().flatten().map(|id| self.bytes[id.0 as usize]).fold(0, u64::saturating_add);
+        let used = self.live.saturating_add(made.max(inside));
+        self.live = self.live.saturating_add(made);
+        for gone in std::mem::take(&mut self.goes[position]) {
+            self.live = self.live.saturating_sub(self.bytes[gone]);
+        }
+        used
+    }
+}
+
+/// The last node that reads each value, or a value that is in its memory; `None` for what the caller gets.
+fn last_uses(body: &Body, holder: &[usize]) -> Vec<Option<usize>> {
+    let mut last = vec![None; body.values.len()];
+    for (position, node) in body.nodes.iter().enumerate() {
+        for id in order::reads(node).chain(node.outputs.iter().copied().flatten()) {
+            if let Some(holder) = holder.get(id.0 as usize) {
+                last[*holder] = Some(position);
+            }
+        }
+    }
+    for output in &body.outputs {
+        last[holder[output.0 as usize]] = None;
+    }
+    last
+}
+
+/// For each value the one whose memory it is in: itself, or what it is another shape of.
+fn holders(body: &Body) -> Vec<usize> {
+    let mut holder: Vec<usize> = (0..body.values.len()).collect();
+    for node in &body.nodes {
+        let (Some(from), Some(Some(to))) = (node.input(0), node.outputs.first()) else { continue };
+        let same = flops::is_free(node) && !matches!(&*node.op.name, "Constant" | "Shape" | "Size");
+        if same {
+            holder[to.0 as usize] = holder[from.0 as usize];
+        }
+    }
+    holder
+}

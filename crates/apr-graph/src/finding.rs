@@ -1,0 +1,119 @@
+//! What is found in a graph, and where.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Something to know: a domain whose operators are not known.
+    Notice,
+    /// The graph may be right, but most programs do not take it.
+    Warning,
+    /// The graph is wrong.
+    Error,
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Notice => "notice",
+            Self::Warning => "warning",
+            Self::Error => "error",
+        })
+    }
+}
+
+/// Something found in a graph.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// Path of the node, through calls and bodies: `layers.3/attention/scores`. Empty: the graph itself.
+    pub node: String,
+    /// What is wrong there.
+    pub message: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.severity)?;
+        if !self.node.is_empty() {
+            write!(f, "node '{}': ", self.node)?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
+/// What was found, in the order of the nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Findings {
+    /// The first [`Findings::MOST`].
+    pub list: Vec<Finding>,
+    /// How many more there are.
+    pub omitted: u64,
+}
+
+impl Findings {
+    /// Most findings that are kept.
+    pub const MOST: usize = 200;
+
+    /// Adds one, or counts it where there are too many.
+    pub fn add(&mut self, severity: Severity, node: impl Into<String>, message: impl Into<String>) {
+        if self.list.len() < Self::MOST {
+            self.list.push(Finding { severity, node: node.into(), message: message.into() });
+        } else {
+            self.omitted += 1;
+        }
+    }
+
+    /// Adds another's.
+    pub fn append(&mut self, other: Self) {
+        self.omitted += other.omitted;
+        for finding in other.list {
+            self.add(finding.severity, finding.node, finding.message);
+        }
+    }
+
+    /// How many there are now, for [`Self::rewind`] and [`Self::soften`].
+    pub(crate) fn mark(&self) -> Mark {
+        Mark { kept: self.list.len(), omitted: self.omitted }
+    }
+
+    /// Takes back what came after a mark.
+    pub(crate) fn rewind(&mut self, mark: Mark) {
+        self.list.truncate(mark.kept);
+        self.omitted = mark.omitted;
+    }
+
+    /// Makes errors that came after a mark warnings.
+    pub(crate) fn soften(&mut self, mark: Mark) {
+        let errors = self.list.iter_mut().skip(mark.kept).filter(|finding| finding.severity == Severity::Error);
+        errors.for_each(|finding| finding.severity = Severity::Warning);
+    }
+
+    /// The errors among them.
+    pub fn errors(&self) -> impl Iterator<Item = &Finding> {
+        self.list.iter().filter(|finding| finding.severity == Severity::Error)
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+}
+
+/// A place in [`Findings`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Mark {
+    kept: usize,
+    omitted: u64,
+}
+
+/// The path of a node: its name, or its operator and place where it has none.
+pub(crate) fn node_path(prefix: &str, position: usize, node: &crate::Node) -> String {
+    if node.name.is_empty() { format!("{prefix}{}_{position}", node.op.name) } else { format!("{prefix}{}", node.name) }
+}

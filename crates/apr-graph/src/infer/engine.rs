@@ -1,0 +1,351 @@
+//! The walk over a body's nodes.
+
+use std::collections::{HashMap, HashSet};
+
+use super::functions::Key;
+use super::merge::without_shape;
+use super::{Inference, MAX_DEPTH, Signature, merge};
+use crate::finding::node_path;
+use crate::operators::{Call, Input, Known, elements, known, type_of};
+use crate::{
+    Attribute, AttributeValue, Body, Dim, Findings, Function, Graph, Node, Op, Operator, Opset, Origin, Severity,
+    ValueId, ValueType,
+};
+
+/// What all bodies share.
+pub(super) struct Engine<'g> {
+    pub(super) functions: &'g [Function],
+    pub(super) by_op: HashMap<&'g Op, usize>,
+    pub(super) opsets: &'g [Opset],
+    pub(super) cache: HashMap<Key, usize>,
+    pub(super) signatures: Vec<Signature>,
+    /// Functions that are being followed now.
+    pub(super) active: Vec<usize>,
+    pub(super) findings: Findings,
+    /// Nodes that may still be followed before repeated work is given up.
+    pub(super) left: u64,
+    /// Sizes that may still be kept, so that the types take no more memory than the graph justifies.
+    room: u64,
+    room_said: bool,
+    pub(super) gave_up: bool,
+}
+
+/// Where a body stands.
+pub(super) struct Scope<'s> {
+    /// Path of the node around, with a slash; empty for the main body.
+    pub(super) prefix: String,
+    pub(super) opsets: &'s [Opset],
+    /// Attributes of the call of the function around.
+    pub(super) of_call: &'s [Attribute],
+    pub(super) depth: usize,
+}
+
+/// What is known of a body's values besides their types.
+#[derive(Default)]
+pub(super) struct Facts {
+    pub(super) known: Vec<Option<Known>>,
+    /// Parameters that the call left out.
+    pub(super) absent: HashSet<ValueId>,
+}
+
+/// The body around, for values that are its.
+#[derive(Clone, Copy)]
+pub(super) struct Around<'a> {
+    pub(super) body: &'a Body,
+    pub(super) facts: &'a Facts,
+}
+
+/// What a node makes.
+pub(super) struct Made {
+    pub(super) kinds: Vec<ValueType>,
+    pub(super) known: Vec<Option<Known>>,
+    /// What does not fit.
+    pub(super) problems: Vec<String>,
+}
+
+impl Made {
+    pub(super) fn nothing(node: &Node) -> Self {
+        Self::of(vec![ValueType::Unknown; node.outputs.len()])
+    }
+
+    pub(super) fn of(kinds: Vec<ValueType>) -> Self {
+        Self { kinds, known: Vec::new(), problems: Vec::new() }
+    }
+}
+
+impl<'g> Engine<'g> {
+    pub(super) fn new(graph: &'g Graph) -> Self {
+        let by_op = graph.functions.iter().enumerate().map(|(position, function)| (&function.op, position)).collect();
+        Self {
+            functions: &graph.functions,
+            by_op,
+            opsets: &graph.opsets,
+            cache: HashMap::new(),
+            signatures: Vec::new(),
+            active: Vec::new(),
+            findings: Findings::default(),
+            left: 0,
+            room: 0,
+            room_said: false,
+            gave_up: false,
+        }
+    }
+
+    pub(super) fn run(mut self, body: &mut Body) -> Inference {
+        let functions: u64 = self.functions.iter().map(|function| size(&function.body)).sum();
+        self.room = (size(body) + functions).saturating_mul(32).saturating_add(1 << 20);
+        self.left = (size(body) + functions).saturating_mul(8).saturating_add(100_000);
+        let scope = Scope { prefix: String::new(), opsets: self.opsets, of_call: &[], depth: 0 };
+        let mut calls = Vec::new();
+        self.body(body, None, HashSet::new(), &scope, &mut calls);
+        Inference { findings: self.findings, calls, signatures: self.signatures }
+    }
+
+    /// Follows the nodes of a body whose inputs have their types.
+    pub(super) fn body(
+        &mut self,
+        body: &mut Body,
+        around: Option<Around<'_>>,
+        absent: HashSet<ValueId>,
+        scope: &Scope<'_>,
+        calls: &mut Vec<Option<usize>>,
+    ) -> Facts {
+        let facts = Facts { known: vec![None; body.values.len()], absent };
+        self.nodes(body, around, facts, scope, calls)
+    }
+
+    /// Follows the nodes of a function, whose parameters may be known element by element.
+    pub(super) fn function_body(
+        &mut self,
+        body: &mut Body,
+        given: Vec<(ValueId, Option<Known>)>,
+        absent: HashSet<ValueId>,
+        scope: &Scope<'_>,
+        calls: &mut Vec<Option<usize>>,
+    ) {
+        let mut facts = Facts { known: vec![None; body.values.len()], absent };
+        for (id, known) in given {
+            facts.known[id.0 as usize] = known;
+        }
+        self.nodes(body, None, facts, scope, calls);
+    }
+
+    fn nodes(
+        &mut self,
+        body: &mut Body,
+        around: Option<Around<'_>>,
+        mut facts: Facts,
+        scope: &Scope<'_>,
+        calls: &mut Vec<Option<usize>>,
+    ) -> Facts {
+        if scope.depth > MAX_DEPTH {
+            let message =
+                format!("bodies and calls are nested more than {MAX_DEPTH} deep, and are not followed further");
+            self.findings.add(Severity::Error, scope.prefix.trim_end_matches('/'), message);
+            return facts;
+        }
+        self.origins(body, around, &mut facts, scope);
+        self.left = self.left.saturating_sub(body.nodes.len() as u64);
+        for position in 0..body.nodes.len() {
+            let mut node = std::mem::replace(&mut body.nodes[position], placeholder());
+            let path = |node: &Node| node_path(&scope.prefix, position, node);
+            match self.node(&mut node, Around { body, facts: &facts }, scope, position, calls) {
+                Ok(made) => {
+                    for problem in &made.problems {
+                        self.findings.add(Severity::Error, path(&node), format!("{}: {problem}", node.op));
+                    }
+                    self.write(body, &mut facts, &node, made, &path);
+                }
+                Err(message) => self.findings.add(Severity::Error, path(&node), format!("{}: {message}", node.op)),
+            }
+            body.nodes[position] = node;
+        }
+        facts
+    }
+
+    /// Types of values that no node makes.
+    fn origins(&mut self, body: &mut Body, around: Option<Around<'_>>, facts: &mut Facts, scope: &Scope<'_>) {
+        for (value, known) in body.values.iter_mut().zip(&mut facts.known) {
+            let kind = match &value.origin {
+                Origin::Constant(constant) => {
+                    *known = Known::of(constant);
+                    type_of(constant)
+                }
+                Origin::Outer(id) => {
+                    let Some(around) = around else { continue };
+                    let Some(outer) = around.body.values.get(id.0 as usize) else { continue };
+                    known.clone_from(&around.facts.known[id.0 as usize]);
+                    outer.kind.clone()
+                }
+                _ => continue,
+            };
+            match merge(&value.kind, kind) {
+                Ok(kind) => value.kind = kind,
+                Err(message) => {
+                    let message = format!("value '{}': {message}", value.name);
+                    self.findings.add(Severity::Error, scope.prefix.trim_end_matches('/'), message);
+                }
+            }
+        }
+    }
+
+    fn node(
+        &mut self,
+        node: &mut Node,
+        around: Around<'_>,
+        scope: &Scope<'_>,
+        position: usize,
+        calls: &mut Vec<Option<usize>>,
+    ) -> Result<Made, String> {
+        if let Some(function) = self.by_op.get(&node.op) {
+            return self.call(*function, node, around, scope, position, calls);
+        }
+        let Some(operator) = operator(node, scope.opsets).filter(|operator| !operator.deprecated) else {
+            return Ok(Made::nothing(node));
+        };
+        if node.bodies().next().is_some() {
+            let prefix = format!("{}/", node_path(&scope.prefix, position, node));
+            return self.control(node, operator, around, scope, prefix, calls);
+        }
+        let mut call = read(node, operator, around, scope);
+        // What the inputs' types or shapes contradict is said, and the rest is known all the same.
+        let shapes = operator.rule.map_or(Ok(()), |rule| rule(&mut call)).err();
+        let elements = elements::apply(&mut call).err();
+        known::fill(&mut call);
+        let mut made = Made { kinds: call.outputs, known: call.known, problems: Vec::new() };
+        let sizes = made.kinds.iter_mut().filter_map(impossible_sizes).next();
+        made.problems.extend(elements.into_iter().chain(shapes).chain(sizes));
+        Ok(made)
+    }
+
+    /// What is known of a value, without its shape and contents where there is no more room for such.
+    fn affordable(
+        &mut self,
+        kind: ValueType,
+        known: Option<Known>,
+        node: &Node,
+        path: &dyn Fn(&Node) -> String,
+    ) -> (ValueType, Option<Known>) {
+        let weight = weight(&kind, known.as_ref());
+        if let Some(room) = self.room.checked_sub(weight) {
+            self.room = room;
+            return (kind, known);
+        }
+        if !std::mem::replace(&mut self.room_said, true) {
+            let message = "shapes take more memory than the graph's size justifies, and are not followed from here";
+            self.findings.add(Severity::Notice, path(node), message);
+        }
+        (without_shape(&kind), None)
+    }
+
+    /// Writes what a node makes to its outputs.
+    fn write(&mut self, body: &mut Body, facts: &mut Facts, node: &Node, made: Made, path: &dyn Fn(&Node) -> String) {
+        let mut known = made.known.into_iter();
+        for (output, kind) in node.outputs.iter().zip(made.kinds) {
+            let known = known.next().flatten();
+            let Some(output) = output else { continue };
+            let (kind, known) = self.affordable(kind, known, node, path);
+            let Some(value) = body.values.get_mut(output.0 as usize) else { continue };
+            match merge(&value.kind, kind) {
+                Ok(kind) => value.kind = kind,
+                Err(message) => {
+                    let message = format!("{}: output '{}': {message}", node.op, value.name);
+                    self.findings.add(Severity::Error, path(node), message);
+                }
+            }
+            facts.known[output.0 as usize] = known;
+        }
+    }
+}
+
+/// Most dimensions of a tensor. Files have up to eight; a chain of nodes could make millions.
+const MAX_RANK: usize = 64;
+
+/// Takes a shape away that no tensor has, and says why.
+fn impossible_sizes(kind: &mut ValueType) -> Option<String> {
+    let ValueType::Tensor(tensor) = kind else { return None };
+    let shape = tensor.shape.as_mut()?;
+    if shape.len() > MAX_RANK {
+        let problem = format!("the result has {} dimensions, more than {MAX_RANK}", shape.len());
+        tensor.shape = None;
+        return Some(problem);
+    }
+    let below = shape.iter_mut().find(|size| size.as_integer().is_some_and(|size| size < 0))?;
+    let problem = format!("the result has the size {below}");
+    *below = Dim::Unknown;
+    Some(problem)
+}
+
+/// What a type and contents take of the room for sizes.
+fn weight(kind: &ValueType, known: Option<&Known>) -> u64 {
+    let shape = match kind {
+        ValueType::Tensor(tensor) => tensor.shape.as_deref().unwrap_or_default(),
+        _ => &[],
+    };
+    let dims = shape.iter().chain(known.and_then(Known::dims).unwrap_or_default());
+    dims.map(|dim| dim.weight() as u64).sum()
+}
+
+/// The operator of a node, in the version that the body states.
+pub(crate) fn operator(node: &Node, opsets: &[Opset]) -> Option<&'static Operator> {
+    Operator::of(&node.op, version(&node.op.domain, opsets))
+}
+
+/// The version of a domain's operators: the newest where the graph states none.
+pub(crate) fn version(domain: &str, opsets: &[Opset]) -> i64 {
+    opsets.iter().find(|opset| *opset.domain == *domain).map_or(i64::MAX, |opset| opset.version)
+}
+
+/// A node with what is known of its inputs.
+pub(super) fn read<'a>(node: &'a Node, operator: &'static Operator, around: Around<'a>, scope: &Scope<'a>) -> Call<'a> {
+    let inputs = node.inputs.iter().map(|input| input.and_then(|id| around.input(id))).collect();
+    let mut call = Call::new(node, operator, inputs);
+    call.of_call = scope.of_call;
+    call
+}
+
+impl<'a> Around<'a> {
+    /// What is known of a value; `None` where the call of the function left it out.
+    pub(super) fn input(self, id: ValueId) -> Option<Input<'a>> {
+        if self.facts.absent.contains(&id) {
+            return None;
+        }
+        let value = self.body.values.get(id.0 as usize)?;
+        Some(Input { kind: &value.kind, known: self.facts.known[id.0 as usize].as_ref() })
+    }
+}
+
+/// How many nodes there are in a body and the bodies in it, down to the greatest depth that is followed.
+pub(super) fn size(body: &Body) -> u64 {
+    let mut count = 0;
+    let mut open = vec![(body, 0)];
+    while let Some((body, depth)) = open.pop() {
+        count += body.nodes.len() as u64;
+        if depth < MAX_DEPTH {
+            open.extend(body.nodes.iter().flat_map(Node::bodies).map(|inner| (inner, depth + 1)));
+        }
+    }
+    count
+}
+
+/// What stands in a node's place while it is away.
+fn placeholder() -> Node {
+    use std::sync::OnceLock;
+    static OP: OnceLock<Op> = OnceLock::new();
+    Node {
+        name: String::new(),
+        op: OP.get_or_init(|| Op::onnx("")).clone(),
+        inputs: Vec::new(),
+        outputs: Vec::new(),
+        attributes: Vec::new(),
+        doc: String::new(),
+    }
+}
+
+/// The bodies of a node's attributes, with the attributes' names.
+pub(super) fn bodies_mut(node: &mut Node) -> impl Iterator<Item = (&str, &mut Body)> {
+    node.attributes.iter_mut().filter_map(|attribute| match &mut attribute.value {
+        AttributeValue::Body(body) => Some((&*attribute.name, &mut **body)),
+        _ => None,
+    })
+}

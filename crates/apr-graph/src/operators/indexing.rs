@@ -1,0 +1,279 @@
+//! Operators that take or put elements by their places.
+
+use super::Rule;
+use super::call::{Call, Known, MAX_KNOWN, axes, axis, show};
+use super::elementwise::like_first;
+use crate::Dim;
+
+pub(super) const RULES: &[(&str, Rule)] = &[
+    ("Compress", compress),
+    ("Gather", gather),
+    ("GatherElements", gather_elements),
+    ("GatherND", gather_nd),
+    ("NonMaxSuppression", non_max_suppression),
+    ("NonZero", non_zero),
+    ("OneHot", one_hot),
+    ("Scatter", like_first),
+    ("ScatterElements", like_first),
+    ("ScatterND", like_first),
+    ("Slice", slice),
+    ("Unique", unique),
+];
+
+fn gather(call: &mut Call<'_>) -> Result<(), String> {
+    let (Some(data), Some(places)) = (call.shape(0), call.shape(1)) else { return Ok(()) };
+    let along = axis(call.int("axis").unwrap_or(0), data.len())?;
+    call.set_shape(0, [&data[..along], places, &data[along + 1..]].concat());
+    if let (1, Some(known), Some(places)) =
+        (data.len(), call.dims(0), call.ints(1).filter(|places| places.len() <= MAX_KNOWN))
+    {
+        let picked: Result<Vec<_>, String> =
+            places.iter().map(|place| Ok(known[axis(*place, known.len())?].clone())).collect();
+        call.set_known(0, Some(Known::Ints(picked?.into())));
+    }
+    Ok(())
+}
+
+fn gather_elements(call: &mut Call<'_>) -> Result<(), String> {
+    if let (Some(data), Some(places)) = (call.shape(0), call.shape(1))
+        && data.len() != places.len()
+    {
+        return Err(format!("{} and {} have not as many dimensions", show(data), show(places)));
+    }
+    if let Some(places) = call.shape(1) {
+        call.set_shape(0, places.to_vec());
+    }
+    Ok(())
+}
+
+fn gather_nd(call: &mut Call<'_>) -> Result<(), String> {
+    let (Some(data), Some(places)) = (call.shape(0), call.shape(1)) else { return Ok(()) };
+    let batch = usize::try_from(call.int("batch_dims").unwrap_or(0)).unwrap_or(usize::MAX);
+    let Some((coordinates, outer)) = places.split_last() else {
+        return Err("the places have no dimensions".to_owned());
+    };
+    let Some(coordinates) = coordinates.size().and_then(|count| usize::try_from(count).ok()) else { return Ok(()) };
+    let from = batch.saturating_add(coordinates);
+    if from > data.len() || batch > outer.len() {
+        return Err(format!("{coordinates} coordinates after {batch} dimensions do not fit {}", show(data)));
+    }
+    call.set_shape(0, [outer, &data[from..]].concat());
+    Ok(())
+}
+
+fn compress(call: &mut Call<'_>) -> Result<(), String> {
+    let Some(shape) = call.shape(0) else { return Ok(()) };
+    let shape = match call.int("axis") {
+        None => vec![Dim::Unknown],
+        Some(along) => {
+            let mut shape = shape.to_vec();
+            let along = axis(along, shape.len())?;
+            shape[along] = Dim::Unknown;
+            shape
+        }
+    };
+    call.set_shape(0, shape);
+    Ok(())
+}
+
+fn non_zero(call: &mut Call<'_>) -> Result<(), String> {
+    let rank = call.shape(0).map_or(Dim::Unknown, |shape| Dim::fixed(shape.len() as u64));
+    call.set_shape(0, vec![rank, Dim::Unknown]);
+    Ok(())
+}
+
+fn non_max_suppression(call: &mut Call<'_>) -> Result<(), String> {
+    call.expect_rank(0, 3)?;
+    call.expect_rank(1, 3)?;
+    call.set_shape(0, vec![Dim::Unknown, Dim::fixed(3)]);
+    Ok(())
+}
+
+fn one_hot(call: &mut Call<'_>) -> Result<(), String> {
+    let Some(shape) = call.shape(0) else { return Ok(()) };
+    let mut shape = shape.to_vec();
+    let along = axis(call.int("axis").unwrap_or(-1), shape.len() + 1)?;
+    shape.insert(along, call.scalar(1).unwrap_or(Dim::Unknown));
+    call.set_shape(0, shape);
+    Ok(())
+}
+
+fn unique(call: &mut Call<'_>) -> Result<(), String> {
+    for output in 1..4 {
+        call.set_shape(output, vec![Dim::Unknown]);
+    }
+    let Some(shape) = call.shape(0) else { return Ok(()) };
+    let shape = match call.int("axis") {
+        None => vec![Dim::Unknown],
+        Some(along) => {
+            let mut shape = shape.to_vec();
+            let along = axis(along, shape.len())?;
+            shape[along] = Dim::Unknown;
+            shape
+        }
+    };
+    call.set_shape(0, shape);
+    Ok(())
+}
+
+/// One dimension's part of a slice.
+struct Cut {
+    axis: usize,
+    start: Dim,
+    end: Dim,
+    step: i64,
+}
+
+fn slice(call: &mut Call<'_>) -> Result<(), String> {
+    let Some(shape) = call.shape(0) else { return Ok(()) };
+    let Some(cuts) = cuts(call, shape.len())? else {
+        call.set_shape(0, cut_somewhere(call, shape)?);
+        return Ok(());
+    };
+    let mut sizes = shape.to_vec();
+    for cut in &cuts {
+        if cut.step == 0 {
+            return Err("a step is 0".to_owned());
+        }
+        sizes[cut.axis] = cut_size(&shape[cut.axis], cut);
+    }
+    if let ([dim], [cut]) = (shape, cuts.as_slice()) {
+        let known = call.dims(0).filter(|known| dim.size() == Some(known.len() as u64));
+        let part = known.and_then(|known| cut_known(known, cut));
+        call.set_known(0, part.map(|part| Known::Ints(part.into())));
+    }
+    call.set_shape(0, sizes);
+    Ok(())
+}
+
+/// A list that is an attribute before version 10 and an input since.
+struct List<'c, 'a> {
+    call: &'c Call<'a>,
+    name: &'static str,
+    position: usize,
+}
+
+impl List<'_, '_> {
+    fn is_attribute(&self) -> bool {
+        self.call.operator.setting(self.name).is_some()
+    }
+
+    /// Its elements; as many that are not known where only their number is.
+    fn dims(&self) -> Option<Vec<Dim>> {
+        if self.is_attribute() {
+            return Some(self.call.list(self.name)?.iter().copied().map(Dim::integer).collect());
+        }
+        if let Some(dims) = self.call.dims(self.position) {
+            return Some(dims.to_vec());
+        }
+        let [length] = self.call.shape(self.position)? else { return None };
+        let length = length.size().and_then(|length| usize::try_from(length).ok()).filter(|length| *length <= 64)?;
+        Some(vec![Dim::Unknown; length])
+    }
+
+    /// Its elements as numbers; those of `default` where it is left out.
+    fn numbers(&self, default: impl FnOnce() -> Vec<i64>) -> Option<Vec<i64>> {
+        if self.is_attribute() {
+            return Some(self.call.list(self.name).map_or_else(default, <[i64]>::to_vec));
+        }
+        if self.call.has(self.position) { self.call.ints(self.position) } else { Some(default()) }
+    }
+}
+
+/// What is cut, where all of it but single starts and ends is known.
+fn cuts(call: &Call<'_>, rank: usize) -> Result<Option<Vec<Cut>>, String> {
+    let list = |name: &'static str, position: usize| List { call, name, position };
+    let (Some(starts), Some(ends)) = (list("starts", 1).dims(), list("ends", 2).dims()) else { return Ok(None) };
+    let count = starts.len();
+    let first = || (0..count).filter_map(|axis| i64::try_from(axis).ok()).collect();
+    let along = list("axes", 3).numbers(first);
+    let steps = list("steps", 4).numbers(|| vec![1; count]);
+    let (Some(along), Some(steps)) = (along, steps) else { return Ok(None) };
+    if [ends.len(), along.len(), steps.len()].iter().any(|other| *other != count) {
+        return Err("starts, ends, axes and steps are not equally many".to_owned());
+    }
+    let along = axes(&along, rank)?;
+    let bounds = along.into_iter().zip(starts).zip(ends).zip(steps);
+    Ok(Some(bounds.map(|(((axis, start), end), step)| Cut { axis, start, end, step }).collect()))
+}
+
+/// The shape where it is not known what is cut: only the axes, or not even those.
+fn cut_somewhere(call: &Call<'_>, shape: &[Dim]) -> Result<Vec<Dim>, String> {
+    let mut sizes = shape.to_vec();
+    match call.ints(3) {
+        Some(list) => axes(&list, shape.len())?.into_iter().for_each(|position| sizes[position] = Dim::Unknown),
+        None => sizes.fill(Dim::Unknown),
+    }
+    Ok(sizes)
+}
+
+/// How many elements are left of a dimension.
+fn cut_size(size: &Dim, cut: &Cut) -> Dim {
+    let bounds = (size.as_integer(), cut.start.as_integer(), cut.end.as_integer());
+    if let (Some(size), Some(start), Some(end)) = bounds {
+        let (start, end) = (clamp(start, size, cut.step), clamp(end, size, cut.step));
+        let span = if cut.step > 0 { end.saturating_sub(start) } else { start.saturating_sub(end) };
+        let width = i64::try_from(cut.step.unsigned_abs()).unwrap_or(i64::MAX);
+        let count = if span <= 0 { 0 } else { (span - 1) / width + 1 };
+        return Dim::integer(count);
+    }
+    let (Some(start), Some(end)) = (from_start(&cut.start, size, cut.step), from_start(&cut.end, size, cut.step))
+    else {
+        return Dim::Unknown;
+    };
+    let span = if cut.step > 0 { end.minus(&start) } else { start.minus(&end) };
+    let width = Dim::integer(cut.step.saturating_abs());
+    span.plus(&width).minus(&Dim::fixed(1)).quotient(&width)
+}
+
+/// A bound as ONNX clamps it.
+fn clamp(bound: i64, size: i64, step: i64) -> i64 {
+    let bound = if bound < 0 { bound.saturating_add(size) } else { bound };
+    let size = size.max(0);
+    if step > 0 { bound.clamp(0, size) } else { bound.clamp(-1, size - 1) }
+}
+
+/// Numbers from here on mean "to the end".
+const END: i64 = i32::MAX as i64;
+
+/// A bound counted from the start of a dimension whose size has symbols, where it surely lies within.
+fn from_start(bound: &Dim, size: &Dim, step: i64) -> Option<Dim> {
+    match bound.as_integer() {
+        Some(bound) if bound.saturating_abs() >= END => Some(an_end(bound, size, step)),
+        Some(0) => Some(Dim::fixed(0)),
+        // The last elements: there must be as many, or the model was not meant for this size.
+        Some(bound) if bound < 0 => Some(size.plus(&Dim::integer(bound))),
+        Some(bound) => size.is_at_least(bound).then(|| Dim::integer(bound)),
+        None => within(bound, size),
+    }
+}
+
+/// The end that a very large or very small number means.
+fn an_end(bound: i64, size: &Dim, step: i64) -> Dim {
+    match (bound > 0, step > 0) {
+        (true, true) => size.clone(),
+        (true, false) => size.minus(&Dim::fixed(1)),
+        (false, true) => Dim::fixed(0),
+        (false, false) => Dim::integer(-1),
+    }
+}
+
+/// A bound with symbols that is not past the end. A dimension that is a number is taken to be a table with room for
+/// what the model was made for, such as a causal mask; sizes with symbols must prove it.
+fn within(bound: &Dim, size: &Dim) -> Option<Dim> {
+    let room = size.as_integer().is_some() || size.minus(bound).is_at_least(0);
+    (room && bound.is_at_least(0)).then(|| bound.clone())
+}
+
+fn cut_known(known: &[Dim], cut: &Cut) -> Option<Vec<Dim>> {
+    let size = i64::try_from(known.len()).ok()?;
+    let start = clamp(cut.start.as_integer()?, size, cut.step);
+    let end = clamp(cut.end.as_integer()?, size, cut.step);
+    let mut part = Vec::new();
+    let mut place = start;
+    while part.len() <= MAX_KNOWN && ((cut.step > 0 && place < end) || (cut.step < 0 && place > end)) {
+        part.push(known.get(usize::try_from(place).ok()?)?.clone());
+        place = place.checked_add(cut.step)?;
+    }
+    (part.len() <= MAX_KNOWN).then_some(part)
+}

@@ -1,0 +1,172 @@
+//! What an operator sees when it runs.
+
+use apr_core::{Error, Result};
+use apr_graph::{Attribute, AttributeValue, Body, ElementType, Node};
+
+use crate::registry::Operator;
+use crate::tensor::elements;
+use crate::workers::Workers;
+use crate::{Tensor, Value};
+
+/// What a run gives its operators.
+pub(crate) trait Environment {
+    fn workers(&self) -> &dyn Workers;
+
+    /// Bytes that may still be allocated.
+    fn free_bytes(&self) -> u64;
+
+    /// Runs a body in an attribute of the node, with its inputs.
+    fn run_body(&mut self, body: &Body, inputs: Vec<Value>) -> Result<Vec<Value>>;
+
+    /// The value that an attribute holds.
+    fn attribute_tensor(&self, value: &AttributeValue) -> Result<Tensor>;
+
+    /// The operator that computes something on behalf of another.
+    fn operator(&self, name: &str) -> Result<&'static Operator>;
+}
+
+/// Attributes of a call of a function, which nodes in it refer to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Scope<'a> {
+    pub(crate) attributes: &'a [Attribute],
+    pub(crate) defaults: &'a [Attribute],
+    pub(crate) around: Option<&'a Scope<'a>>,
+}
+
+impl<'a> Scope<'a> {
+    fn find(&self, name: &str) -> Option<&'a AttributeValue> {
+        let of = |list: &'a [Attribute]| list.iter().find(|attribute| &*attribute.name == name);
+        match &of(self.attributes).or_else(|| of(self.defaults))?.value {
+            AttributeValue::OfCall(outer) => self.around?.find(outer),
+            value => Some(value),
+        }
+    }
+}
+
+/// A call of an operator.
+pub(crate) struct Call<'a> {
+    pub(crate) node: &'a Node,
+    pub(crate) scope: Option<&'a Scope<'a>>,
+    /// Version of the operators of the node's domain.
+    pub(crate) opset: i64,
+    pub(crate) inputs: Vec<Option<Value>>,
+    pub(crate) environment: &'a mut dyn Environment,
+}
+
+impl<'a> Call<'a> {
+    pub(crate) fn attribute(&self, name: &str) -> Option<&'a AttributeValue> {
+        match self.node.attribute(name)? {
+            AttributeValue::OfCall(outer) => self.scope?.find(outer),
+            value => Some(value),
+        }
+    }
+
+    pub(crate) fn int(&self, name: &str, default: i64) -> i64 {
+        self.optional_int(name).unwrap_or(default)
+    }
+
+    pub(crate) fn flag(&self, name: &str, default: bool) -> bool {
+        self.int(name, i64::from(default)) != 0
+    }
+
+    pub(crate) fn optional_int(&self, name: &str) -> Option<i64> {
+        match self.attribute(name)? {
+            AttributeValue::Int(value) => Some(*value),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn float(&self, name: &str, default: f32) -> f32 {
+        match self.attribute(name) {
+            Some(AttributeValue::Float(value)) => *value,
+            _ => default,
+        }
+    }
+
+    pub(crate) fn ints(&self, name: &str) -> Option<Vec<i64>> {
+        match self.attribute(name)? {
+            AttributeValue::Ints(values) => Some(values.clone()),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn floats(&self, name: &str) -> Option<Vec<f32>> {
+        match self.attribute(name)? {
+            AttributeValue::Floats(values) => Some(values.clone()),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn text(&self, name: &str, default: &str) -> String {
+        match self.attribute(name) {
+            Some(AttributeValue::Text(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
+            _ => default.to_owned(),
+        }
+    }
+
+    pub(crate) fn texts(&self, name: &str) -> Option<Vec<String>> {
+        match self.attribute(name)? {
+            AttributeValue::Texts(texts) => {
+                Some(texts.iter().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect())
+            }
+            _ => None,
+        }
+    }
+
+    /// Number of outputs that the node names, wanted or not.
+    pub(crate) fn outputs(&self) -> usize {
+        self.node.outputs.len()
+    }
+
+    pub(crate) fn value(&self, position: usize) -> Result<&Value> {
+        self.optional_value(position).ok_or_else(|| Error::format(format!("input {position} is missing")))
+    }
+
+    pub(crate) fn optional_value(&self, position: usize) -> Option<&Value> {
+        self.inputs.get(position)?.as_ref()
+    }
+
+    pub(crate) fn tensor(&self, position: usize) -> Result<&Tensor> {
+        self.value(position)?.tensor()
+    }
+
+    pub(crate) fn optional(&self, position: usize) -> Result<Option<&Tensor>> {
+        self.optional_value(position).map(Value::tensor).transpose()
+    }
+
+    /// An input that the operator may change in place.
+    pub(crate) fn take(&mut self, position: usize) -> Result<Tensor> {
+        match self.inputs.get_mut(position).and_then(Option::take) {
+            Some(Value::Tensor(tensor)) => Ok(tensor),
+            Some(other) => other.tensor().cloned(),
+            None => Err(Error::format(format!("input {position} is missing"))),
+        }
+    }
+
+    pub(crate) fn workers(&self) -> &dyn Workers {
+        self.environment.workers()
+    }
+
+    /// The number of elements of a tensor that is about to be made, when memory allows it.
+    ///
+    /// # Errors
+    /// E008 when it does not.
+    pub(crate) fn room(&self, shape: &[usize], element: ElementType) -> Result<usize> {
+        let width = element.bits().div_ceil(8).max(1);
+        let too_large = || Error::memory(format!("a tensor of shape {shape:?} does not fit the memory limit"));
+        let count = elements(shape).ok_or_else(too_large)?;
+        let bytes = (count as u64).checked_mul(width).ok_or_else(too_large)?;
+        if bytes > self.environment.free_bytes() {
+            return Err(too_large());
+        }
+        Ok(count)
+    }
+
+    /// A body in an attribute.
+    pub(crate) fn body(&self, name: &str) -> Result<&'a Body> {
+        match self.attribute(name) {
+            Some(AttributeValue::Body(body)) => Ok(body),
+            _ => Err(Error::format(format!("the attribute {name} must be a graph"))),
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Packed little-endian elements as tensors.
+
+use apr_core::{Error, Result};
+use apr_graph::{Constant, ConstantData, ElementType};
+
+use crate::Tensor;
+use crate::tensor::{Data, elements};
+
+/// A tensor that is in the graph itself.
+pub(crate) fn tensor(constant: &Constant) -> Result<Tensor> {
+    let too_large = |_| Error::memory(format!("a constant of shape {:?} does not fit the memory", constant.shape));
+    let shape =
+        constant.shape.iter().map(|&dim| usize::try_from(dim).map_err(too_large)).collect::<Result<Vec<_>>>()?;
+    match &constant.data {
+        ConstantData::Bytes(bytes) => unpack(constant.element, shape, bytes),
+        ConstantData::Texts(texts) => {
+            let texts = texts.iter().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect();
+            Tensor::with_type(ElementType::Text, shape, Data::Text(texts))
+        }
+    }
+}
+
+/// The tensor that packed elements are, as in `raw_data` of an ONNX file.
+pub(crate) fn unpack(element: ElementType, shape: Vec<usize>, bytes: &[u8]) -> Result<Tensor> {
+    macro_rules! words {
+        ($variant:ident, $rust:ty) => {
+            Data::$variant(bytes.as_chunks().0.iter().map(|word| <$rust>::from_le_bytes(*word)).collect())
+        };
+    }
+    let data = match element {
+        ElementType::F32 => words!(F32, f32),
+        ElementType::F64 => words!(F64, f64),
+        ElementType::I16 => words!(I16, i16),
+        ElementType::I32 => words!(I32, i32),
+        ElementType::I64 => words!(I64, i64),
+        ElementType::U16 | ElementType::F16 | ElementType::BF16 => words!(U16, u16),
+        ElementType::U32 => words!(U32, u32),
+        ElementType::U64 => words!(U64, u64),
+        ElementType::I8 => words!(I8, i8),
+        ElementType::U4 | ElementType::I4 | ElementType::F4E2M1 | ElementType::U2 | ElementType::I2 => {
+            parts(element, elements(&shape).unwrap_or(0), bytes)
+        }
+        ElementType::Bool => Data::U8(bytes.iter().map(|&byte| u8::from(byte != 0)).collect()),
+        ElementType::C64 | ElementType::C128 | ElementType::Text => {
+            return Err(Error::version(format!("elements of type {element} are not computed with")));
+        }
+        _ => Data::U8(bytes.to_vec()),
+    };
+    Tensor::with_type(element, shape, data)
+}
+
+/// Elements of 4 or 2 bits, the first in the lowest ones.
+fn parts(element: ElementType, count: usize, bytes: &[u8]) -> Data {
+    let bits = element.bits() as usize;
+    let part = |at: usize| bytes.get(at * bits / 8).map_or(0, |byte| byte >> (at * bits % 8) & ((1 << bits) - 1));
+    if matches!(element, ElementType::I4 | ElementType::I2) {
+        let unused = 8 - bits;
+        return Data::I8((0..count).map(|at| (part(at) << unused) as i8 >> unused).collect());
+    }
+    Data::U8((0..count).map(part).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_elements_come_from_the_low_bits_up() {
+        let tensor = unpack(ElementType::I4, vec![3], &[0x8f, 0x07]).unwrap();
+        assert_eq!(tensor.values::<i8>().unwrap(), [-1, -8, 7]);
+        let tensor = unpack(ElementType::U2, vec![4], &[0b1110_0100]).unwrap();
+        assert_eq!(tensor.values::<u8>().unwrap(), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn bytes_that_do_not_fill_the_shape_are_an_error() {
+        assert!(unpack(ElementType::F32, vec![2], &[0; 7]).is_err());
+        assert!(unpack(ElementType::Text, vec![1], &[0]).is_err());
+    }
+}

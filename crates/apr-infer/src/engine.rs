@@ -1,0 +1,173 @@
+//! From a graph and its weights to a session that runs.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use apr_core::{CheckpointReader, Error, Result};
+use apr_graph::{AttributeValue, Body, Graph, Origin, ValueId};
+
+use crate::machine::{Frame, Machine};
+use crate::plan::{Plan, Plans};
+use crate::tap::Tap;
+use crate::weight::{Weight, Weights};
+use crate::workers::Workers;
+use crate::{Tensor, Value, constant};
+
+/// Bounds of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RunLimits {
+    /// Bytes of all values that are alive at the same time; no limit by default.
+    pub max_memory: u64,
+    /// Nodes that are run in all, those of loops counted each time; a thousand million by default.
+    pub max_steps: u64,
+}
+
+impl Default for RunLimits {
+    fn default() -> Self {
+        Self { max_memory: u64::MAX, max_steps: 1_000_000_000 }
+    }
+}
+
+/// Makes sessions.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Engine;
+
+impl Engine {
+    /// Looks at all nodes of a graph, so that running it meets no surprise.
+    ///
+    /// # Errors
+    /// E003 with the names of all operators that are not known, E001 where the graph names weights that the checkpoint
+    /// does not have.
+    pub fn prepare<'a>(graph: &'a Graph, weights: Arc<dyn CheckpointReader>, limits: RunLimits) -> Result<Session<'a>> {
+        let plans = Plans::of(graph)?;
+        let weights = Weights::new(weights);
+        let mut session = Session { graph, plans, weights, limits, given: HashMap::new() };
+        session.collect(&graph.body)?;
+        for function in &graph.functions {
+            session.collect(&function.body)?;
+        }
+        Ok(session)
+    }
+}
+
+/// A graph that is ready to run, any number of times.
+pub struct Session<'a> {
+    pub(crate) graph: &'a Graph,
+    pub(crate) plans: Plans,
+    weights: Weights,
+    pub(crate) limits: RunLimits,
+    /// Constants, small weights and handles of large ones, by body and value.
+    given: HashMap<(usize, ValueId), Value>,
+}
+
+impl std::fmt::Debug for Session<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+/// What a run leaves.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What was asked for, in that order. Empty when a tap stopped the run.
+    pub outputs: Vec<Value>,
+    /// Most bytes that values took at the same time.
+    pub peak_bytes: u64,
+    /// Whether a tap stopped the run.
+    pub stopped: bool,
+}
+
+/// Weights up to this size are decoded once; larger ones wherever they are used.
+const SMALL: u64 = 64 << 10;
+
+impl Session<'_> {
+    /// Runs the graph.
+    ///
+    /// `inputs` are values by the names of the body's inputs; those that have a default may be left out. `wanted` are
+    /// names of values of the main body, outputs or not; only what they need is run.
+    ///
+    /// # Errors
+    /// With the name of the node at fault: E001 for inputs that do not fit, or numbers out of range; E008 over the
+    /// limits; what reading weights ends with.
+    pub fn run(
+        &self,
+        inputs: Vec<(String, Value)>,
+        wanted: &[&str],
+        workers: &dyn Workers,
+        tap: &mut dyn Tap,
+    ) -> Result<Outcome> {
+        let body = &self.graph.body;
+        let ids = wanted.iter().map(|name| named(body, name)).collect::<Result<Vec<_>>>()?;
+        let narrowed = if ids == body.outputs { None } else { Some(self.plans.get(body).narrowed(body, &ids)) };
+        let plan: &Plan = narrowed.as_ref().unwrap_or_else(|| self.plans.get(body));
+        let mut machine = Machine::new(self, workers, tap);
+        let mut frame = Frame::new(body);
+        for (name, value) in inputs {
+            let id = body.inputs.iter().copied().find(|id| body.value(*id).name == name);
+            let id = id.ok_or_else(|| Error::format(format!("the model has no input '{name}'")))?;
+            machine.put(&mut frame, id, value)?;
+        }
+        self.check_inputs(&frame, plan)?;
+        let outputs = machine.run_frame(frame, plan, &ids)?;
+        let (peak_bytes, stopped) = machine.finish();
+        Ok(Outcome { outputs: outputs.unwrap_or_default(), peak_bytes, stopped })
+    }
+
+    /// Refuses a run without inputs that some node needs.
+    fn check_inputs(&self, frame: &Frame<'_>, plan: &Plan) -> Result<()> {
+        let body = &self.graph.body;
+        let reads = |id: &ValueId| plan.nodes.iter().any(|node| body.nodes[node.node].inputs.contains(&Some(*id)));
+        let missing = |id: &&ValueId| body.value(**id).origin == Origin::Input && !frame.has(**id) && reads(id);
+        let names: Vec<_> = body.inputs.iter().filter(missing).map(|id| body.value(*id).name.as_str()).collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        Err(Error::format(format!("the model needs inputs that are not given: {}", names.join(", "))))
+    }
+
+    /// Decodes the constants and finds the weights of a body and of those in it.
+    fn collect(&mut self, body: &Body) -> Result<()> {
+        for (position, value) in body.values.iter().enumerate() {
+            let given = match &value.origin {
+                Origin::Constant(constant) => Value::Tensor(constant::tensor(constant)?),
+                Origin::Weight(weight) => self.ready(self.weights.find(weight, value.element())?)?,
+                _ => continue,
+            };
+            let id = ValueId(u32::try_from(position).unwrap_or(u32::MAX));
+            self.given.insert((std::ptr::from_ref(body) as usize, id), given);
+        }
+        body.nodes.iter().flat_map(apr_graph::Node::bodies).try_for_each(|inner| self.collect(inner))
+    }
+
+    fn ready(&self, weight: Weight) -> Result<Value> {
+        if weight.decoded_bytes() <= SMALL {
+            weight.decode().map(Value::Tensor)
+        } else {
+            Ok(Value::Weight(Arc::new(weight)))
+        }
+    }
+
+    /// What a value is that no node makes.
+    pub(crate) fn given(&self, body: &Body, id: ValueId) -> Option<&Value> {
+        self.given.get(&(std::ptr::from_ref(body) as usize, id))
+    }
+
+    /// The tensor in an attribute.
+    pub(crate) fn attribute_tensor(&self, value: &AttributeValue) -> Result<Tensor> {
+        match value {
+            AttributeValue::Tensor(constant) => constant::tensor(constant),
+            AttributeValue::Weight(weight) => self.weights.find(weight, None)?.decode(),
+            _ => Err(Error::format("the attribute must be a tensor")),
+        }
+    }
+}
+
+fn named(body: &Body, name: &str) -> Result<ValueId> {
+    // Outputs first: an exporter may give another value the same name.
+    let outputs = body.outputs.iter().copied().find(|id| body.value(*id).name == name);
+    let any = || body.values.iter().position(|value| value.name == name);
+    outputs
+        .or_else(|| any().map(|position| ValueId(u32::try_from(position).unwrap_or(u32::MAX))))
+        .ok_or_else(|| Error::format(format!("the model has no value '{name}'")))
+}

@@ -1,0 +1,38 @@
+//! Runs graphs: every operator by its meaning in the version of ONNX that the graph states, with every value on tap.
+//!
+//! [`Engine::prepare`] looks at all nodes before anything runs, and names operators that it does not know.
+//! [`Session::run`] runs the nodes in order and lets values go after their last use. Weights stay in the checkpoint: a
+//! large one is decoded a panel at a time, where a matrix product needs it. A [`Tap`] sees what each node makes.
+//!
+//! Threads come from the caller, as [`Workers`]. Every piece of work gives the same result on any thread, so that results
+//! do not depend on their number.
+#![deny(unsafe_code)]
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "sizes of tensors in memory fit usize, and casts of elements are cut off by ONNX's rules"
+)]
+
+mod call;
+mod constant;
+mod convert;
+mod engine;
+mod live;
+mod machine;
+mod matrix;
+mod ops;
+mod plan;
+mod registry;
+mod shape;
+mod tap;
+mod tensor;
+mod value;
+mod weight;
+mod workers;
+
+pub use engine::{Engine, Outcome, RunLimits, Session};
+pub use registry::operators;
+pub use tap::{Flow, Step, Tap, Unwatched};
+pub use tensor::{Data, Element, Tensor};
+pub use value::Value;
+pub use weight::Weight;
+pub use workers::{Alone, Workers};

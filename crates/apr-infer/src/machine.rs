@@ -1,0 +1,296 @@
+//! Runs plans: one node after the other, values let go after their last use.
+
+use apr_core::{Code, Error, Result};
+use apr_graph::{AttributeValue, Body, Node, Op, Origin, ValueId};
+
+use crate::call::{Call, Environment, Scope};
+use crate::engine::Session;
+use crate::live::Live;
+use crate::plan::{Action, Plan, PlannedNode};
+use crate::registry::{self, Operator};
+use crate::tap::{Flow, Step, Tap};
+use crate::workers::Workers;
+use crate::{Tensor, Value};
+
+/// Version of operators that others are made of.
+const OWN_OPSET: i64 = 21;
+
+/// The values of a body that is running.
+pub(crate) struct Frame<'f> {
+    body: &'f Body,
+    values: Vec<Option<Value>>,
+    around: Option<&'f Frame<'f>>,
+    scope: Option<&'f Scope<'f>>,
+    path: String,
+}
+
+impl<'f> Frame<'f> {
+    pub(crate) fn new(body: &'f Body) -> Self {
+        Self { body, values: vec![None; body.values.len()], around: None, scope: None, path: String::new() }
+    }
+
+    pub(crate) fn has(&self, id: ValueId) -> bool {
+        self.values[id.0 as usize].is_some()
+    }
+}
+
+/// A run that is going on.
+pub(crate) struct Machine<'m> {
+    session: &'m Session<'m>,
+    workers: &'m dyn Workers,
+    tap: &'m mut dyn Tap,
+    live: Live,
+    steps: u64,
+    stopped: bool,
+}
+
+impl<'m> Machine<'m> {
+    pub(crate) fn new(session: &'m Session<'m>, workers: &'m dyn Workers, tap: &'m mut dyn Tap) -> Self {
+        Self { session, workers, tap, live: Live::default(), steps: 0, stopped: false }
+    }
+
+    /// Most bytes alive at a time, and whether the tap stopped the run.
+    pub(crate) fn finish(self) -> (u64, bool) {
+        (self.live.peak(), self.stopped)
+    }
+
+    pub(crate) fn put(&mut self, frame: &mut Frame<'_>, id: ValueId, value: Value) -> Result<()> {
+        self.live.add(&value);
+        frame.values[id.0 as usize] = Some(value);
+        let (bytes, limit) = (self.live.bytes(), self.session.limits.max_memory);
+        if bytes > limit {
+            return Err(Error::memory(format!("values take {bytes} bytes, more than the limit of {limit}")));
+        }
+        Ok(())
+    }
+
+    /// Runs a body whose inputs are in place; `None` when the tap stopped it.
+    pub(crate) fn run_frame(
+        &mut self,
+        mut frame: Frame<'_>,
+        plan: &Plan,
+        outputs: &[ValueId],
+    ) -> Result<Option<Vec<Value>>> {
+        for planned in &plan.nodes {
+            let node = &frame.body.nodes[planned.node];
+            self.run_node(&mut frame, planned).map_err(|error| at_node(error, &frame.path, node))?;
+            if self.stopped {
+                return Ok(None);
+            }
+        }
+        let results = outputs.iter().map(|id| self.result(&frame, *id)).collect::<Result<Vec<_>>>()?;
+        for value in frame.values.iter().flatten() {
+            self.live.remove(&Live::identities(value));
+        }
+        Ok(Some(results))
+    }
+
+    /// A value that leaves a body: weights are decoded.
+    fn result(&self, frame: &Frame<'_>, id: ValueId) -> Result<Value> {
+        match self.read(frame, id)? {
+            Value::Weight(weight) => weight.decode().map(Value::Tensor),
+            value => Ok(value),
+        }
+    }
+
+    fn run_node(&mut self, frame: &mut Frame<'_>, planned: &PlannedNode) -> Result<()> {
+        self.steps += 1;
+        if self.steps > self.session.limits.max_steps {
+            return Err(Error::memory(format!("more than {} nodes were run", self.session.limits.max_steps)));
+        }
+        let node = &frame.body.nodes[planned.node];
+        let path = path(&frame.path, node);
+        let watched = self.tap.wants(&path, node);
+        if watched {
+            self.tap.before(&path, node);
+        }
+        let mut gone = Vec::new();
+        let inputs = self.inputs(frame, planned, &mut gone)?;
+        let outputs = match planned.action {
+            Action::Operator { operator, opset } => self.operate(frame, node, operator, opset, inputs),
+            Action::Function(position) => self.call(frame, node, position, inputs, &path),
+        };
+        if self.stopped {
+            return Ok(());
+        }
+        let outputs = outputs?;
+        self.live.remove(&gone);
+        self.keep(frame, node, &outputs)?;
+        for id in &planned.released {
+            if let Some(value) = frame.values[id.0 as usize].take() {
+                self.live.remove(&Live::identities(&value));
+            }
+        }
+        if watched {
+            let step = Step { path: &path, node, outputs: &outputs, live_bytes: self.live.bytes() };
+            self.stopped = self.tap.after(&step) == Flow::Stop;
+        }
+        Ok(())
+    }
+
+    /// Puts what a node made into the frame.
+    fn keep(&mut self, frame: &mut Frame<'_>, node: &Node, outputs: &[Value]) -> Result<()> {
+        for (position, id) in node.outputs.iter().enumerate() {
+            let Some(id) = id else { continue };
+            let missing = || Error::version(format!("output {position} is not computed here"));
+            self.put(frame, *id, outputs.get(position).ok_or_else(missing)?.clone())?;
+        }
+        Ok(())
+    }
+
+    /// The inputs of a node: taken out of the frame where nothing needs them afterwards.
+    fn inputs(
+        &mut self,
+        frame: &mut Frame<'_>,
+        planned: &PlannedNode,
+        gone: &mut Vec<usize>,
+    ) -> Result<Vec<Option<Value>>> {
+        let node = &frame.body.nodes[planned.node];
+        let decodes = match planned.action {
+            Action::Operator { operator, .. } => operator.decodes,
+            Action::Function(_) => true,
+        };
+        let mut inputs = Vec::with_capacity(node.inputs.len());
+        for (position, id) in node.inputs.iter().enumerate() {
+            let Some(id) = *id else {
+                inputs.push(None);
+                continue;
+            };
+            let again = node.inputs[position + 1..].contains(&Some(id));
+            let taken = if planned.last.contains(&id) && !again { frame.values[id.0 as usize].take() } else { None };
+            let value = match taken {
+                Some(value) => {
+                    gone.extend(Live::identities(&value));
+                    value
+                }
+                None => self.read(frame, id)?,
+            };
+            inputs.push(Some(match value {
+                Value::Weight(weight) if !decodes => Value::Tensor(self.decode(&weight)?),
+                value => value,
+            }));
+        }
+        Ok(inputs)
+    }
+
+    fn decode(&self, weight: &crate::weight::Weight) -> Result<Tensor> {
+        if weight.decoded_bytes() > self.free_bytes() {
+            return Err(Error::memory(format!("a weight of {} bytes does not fit the limit", weight.decoded_bytes())));
+        }
+        weight.decode()
+    }
+
+    /// A value, of this body or of one around.
+    fn read(&self, frame: &Frame<'_>, id: ValueId) -> Result<Value> {
+        if let Some(value) = &frame.values[id.0 as usize] {
+            return Ok(value.clone());
+        }
+        if let Some(value) = self.session.given(frame.body, id) {
+            return Ok(value.clone());
+        }
+        if let (Origin::Outer(outer), Some(around)) = (&frame.body.value(id).origin, frame.around) {
+            return self.read(around, *outer);
+        }
+        Err(Error::format(format!("the value '{}' is not there when it is needed", frame.body.value(id).name)))
+    }
+
+    fn operate(
+        &mut self,
+        frame: &Frame<'_>,
+        node: &Node,
+        operator: &Operator,
+        opset: i64,
+        inputs: Vec<Option<Value>>,
+    ) -> Result<Vec<Value>> {
+        let mut inner = Inner { machine: self, frame };
+        operator.run(&mut Call { node, scope: frame.scope, opset, inputs, environment: &mut inner })
+    }
+
+    /// Calls a function of the graph.
+    fn call(
+        &mut self,
+        frame: &Frame<'_>,
+        node: &Node,
+        position: usize,
+        inputs: Vec<Option<Value>>,
+        path: &str,
+    ) -> Result<Vec<Value>> {
+        let function = &self.session.graph.functions[position];
+        let scope = Scope { attributes: &node.attributes, defaults: &function.defaults, around: frame.scope };
+        let mut called = Frame::new(&function.body);
+        called.scope = Some(&scope);
+        path.clone_into(&mut called.path);
+        for (id, input) in function.body.inputs.iter().zip(inputs) {
+            if let Some(input) = input {
+                self.put(&mut called, *id, input)?;
+            }
+        }
+        let plan = self.session.plans.get(&function.body);
+        Ok(self.run_frame(called, plan, &function.body.outputs)?.unwrap_or_default())
+    }
+}
+
+/// A machine as the operators of a frame see it.
+struct Inner<'i, 'm, 'f> {
+    machine: &'i mut Machine<'m>,
+    frame: &'i Frame<'f>,
+}
+
+impl Machine<'_> {
+    fn free_bytes(&self) -> u64 {
+        self.session.limits.max_memory.saturating_sub(self.live.bytes())
+    }
+}
+
+impl Environment for Inner<'_, '_, '_> {
+    fn workers(&self) -> &dyn Workers {
+        self.machine.workers
+    }
+
+    fn free_bytes(&self) -> u64 {
+        self.machine.free_bytes()
+    }
+
+    fn run_body(&mut self, body: &Body, inputs: Vec<Value>) -> Result<Vec<Value>> {
+        let mut frame = Frame::new(body);
+        frame.around = Some(self.frame);
+        frame.scope = self.frame.scope;
+        self.frame.path.clone_into(&mut frame.path);
+        for (id, value) in body.inputs.iter().zip(inputs) {
+            self.machine.put(&mut frame, *id, value)?;
+        }
+        let plan = self.machine.session.plans.get(body);
+        let outputs = self.machine.run_frame(frame, plan, &body.outputs)?;
+        outputs.ok_or_else(|| Error::format("stopped"))
+    }
+
+    fn attribute_tensor(&self, value: &AttributeValue) -> Result<Tensor> {
+        self.machine.session.attribute_tensor(value)
+    }
+
+    fn operator(&self, name: &str) -> Result<&'static Operator> {
+        let op = Op::onnx(name);
+        registry::find(&op, OWN_OPSET).ok_or_else(|| Error::version(format!("the operator {name} is not known")))
+    }
+}
+
+fn path(around: &str, node: &Node) -> String {
+    match (around.is_empty(), node.name.is_empty()) {
+        (true, _) => node.name.clone(),
+        (false, true) => around.to_owned(),
+        (false, false) => format!("{around}/{}", node.name),
+    }
+}
+
+/// Adds the node to an error, unless one inside it is named already.
+fn at_node(error: Error, around: &str, node: &Node) -> Error {
+    if error.message().starts_with("node '") || error.code() == Code::Io {
+        return error;
+    }
+    let message = format!("node '{}' ({}): {}", path(around, node), node.op, error.message());
+    let mut named = Error::new(error.code(), message);
+    if let Some(tensor) = error.tensor() {
+        named = named.for_tensor(tensor);
+    }
+    named
+}

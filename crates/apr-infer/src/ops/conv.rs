@@ -1,0 +1,320 @@
+//! Convolutions.
+
+use apr_core::{Error, Result};
+use apr_graph::ElementType;
+
+use super::cast::singles;
+use super::window::{Windows, positive};
+use crate::call::Call;
+use crate::matrix::{Left, Right, product};
+use crate::registry::{Operator, computes, moves};
+use crate::shape::{count, sizes};
+use crate::tensor::Data;
+use crate::workers::{Alone, Workers, in_pieces, try_in_pieces};
+use crate::{Tensor, Value};
+
+pub(super) const TABLE: &[Operator] = &[
+    computes("Conv", conv),
+    computes("com.microsoft::FusedConv", fused),
+    computes("ConvTranspose", transposed),
+    moves("ConvInteger", integer),
+];
+
+/// Places whose windows are multiplied at a time, so that they stay in a cache.
+const PLACES: usize = 512;
+
+/// Sizes of a convolution.
+pub(super) struct Sizes {
+    pub(super) batch: usize,
+    pub(super) groups: usize,
+    /// Channels of a group that come in, and that go out.
+    pub(super) channels: usize,
+    pub(super) filters: usize,
+    pub(super) windows: Windows,
+}
+
+impl Sizes {
+    pub(super) fn of(call: &Call<'_>, x: &[usize], weights: &[usize]) -> Result<Self> {
+        let wrong = || Error::format(format!("filters of {weights:?} do not fit an input of {x:?}"));
+        let (&[batch, channels], input) = x.split_first_chunk::<2>().ok_or_else(wrong)?;
+        let (&[filters, in_group], kernel) = weights.split_first_chunk::<2>().ok_or_else(wrong)?;
+        let groups = usize::try_from(call.int("group", 1)).unwrap_or(0);
+        let fits = groups > 0 && in_group.checked_mul(groups) == Some(channels) && filters % groups == 0;
+        if !fits || call.ints("kernel_shape").is_some_and(|shape| sizes(&shape).ok().as_deref() != Some(kernel)) {
+            return Err(wrong());
+        }
+        let windows = Windows::of(call, input, kernel.to_vec())?;
+        Ok(Self { batch, groups, channels: in_group, filters: filters / groups, windows })
+    }
+
+    /// Shape of the output.
+    pub(super) fn shape(&self) -> Vec<usize> {
+        [&[self.batch, self.groups * self.filters], &self.windows.output[..]].concat()
+    }
+
+    /// Whether the windows are the image itself.
+    fn is_plain(&self) -> bool {
+        let windows = &self.windows;
+        let ones = |list: &[usize]| list.iter().all(|&size| size == 1);
+        let no_pads = windows.before.iter().chain(&windows.after).all(|&pad| pad == 0);
+        ones(&windows.kernel) && ones(&windows.strides) && no_pads
+    }
+
+    /// Runs `multiply` for each group of each image and each range of places, with the number of the first channel that comes
+    /// in, the windows (`channels * window_len` rows, a column for each place), and where the result goes, in rows.
+    pub(super) fn each<T: Copy + Default + Send + Sync>(
+        &self,
+        workers: &dyn Workers,
+        x: &[T],
+        out: &mut [T],
+        multiply: impl Fn(usize, &[T], usize, &mut [T]) -> Result<()> + Sync,
+    ) -> Result<()> {
+        let (image, places) = (count(&self.windows.input), count(&self.windows.output));
+        let block = self.filters * places;
+        if block == 0 || self.channels == 0 || image == 0 {
+            return Ok(());
+        }
+        let depth = self.channels * self.windows.window_len();
+        // Where there are few groups, the places of each are cut as well.
+        try_in_pieces(workers, out, block, |number, out| {
+            let group = number % self.groups;
+            let input = &x[number * self.channels * image..][..self.channels * image];
+            if self.is_plain() {
+                return multiply(group, input, places, out);
+            }
+            let mut columns = vec![T::default(); depth * PLACES.min(places)];
+            let mut result = vec![T::default(); self.filters * PLACES.min(places)];
+            for first in (0..places).step_by(PLACES) {
+                let width = PLACES.min(places - first);
+                for (row, columns) in columns[..depth * width].chunks_mut(width).enumerate() {
+                    let len = self.windows.window_len();
+                    let channel = &input[row / len * image..][..image];
+                    self.windows.row(channel, row % len, first..first + width, columns);
+                }
+                let result = &mut result[..self.filters * width];
+                result.fill(T::default());
+                multiply(group, &columns[..depth * width], width, result)?;
+                for (out, result) in out.chunks_mut(places).zip(result.chunks(width)) {
+                    out[first..first + width].copy_from_slice(result);
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+fn conv(call: &mut Call<'_>) -> Result<Vec<Value>> {
+    let (x, weights) = (call.tensor(0)?, call.tensor(1)?);
+    let sizes = Sizes::of(call, x.shape(), weights.shape())?;
+    let shape = sizes.shape();
+    let total = call.room(&shape, x.element())?;
+    match (x.data(), weights.data()) {
+        (Data::F32(values), Data::F32(weights)) => {
+            let mut out = vec![0.0; total];
+            if sizes.channels == 1 && sizes.filters == 1 {
+                depthwise(call, &sizes, values, weights, &mut out);
+            } else {
+                single(call, &sizes, values, weights, &mut out)?;
+            }
+            let bias = call.optional(2)?.map(Tensor::values::<f32>).transpose()?;
+            add_bias(&mut out, bias, &sizes)?;
+            Ok(vec![Tensor::new(shape, out)?.into()])
+        }
+        (Data::F64(values), Data::F64(weights)) => {
+            let mut out = vec![0.0; total];
+            multiply_plain(call.workers(), &sizes, values, weights, &mut out, |sum, a, b| sum + a * b)?;
+            let bias = call.optional(2)?.map(Tensor::values::<f64>).transpose()?;
+            add_bias(&mut out, bias, &sizes)?;
+            Ok(vec![Tensor::new(shape, out)?.into()])
+        }
+        _ => Err(Error::format(format!("{} and {} can't be multiplied", x.element(), weights.element()))),
+    }
+}
+
+fn single(call: &Call<'_>, sizes: &Sizes, x: &[f32], weights: &[f32], out: &mut [f32]) -> Result<()> {
+    let depth = sizes.channels * sizes.windows.window_len();
+    let one = sizes.batch * sizes.groups == 1;
+    // With one group, the product itself is cut into pieces.
+    let (outer, inner): (&dyn Workers, &dyn Workers) =
+        if one { (&Alone, call.workers()) } else { (call.workers(), &Alone) };
+    sizes.each(outer, x, out, |group, columns, width, out| {
+        let filters = &weights[group * sizes.filters * depth..][..sizes.filters * depth];
+        product(Left::in_rows(filters, sizes.filters, depth), Right::Rows(columns, width), out, inner)
+    })
+}
+
+/// One filter for each channel: a sum of shifted lines.
+fn depthwise(call: &Call<'_>, sizes: &Sizes, x: &[f32], weights: &[f32], out: &mut [f32]) {
+    let (image, places, len) = (count(&sizes.windows.input), count(&sizes.windows.output), sizes.windows.window_len());
+    in_pieces(call.workers(), out, places.max(1), |number, out| {
+        let input = &x[number * image..][..image];
+        let filter = &weights[number % sizes.groups * len..][..len];
+        let mut row = vec![0.0; places];
+        for (at, weight) in filter.iter().enumerate() {
+            sizes.windows.row(input, at, 0..places, &mut row);
+            out.iter_mut().zip(&row).for_each(|(out, value)| *out += weight * value);
+        }
+    });
+}
+
+/// Any numbers, one multiplication after the other.
+pub(super) fn multiply_plain<T: Copy + Default + Send + Sync>(
+    workers: &dyn Workers,
+    sizes: &Sizes,
+    x: &[T],
+    weights: &[T],
+    out: &mut [T],
+    add: impl Fn(T, T, T) -> T + Sync,
+) -> Result<()> {
+    let depth = sizes.channels * sizes.windows.window_len();
+    sizes.each(workers, x, out, |group, columns, width, out| {
+        for (filter, out) in out.chunks_mut(width).enumerate() {
+            let filter = &weights[(group * sizes.filters + filter) * depth..][..depth];
+            for (weight, row) in filter.iter().zip(columns.chunks(width)) {
+                out.iter_mut().zip(row).for_each(|(out, value)| *out = add(*out, *weight, *value));
+            }
+        }
+        Ok(())
+    })
+}
+
+fn add_bias<T: Copy + std::ops::AddAssign>(out: &mut [T], bias: Option<&[T]>, sizes: &Sizes) -> Result<()> {
+    let Some(bias) = bias else { return Ok(()) };
+    let (filters, places) = (sizes.groups * sizes.filters, count(&sizes.windows.output));
+    if bias.len() != filters {
+        return Err(Error::format(format!("{} biases do not fit {filters} filters", bias.len())));
+    }
+    for (row, out) in out.chunks_mut(places.max(1)).enumerate() {
+        out.iter_mut().for_each(|value| *value += bias[row % filters]);
+    }
+    Ok(())
+}
+
+/// A convolution with an activation behind it.
+fn fused(call: &mut Call<'_>) -> Result<Vec<Value>> {
+    let mut result = conv(call)?.remove(0).tensor()?.clone();
+    if let Some(more) = call.optional(3)? {
+        result = super::binary::join(call, &result, more, super::binary::Sum)?;
+    }
+    let settings = call.floats("activation_params").unwrap_or_default();
+    let activation = super::recurrent::activation(&call.text("activation", ""), &settings)?;
+    Ok(vec![super::elementwise::change::<f32>(call, result, |x| activation(x))?.into()])
+}
+
+/// Sizes of a transposed convolution: those of the convolution whose input is this one's output.
+fn turned_sizes(call: &Call<'_>, x: &[usize], weights: &[usize]) -> Result<Sizes> {
+    let wrong = || Error::format(format!("filters of {weights:?} do not fit an input of {x:?}"));
+    let (&[batch, channels], input) = x.split_first_chunk::<2>().ok_or_else(wrong)?;
+    let (&[in_channels, filters], kernel) = weights.split_first_chunk::<2>().ok_or_else(wrong)?;
+    let groups = usize::try_from(call.int("group", 1)).unwrap_or(0);
+    let rank = input.len();
+    if groups == 0 || channels != in_channels || channels % groups != 0 || kernel.len() != rank || kernel.contains(&0) {
+        return Err(wrong());
+    }
+    let (strides, dilations) = (positive(call, "strides", rank, 1)?, positive(call, "dilations", rank, 1)?);
+    let list = |name: &str, len: usize| -> Result<Option<Vec<usize>>> {
+        let list = call.ints(name).map(|list| sizes(&list)).transpose()?;
+        if list.as_ref().is_some_and(|list| list.len() != len) {
+            return Err(Error::format(format!("{name} does not fit {rank} dimensions")));
+        }
+        Ok(list)
+    };
+    let pads = list("pads", 2 * rank)?.unwrap_or_else(|| vec![0; 2 * rank]);
+    let extra = list("output_padding", rank)?.unwrap_or_else(|| vec![0; rank]);
+    let wanted = match call.ints("output_shape") {
+        Some(shape) => Some(sizes(shape.get(shape.len().saturating_sub(rank)..).unwrap_or_default())?),
+        None => None,
+    };
+    let auto = call.text("auto_pad", "NOTSET");
+    let mut windows = Windows {
+        input: vec![0; rank],
+        kernel: kernel.to_vec(),
+        strides,
+        dilations,
+        before: pads[..rank].to_vec(),
+        after: pads[rank..].to_vec(),
+        output: input.to_vec(),
+    };
+    for dim in 0..rank {
+        let too_large = || Error::memory("the output does not fit the memory");
+        let full = (input[dim].saturating_sub(1)).checked_mul(windows.strides[dim]).ok_or_else(too_large)?;
+        let full = full.checked_add(extra[dim] + windows.extent(dim)?).ok_or_else(too_large)?;
+        let same = auto.starts_with("SAME").then(|| input[dim] * windows.strides[dim]);
+        if let Some(size) = wanted.as_ref().map(|wanted| wanted[dim]).or(same) {
+            let total = full.saturating_sub(size);
+            let half = total / 2;
+            windows.before[dim] = if auto == "SAME_UPPER" { half } else { total - half };
+            windows.after[dim] = total - windows.before[dim];
+            windows.input[dim] = size;
+        } else {
+            let cut = windows.before[dim] + windows.after[dim];
+            windows.input[dim] = full.checked_sub(cut).ok_or_else(|| Error::format("the pads cut off everything"))?;
+        }
+    }
+    Ok(Sizes { batch, groups, channels: filters, filters: channels / groups, windows })
+}
+
+fn transposed(call: &mut Call<'_>) -> Result<Vec<Value>> {
+    let (x, weights) = (call.tensor(0)?, call.tensor(1)?);
+    let sizes = turned_sizes(call, x.shape(), weights.shape())?;
+    let element = x.element();
+    let shape = [&[sizes.batch, sizes.groups * sizes.channels], &sizes.windows.input[..]].concat();
+    let mut out = vec![0.0; call.room(&shape, ElementType::F32)?];
+    let (x, weights) = (singles(x)?, singles(weights)?);
+    let (image, places) = (count(&sizes.windows.input), count(&sizes.windows.output));
+    let (len, depth) = (sizes.windows.window_len(), sizes.channels * sizes.windows.window_len());
+    let block = sizes.channels * image;
+    call.room(&[depth, places], ElementType::F32)?;
+    if block > 0 {
+        try_in_pieces(call.workers(), &mut out, block, |number, out| {
+            let group = number % sizes.groups;
+            let filters = &weights[group * sizes.filters * depth..][..sizes.filters * depth];
+            let left = Left { values: filters, rows: depth, depth: sizes.filters, row_step: 1, depth_step: depth };
+            let input = &x[number * sizes.filters * places..][..sizes.filters * places];
+            let mut columns = vec![0.0; depth * places];
+            product(left, Right::Rows(input, places), &mut columns, &Alone)?;
+            for place in 0..places {
+                sizes.windows.at_place(place, |at, offset| {
+                    for channel in 0..sizes.channels {
+                        out[channel * image + offset] += columns[(channel * len + at) * places + place];
+                    }
+                });
+            }
+            Ok(())
+        })?;
+    }
+    if let Some(bias) = call.optional(2)? {
+        let bias = singles(bias)?;
+        let filters = sizes.groups * sizes.channels;
+        if bias.len() != filters {
+            return Err(Error::format(format!("{} biases do not fit {filters} filters", bias.len())));
+        }
+        for (row, out) in out.chunks_mut(image.max(1)).enumerate() {
+            out.iter_mut().for_each(|value| *value += bias[row % filters]);
+        }
+    }
+    Ok(vec![super::cast::from_floats(out, shape, element)?.into()])
+}
+
+fn integer(call: &mut Call<'_>) -> Result<Vec<Value>> {
+    let (x, weights) = (call.tensor(0)?, call.tensor(1)?);
+    let sizes = Sizes::of(call, x.shape(), weights.shape())?;
+    let shape = sizes.shape();
+    let mut out = vec![0; call.room(&shape, ElementType::I32)?];
+    let x = super::matmul::without_zero(x, call.optional(2)?, true)?;
+    let weights = filters_without_zero(weights, call.optional(3)?)?;
+    multiply_plain(call.workers(), &sizes, &x, &weights, &mut out, |sum: i32, a, b| {
+        sum.wrapping_add(a.wrapping_mul(b))
+    })?;
+    Ok(vec![Tensor::new(shape, out)?.into()])
+}
+
+/// Filters minus their zero point, which is one number, or one for each filter.
+pub(super) fn filters_without_zero(weights: &Tensor, zero: Option<&Tensor>) -> Result<Vec<i32>> {
+    let mut shape = vec![1; weights.rank()];
+    let Some(zero) = zero.filter(|zero| zero.len() > 1) else {
+        return super::matmul::without_zero(weights, zero, true);
+    };
+    shape[0] = zero.len();
+    super::matmul::without_zero(weights, Some(&zero.clone().reshaped(shape)?), true)
+}

@@ -1,0 +1,81 @@
+//! Element by element, with stretched shapes.
+
+use apr_core::Result;
+
+use crate::call::Call;
+use crate::shape::{broadcast, count, joined, stretched, walk};
+use crate::tensor::{Element, Tensor};
+use crate::workers::in_pieces;
+
+/// Elements that a piece of work makes.
+const PIECE: usize = 1 << 15;
+
+/// Changes every element, in place where nothing else needs the tensor.
+pub(crate) fn change<T: Element + Copy>(
+    call: &Call<'_>,
+    tensor: Tensor,
+    change: impl Fn(T) -> T + Sync,
+) -> Result<Tensor> {
+    change_rows(call, tensor, |values| values.iter_mut().for_each(|value| *value = change(*value)))
+}
+
+/// Changes pieces of the elements, which may be cut anywhere.
+pub(crate) fn change_rows<T: Element + Copy>(
+    call: &Call<'_>,
+    tensor: Tensor,
+    change: impl Fn(&mut [T]) + Sync,
+) -> Result<Tensor> {
+    call.room(tensor.shape(), tensor.element())?;
+    let (shape, element) = (tensor.shape().to_vec(), tensor.element());
+    let mut values = tensor.into_values::<T>()?;
+    in_pieces(call.workers(), &mut values, PIECE, |_, values| change(values));
+    Tensor::with_type(element, shape, T::into_data(values))
+}
+
+/// Joins the elements of two tensors; returns the stretched shape and the results.
+pub(crate) fn zip<A: Copy, B: Copy, O>(
+    call: &Call<'_>,
+    (a_shape, a): (&[usize], &[A]),
+    (b_shape, b): (&[usize], &[B]),
+    join: impl Fn(A, B) -> O,
+) -> Result<(Vec<usize>, Vec<O>)> {
+    let shape = broadcast(&[a_shape, b_shape])?;
+    let total = call.room(&shape, apr_graph::ElementType::F64)?;
+    let mut out = Vec::with_capacity(total);
+    if total == 0 {
+        return Ok((shape, out));
+    }
+    let (sizes, steps) = joined(&shape, &[stretched(a_shape, &shape), stretched(b_shape, &shape)]);
+    let (outer, length) = sizes.split_last().map_or((&[][..], 1), |(length, outer)| (outer, *length));
+    let last = |steps: &[usize]| steps.last().copied().unwrap_or(0);
+    let inner = (last(&steps[0]), last(&steps[1]));
+    let cut = |steps: &'_ [usize]| steps[..outer.len()].to_vec();
+    walk(outer, [&cut(&steps[0]), &cut(&steps[1])], |[from_a, from_b]| match inner {
+        (1, 1) => {
+            let pairs = a[from_a..from_a + length].iter().zip(&b[from_b..from_b + length]);
+            out.extend(pairs.map(|(a, b)| join(*a, *b)));
+        }
+        (1, 0) => {
+            let b = b[from_b];
+            out.extend(a[from_a..from_a + length].iter().map(|a| join(*a, b)));
+        }
+        (0, 1) => {
+            let a = a[from_a];
+            out.extend(b[from_b..from_b + length].iter().map(|b| join(a, *b)));
+        }
+        (step_a, step_b) => {
+            out.extend((0..length).map(|at| join(a[from_a + at * step_a], b[from_b + at * step_b])));
+        }
+    });
+    Ok((shape, out))
+}
+
+/// A tensor stretched to a shape.
+pub(crate) fn expanded(tensor: &Tensor, shape: &[usize]) -> Result<Tensor> {
+    if tensor.shape() == shape {
+        return Ok(tensor.clone());
+    }
+    let steps = stretched(tensor.shape(), shape);
+    let data = super::moving::picked(tensor.data(), count(shape), |visit| walk(shape, [&steps], |[at]| visit(at)));
+    tensor.like(shape.to_vec(), data)
+}

@@ -1,0 +1,67 @@
+//! The operators, one file for each kind.
+
+mod activation;
+mod attention;
+mod binary;
+pub(crate) mod cast;
+mod control;
+mod conv;
+mod cumulative;
+mod einsum;
+mod elementwise;
+mod gather;
+mod generate;
+mod layout;
+mod loss;
+mod matmul;
+mod mini_float;
+pub(crate) mod moving;
+mod norm;
+mod pad;
+mod pool;
+mod quantize;
+mod real;
+mod recurrent;
+mod reduce;
+mod resize;
+mod scatter;
+mod sequence;
+mod signal;
+mod softmax;
+mod sort;
+mod text;
+mod unary;
+mod window;
+
+use crate::registry::Operator;
+
+/// All operators.
+pub(crate) const TABLES: &[&[Operator]] = &[
+    activation::TABLE,
+    attention::TABLE,
+    binary::TABLE,
+    cast::TABLE,
+    control::TABLE,
+    conv::TABLE,
+    cumulative::TABLE,
+    einsum::TABLE,
+    gather::TABLE,
+    generate::TABLE,
+    layout::TABLE,
+    loss::TABLE,
+    matmul::TABLE,
+    norm::TABLE,
+    pad::TABLE,
+    pool::TABLE,
+    quantize::TABLE,
+    recurrent::TABLE,
+    reduce::TABLE,
+    resize::TABLE,
+    scatter::TABLE,
+    sequence::TABLE,
+    signal::TABLE,
+    softmax::TABLE,
+    sort::TABLE,
+    text::TABLE,
+    unary::TABLE,
+];

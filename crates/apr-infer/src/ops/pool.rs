@@ -1,0 +1,267 @@
+//! Pools: one element for each window.
+
+use apr_core::{Error, Result};
+use apr_graph::ElementType;
+
+use super::cast::from_doubles;
+use super::window::Windows;
+use crate::call::Call;
+use crate::convert::Number;
+use crate::registry::{Operator, computes};
+use crate::shape::{count, sizes, strides};
+use crate::tensor::with_numbers;
+use crate::{Tensor, Value};
+
+pub(super) const TABLE: &[Operator] = &[
+    computes("MaxPool", max),
+    computes("AveragePool", average),
+    computes("LpPool", lp),
+    computes("GlobalMaxPool", |call| global(call, |row| row.iter().copied().fold(f64::NEG_INFINITY, f64::max))),
+    computes("GlobalAveragePool", |call| global(call, |row| row.iter().sum::<f64>() / row.len() as f64)),
+    computes("GlobalLpPool", |call| {
+        let p = call.int("p", 2) as f64;
+        global(call, move |row| row.iter().map(|x| x.abs().powf(p)).sum::<f64>().powf(1.0 / p))
+    }),
+    computes("MaxUnpool", unpool),
+    computes("RoiAlign", roi_align),
+    computes("MaxRoiPool", max_roi_pool),
+];
+
+/// The windows of a pool, and how many images there are.
+fn windows(call: &Call<'_>, x: &Tensor) -> Result<(usize, Windows)> {
+    let (outer, input) = x.shape().split_first_chunk::<2>().ok_or_else(|| Error::format("channels are expected"))?;
+    let kernel = sizes(&call.ints("kernel_shape").ok_or_else(|| Error::format("kernel_shape is missing"))?)?;
+    Ok((count(outer), Windows::of(call, input, kernel)?))
+}
+
+fn output_shape(x: &Tensor, windows: &Windows) -> Vec<usize> {
+    [&x.shape()[..2], &windows.output[..]].concat()
+}
+
+fn max(call: &mut Call<'_>) -> Result<Vec<Value>> {
+    fn run<T: Number>(values: &[T], images: usize, windows: &Windows) -> (Vec<usize>, Vec<Option<usize>>) {
+        let (image, places) = (count(&windows.input), count(&windows.output));
+        let mut found = Vec::with_capacity(images * places);
+        for number in 0..images {
+            let image = &values[number * image..][..image];
+            for place in 0..places {
+                let mut best: Option<usize> = None;
+                windows.at_place(place, |_, at| {
+                    if best.is_none_or(|best| image[at] > image[best]) {
+                        best = Some(at);
+                    }
+                });
+                found.push(best);
+            }
+        }
+        ((0..images).collect(), found)
+    }
+    let x = call.tensor(0)?;
+    let (images, windows) = windows(call, x)?;
+    let shape = output_shape(x, &windows);
+    call.room(&shape, ElementType::I64)?;
+    let (image, places) = (count(&windows.input), count(&windows.output).max(1));
+    let (_, found) = with_numbers!(x.data(), values => run(values, images, &windows), Default::default());
+    let offset = |(at, found): (usize, &Option<usize>)| found.map(|found| at / places * image + found);
+    let offsets: Option<Vec<_>> = found.iter().enumerate().map(offset).collect();
+    let offsets = offsets.ok_or_else(|| Error::format("a window lies outside of the image"))?;
+    let data = super::moving::picked(x.data(), offsets.len(), |visit| offsets.iter().for_each(|&at| visit(at)));
+    let values = x.like(shape.clone(), data)?.into();
+    let by_columns = call.flag("storage_order", false);
+    let number = |offset: &usize| {
+        if by_columns { by_column(offset % image, &windows.input) + offset / image * image } else { *offset }
+    };
+    let indices = offsets.iter().map(|offset| number(offset) as i64).collect();
+    Ok(vec![values, Tensor::new(shape, indices)?.into()])
+}
+
+/// The number of an element of an image when its first dimension is the one whose neighbours lie together.
+fn by_column(offset: usize, image: &[usize]) -> usize {
+    let steps = strides(image);
+    let mut weight = 1;
+    let mut number = 0;
+    for dim in 0..image.len() {
+        number += offset / steps[dim] % image[dim] * weight;
+        weight *= image[dim];
+    }
+    number
+}
+
+/// What becomes of the elements of each window, and how many elements it has with its padding.
+fn each(call: &Call<'_>, of: impl Fn(&[f64], usize) -> f64) -> Result<Vec<Value>> {
+    let x = call.tensor(0)?;
+    let (images, windows) = windows(call, x)?;
+    let shape = output_shape(x, &windows);
+    let mut out = Vec::with_capacity(call.room(&shape, ElementType::F64)?);
+    let values = x.doubles()?;
+    let image = count(&windows.input);
+    let mut met = Vec::new();
+    for number in 0..images {
+        let image = &values[number * image..][..image];
+        for place in 0..count(&windows.output) {
+            met.clear();
+            windows.at_place(place, |_, at| met.push(image[at]));
+            out.push(of(&met, windows.padded_len(place)));
+        }
+    }
+    Ok(vec![from_doubles(out, shape, x.element())?.into()])
+}
+
+fn average(call: &mut Call<'_>) -> Result<Vec<Value>> {
+    let pads_count = call.flag("count_include_pad", false);
+    each(call, |met, padded| met.iter().sum::<f64>() / if pads_count { padded } else { met.len() } as f64)
+}
+
+fn lp(call: &mut Call<'_>) -> Result<Vec<Value>> {
+    let p = call.int("p", 2) as f64;
+    each(call, |met, _| met.iter().map(|x| x.abs().powf(p)).sum::<f64>().powf(1.0 / p))
+}
+
+fn global(call: &mut Call<'_>, of: impl Fn(&[f64]) -> f64) -> Result<Vec<Value>> {
+    let x = call.tensor(0)?;
+    let (outer, inner) = x.shape().split_first_chunk::<2>().ok_or_else(|| Error::format("channels are expected"))?;
+    let shape = [&outer[..], &vec![1; inner.len()]].concat();
+    let len = count(inner);
+    let values = x.doubles()?;
+    let out = (0..count(outer)).map(|row| of(&values[row * len..][..len])).collect();
+    Ok(vec![from_doubles(out, shape, x.element())?.into()])
+}
+
+fn unpool(call: &mut Call<'_>) -> Result<Vec<Value>> {
+    let (x, indices) = (call.tensor(0)?, call.tensor(1)?.integers()?);
+    let (outer, inner) = x.shape().split_first_chunk::<2>().ok_or_else(|| Error::format("channels are expected"))?;
+    let kernel = sizes(&call.ints("kernel_shape").unwrap_or_default())?;
+    let stride = super::window::positive(call, "strides", inner.len(), 1)?;
+    let pads = sizes(&call.ints("pads").unwrap_or_else(|| vec![0; 2 * inner.len()]))?;
+    if kernel.len() != inner.len() || pads.len() != 2 * inner.len() {
+        return Err(Error::format("kernel_shape and pads do not fit the input"));
+    }
+    let full = |dim: usize| {
+        let size = inner[dim].saturating_sub(1).checked_mul(stride[dim])?.checked_add(kernel[dim])?;
+        size.checked_sub(pads[dim] + pads[inner.len() + dim])
+    };
+    let own = (0..inner.len()).map(full).collect::<Option<Vec<_>>>();
+    let own = [&outer[..], &own.ok_or_else(|| Error::format("the output has no size"))?].concat();
+    // Indices are those of the shape that the pool would have had as input; the output may be larger.
+    let shape = match call.optional(2)? {
+        Some(shape) => sizes(&shape.integers()?)?,
+        None => own.clone(),
+    };
+    if shape.len() != own.len() {
+        return Err(Error::format("the output shape does not fit the input"));
+    }
+    let mut out = vec![0.0; call.room(&shape, ElementType::F64)?];
+    let steps = (strides(&own), strides(&shape));
+    for (index, value) in indices.into_iter().zip(x.doubles()?) {
+        let index = super::gather::position(index, count(&own))?;
+        let mut at = 0;
+        for dim in 0..own.len() {
+            at += index / steps.0[dim] % own[dim] * steps.1[dim];
+        }
+        *out.get_mut(at).ok_or_else(|| Error::format("an index is outside of the output"))? = value;
+    }
+    Ok(vec![from_doubles(out, shape, x.element())?.into()])
+}
+
+/// Regions of images, each brought to one size: the mean or the largest of points between pixels.
+fn roi_align(call: &mut Call<'_>) -> Result<Vec<Value>> {
+    let (x, regions, batches) = (call.tensor(0)?, call.tensor(1)?, call.tensor(2)?.integers()?);
+    let &[n, channels, height, width] = x.shape() else { return Err(Error::format("images are expected")) };
+    let size = |name: &str| usize::try_from(call.int(name, 1)).unwrap_or(0).max(1);
+    let (rows, columns) = (size("output_height"), size("output_width"));
+    let ratio = usize::try_from(call.int("sampling_ratio", 0)).unwrap_or(0);
+    let scale = f64::from(call.float("spatial_scale", 1.0));
+    let largest = call.text("mode", "avg") == "max";
+    let default = if call.opset < 16 { "output_half_pixel" } else { "half_pixel" };
+    let half = call.text("coordinate_transformation_mode", default) == "half_pixel";
+    let offset = if half { 0.5 } else { 0.0 };
+    let shape = vec![batches.len(), channels, rows, columns];
+    let mut out = Vec::with_capacity(call.room(&shape, ElementType::F64)?);
+    let (values, regions) = (x.doubles()?, regions.doubles()?);
+    if regions.len() != batches.len() * 4 {
+        return Err(Error::format("a region has four corners"));
+    }
+    for (region, &batch) in regions.as_chunks::<4>().0.iter().zip(&batches) {
+        let batch = super::gather::position(batch, n)?;
+        let [x1, y1, x2, y2] = region.map(|at| at * scale - offset);
+        let atleast = |size: f64| if half { size } else { size.max(1.0) };
+        let (bin_h, bin_w) = (atleast(y2 - y1) / rows as f64, atleast(x2 - x1) / columns as f64);
+        let points = |bin: f64| if ratio > 0 { ratio } else { (bin.ceil().max(1.0) as usize).min(1 << 12) };
+        let (points_h, points_w) = (points(bin_h), points(bin_w));
+        for channel in 0..channels {
+            let image = &values[(batch * channels + channel) * height * width..][..height * width];
+            for bin in 0..rows * columns {
+                let (row, column) = ((bin / columns) as f64, (bin % columns) as f64);
+                let at = |start: f64, bin: f64, number: f64, point: usize, points: usize| {
+                    start + number * bin + (point as f64 + 0.5) * bin / points as f64
+                };
+                let sample = |point: usize| {
+                    let y = at(y1, bin_h, row, point / points_w, points_h);
+                    let x = at(x1, bin_w, column, point % points_w, points_w);
+                    between(image, (height, width), (y, x), largest)
+                };
+                let samples = (0..points_h * points_w).map(sample);
+                out.push(if largest {
+                    samples.fold(f64::NEG_INFINITY, f64::max)
+                } else {
+                    samples.sum::<f64>() / (points_h * points_w) as f64
+                });
+            }
+        }
+    }
+    Ok(vec![from_doubles(out, shape, x.element())?.into()])
+}
+
+/// The value between four pixels, or the largest of their weighted values.
+fn between(image: &[f64], (height, width): (usize, usize), (y, x): (f64, f64), largest: bool) -> f64 {
+    if y < -1.0 || y > height as f64 || x < -1.0 || x > width as f64 || image.is_empty() {
+        return 0.0;
+    }
+    let along = |at: f64, size: usize| {
+        let at = at.max(0.0);
+        let low = (at as usize).min(size - 1);
+        let (high, at) = if low + 1 >= size { (low, low as f64) } else { (low + 1, at) };
+        (low, high, at - low as f64)
+    };
+    let ((top, bottom, down), (left, right, across)) = (along(y, height), along(x, width));
+    let weighted = [
+        (1.0 - down) * (1.0 - across) * image[top * width + left],
+        (1.0 - down) * across * image[top * width + right],
+        down * (1.0 - across) * image[bottom * width + left],
+        down * across * image[bottom * width + right],
+    ];
+    if largest { weighted.into_iter().fold(f64::NEG_INFINITY, f64::max) } else { weighted.iter().sum() }
+}
+
+/// Regions of images, each cut into windows of whole pixels.
+fn max_roi_pool(call: &mut Call<'_>) -> Result<Vec<Value>> {
+    let (x, regions) = (call.tensor(0)?, call.tensor(1)?);
+    let &[n, channels, height, width] = x.shape() else { return Err(Error::format("images are expected")) };
+    let pooled = sizes(&call.ints("pooled_shape").unwrap_or_default())?;
+    let &[rows, columns] = &pooled[..] else { return Err(Error::format("pooled_shape has two sizes")) };
+    let scale = f64::from(call.float("spatial_scale", 1.0));
+    let shape = vec![regions.shape().first().copied().unwrap_or(0), channels, rows, columns];
+    let mut out = Vec::with_capacity(call.room(&shape, ElementType::F64)?);
+    let values = x.doubles()?;
+    for region in regions.doubles()?.as_chunks::<5>().0 {
+        let batch = super::gather::position(region[0] as i64, n)?;
+        let [left, top, right, bottom] = [1, 2, 3, 4].map(|at| (region[at] * scale).round());
+        let bin = |low: f64, high: f64, bins: usize| (high - low + 1.0).max(1.0) / bins as f64;
+        let (bin_h, bin_w) = (bin(top, bottom, rows), bin(left, right, columns));
+        let range = |start: f64, bin: f64, at: usize, size: usize| {
+            let from = (start + (at as f64 * bin).floor()).clamp(0.0, size as f64) as usize;
+            let to = (start + ((at + 1) as f64 * bin).ceil()).clamp(0.0, size as f64) as usize;
+            from..to
+        };
+        for channel in 0..channels {
+            let image = &values[(batch * channels + channel) * height * width..][..height * width];
+            for place in 0..rows * columns {
+                let (ys, xs) = (range(top, bin_h, place / columns, height), range(left, bin_w, place % columns, width));
+                let pixels = ys.flat_map(|y| xs.clone().map(move |x| y * width + x));
+                let best = pixels.map(|at| image[at]).fold(f64::NEG_INFINITY, f64::max);
+                out.push(if best.is_finite() { best } else { 0.0 });
+            }
+        }
+    }
+    Ok(vec![from_doubles(out, shape, x.element())?.into()])
+}

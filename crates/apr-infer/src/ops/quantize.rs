@@ -1,0 +1,234 @@
+//! Quantized numbers, and products of them.
+
+use apr_core::{Error, Result};
+use apr_graph::ElementType;
+
+use super::cast::{Rules, cast, element_of, from_floats, from_integers, singles};
+use super::conv::{Sizes, filters_without_zero, multiply_plain};
+use super::matmul::{plain, stacks, without_zero};
+use crate::call::Call;
+use crate::convert::is_half;
+use crate::registry::{Operator, moves};
+use crate::shape::{around, axis, count};
+use crate::{Tensor, Value};
+
+pub(super) const TABLE: &[Operator] = &[
+    moves("QuantizeLinear", quantize),
+    moves("DequantizeLinear", dequantize),
+    moves("com.microsoft::QuantizeLinear", quantize),
+    moves("com.microsoft::DequantizeLinear", dequantize),
+    moves("DynamicQuantizeLinear", dynamic),
+    moves("QLinearMatMul", matmul),
+    moves("QLinearConv", conv),
+];
+
+/// Which scale belongs to which element.
+struct Scales {
+    scales: Vec<f32>,
+    /// Elements before, at and after the axis.
+    sizes: (usize, usize, usize),
+    /// Elements along the axis that share a scale; all, for one scale.
+    block: usize,
+    /// Scales along the axis.
+    count: usize,
+}
+
+impl Scales {
+    fn of(call: &Call<'_>, x: &Tensor, scale: &Tensor) -> Result<Self> {
+        let wrong = || Error::format(format!("a scale of {:?} does not fit {:?}", scale.shape(), x.shape()));
+        let scales = singles(scale)?;
+        if scales.len() == 1 {
+            return Ok(Self { scales, sizes: (1, x.len(), 1), block: x.len().max(1), count: 1 });
+        }
+        let at = axis(call.int("axis", 1), x.rank())?;
+        let sizes = around(x.shape(), at);
+        let block = usize::try_from(call.int("block_size", 0)).map_err(|_| wrong())?;
+        if block == 0 || scale.rank() <= 1 && x.rank() != scale.rank() {
+            if scales.len() != sizes.1 {
+                return Err(wrong());
+            }
+            return Ok(Self { count: sizes.1, scales, sizes: (sizes.0, sizes.1, sizes.2), block: 1 }.without_blocks());
+        }
+        let count = sizes.1.div_ceil(block);
+        if scales.len() != sizes.0 * count * sizes.2 {
+            return Err(wrong());
+        }
+        Ok(Self { scales, sizes, block, count })
+    }
+
+    /// One scale for each place on the axis, whatever the other dimensions.
+    fn without_blocks(mut self) -> Self {
+        let (before, size, after) = self.sizes;
+        let each = |at: usize| self.scales[at / after % size];
+        self.scales = (0..before * size * after).map(each).collect();
+        self
+    }
+
+    /// Where the scale of an element is.
+    fn at(&self, element: usize) -> usize {
+        let (_, size, after) = self.sizes;
+        if self.count == 1 && self.scales.len() == 1 {
+            return 0;
+        }
+        let (outer, along, inner) = (element / (size * after), element / after % size, element % after);
+        (outer * self.count + along / self.block) * after + inner
+    }
+}
+
+/// Zero points as numbers that are found like the scales.
+fn zeros(scales: &Scales, zero: Option<&Tensor>) -> Result<Vec<i64>> {
+    let Some(zero) = zero else { return Ok(vec![0; scales.scales.len()]) };
+    let values = if zero.element().is_float() { vec![0; zero.len()] } else { zero.integers()? };
+    if values.len() == scales.scales.len() {
+        return Ok(values);
+    }
+    let (_, size, after) = scales.sizes;
+    if values.len() == size && scales.block == 1 {
+        return Ok((0..scales.scales.len()).map(|at| values[at / after % size]).collect());
+    }
+    Err(Error::format(format!("zero points of {:?} do not fit the scale", zero.shape())))
+}
+
+/// The smallest and largest integer of a type.
+fn range(element: ElementType) -> Option<(i64, i64)> {
+    Some(match element {
+        ElementType::U8 => (0, 255),
+        ElementType::I8 => (-128, 127),
+        ElementType::U16 => (0, 65535),
+        ElementType::I16 => (-32768, 32767),
+        ElementType::I32 => (i64::from(i32::MIN), i64::from(i32::MAX)),
+        ElementType::U4 => (0, 15),
+        ElementType::I4 => (-8, 7),
+        ElementType::U2 => (0, 3),
+        ElementType::I2 => (-2, 1),
+        _ => return None,
+    })
+}
+
+fn quantize(call: &mut Call<'_>) -> Result<Vec<Value>> {
+    let (x, scale, zero) = (call.tensor(0)?, call.tensor(1)?, call.optional(2)?);
+    let default = zero.map_or(ElementType::U8, Tensor::element);
+    let to = element_of(call, "output_dtype", default)?;
+    let scales = Scales::of(call, x, scale)?;
+    let zeros = zeros(&scales, zero)?;
+    let shape = x.shape().to_vec();
+    call.room(&shape, ElementType::I64)?;
+    // The quotient is rounded to a type of its own, where one is named or the scale is less precise.
+    let precision = element_of(call, "precision", ElementType::F32)?;
+    let half = [precision, scale.element()].into_iter().find(|&element| is_half(element));
+    let values = singles(x)?;
+    let quotient = |at: usize| values[at] / scales.scales[scales.at(at)];
+    let quotients: Vec<f32> = (0..values.len()).map(quotient).collect();
+    let quotients = match half {
+        Some(half) => singles(&Tensor::new(vec![values.len()], quotients)?.narrowed(half)?)?,
+        None => quotients,
+    };
+    let Some((low, high)) = range(to) else {
+        let rules = Rules { saturate: call.flag("saturate", true), ..Rules::SATURATE };
+        return Ok(vec![cast(&Tensor::new(shape, quotients)?, to, rules)?.into()]);
+    };
+    let of = |(at, quotient): (usize, &f32)| {
+        (f64::from(*quotient).round_ties_even() as i64).saturating_add(zeros[scales.at(at)]).clamp(low, high)
+    };
+    let integers = quotients.iter().enumerate().map(of).collect();
+    Ok(vec![from_integers(integers, shape, to)?.into()])
+}
+
+fn dequantize(call: &mut Call<'_>) -> Result<Vec<Value>> {
+    let (x, scale, zero) = (call.tensor(0)?, call.tensor(1)?, call.optional(2)?);
+    let to = element_of(call, "output_dtype", scale.element())?;
+    let scales = Scales::of(call, x, scale)?;
+    let shape = x.shape().to_vec();
+    call.room(&shape, ElementType::F32)?;
+    if x.element().is_float() {
+        let values = singles(x)?.into_iter().enumerate();
+        let values = values.map(|(at, value)| value * scales.scales[scales.at(at)]).collect();
+        return Ok(vec![from_floats(values, shape, to)?.into()]);
+    }
+    let zeros = zeros(&scales, zero)?;
+    let of = |(at, value): (usize, i64)| {
+        let at = scales.at(at);
+        (value - zeros[at]) as f32 * scales.scales[at]
+    };
+    let values = x.integers()?.into_iter().enumerate().map(of).collect();
+    Ok(vec![from_floats(values, shape, to)?.into()])
+}
+
+fn dynamic(call: &mut Call<'_>) -> Result<Vec<Value>> {
+    let x = call.tensor(0)?;
+    let values = x.values::<f32>()?;
+    let min = values.iter().copied().fold(0.0, f32::min);
+    let max = values.iter().copied().fold(0.0, f32::max);
+    let scale = (max - min) / 255.0;
+    let zero = if scale == 0.0 { 0.0 } else { (-min / scale).round_ties_even().clamp(0.0, 255.0) };
+    let of =
+        |value: &f32| if scale == 0.0 { 0 } else { ((value / scale).round_ties_even() + zero).clamp(0.0, 255.0) as u8 };
+    let out = values.iter().map(of).collect();
+    let out = Tensor::new::<u8>(x.shape().to_vec(), out)?;
+    Ok(vec![out.into(), Tensor::scalar(scale).into(), Tensor::scalar(zero as u8).into()])
+}
+
+/// Sums as quantized numbers: times a factor that `scale` gives for each element, plus a zero point.
+fn requantized(
+    sums: &[i32],
+    shape: Vec<usize>,
+    zero: &Tensor,
+    scale: impl Fn(usize) -> f64,
+    point: impl Fn(usize, &[i64]) -> i64,
+) -> Result<Value> {
+    let zeros = zero.integers()?;
+    let (low, high) = range(zero.element()).ok_or_else(|| Error::format("the zero point must be an integer"))?;
+    let of = |(at, sum): (usize, &i32)| {
+        ((f64::from(*sum) * scale(at)).round_ties_even() as i64).saturating_add(point(at, &zeros)).clamp(low, high)
+    };
+    let values = sums.iter().enumerate().map(of).collect();
+    Ok(from_integers(values, shape, zero.element())?.into())
+}
+
+/// Inputs: a, scale, zero, b, scale, zero, scale and zero of the result.
+fn matmul(call: &mut Call<'_>) -> Result<Vec<Value>> {
+    let (a, b) = (call.tensor(0)?, call.tensor(3)?);
+    let x = without_zero(a, Some(call.tensor(2)?), true)?;
+    let y = without_zero(b, Some(call.tensor(5)?), false)?;
+    let scales = [1, 4, 6].map(|position| call.tensor(position).and_then(singles));
+    let [a_scale, b_scale, y_scale] = scales;
+    let (a_scale, b_scale, y_scale) = (a_scale?, b_scale?, y_scale?);
+    let stacks = stacks(a.shape(), b.shape())?;
+    let total = call.room(&stacks.shape, ElementType::I32)?;
+    let sums = plain(&stacks, &x, &y, total, |sum: i32, a, b| sum.wrapping_add(a.wrapping_mul(b)));
+    let (rows, columns) = (stacks.rows.max(1), stacks.columns.max(1));
+    let of = |list: &[f32], at: usize| f64::from(if list.len() == 1 { list[0] } else { list[at % list.len()] });
+    let factor =
+        |at: usize| of(&a_scale, at / columns % rows) * of(&b_scale, at % columns) / of(&y_scale, at / columns % rows);
+    let zero = call.tensor(7)?;
+    let point = |at: usize, zeros: &[i64]| zeros[if zeros.len() == 1 { 0 } else { at / columns % zeros.len() }];
+    Ok(vec![requantized(&sums, stacks.shape, zero, factor, point)?])
+}
+
+/// Inputs: x, scale, zero, filters, scale, zero, scale and zero of the result, bias.
+fn conv(call: &mut Call<'_>) -> Result<Vec<Value>> {
+    let (x, weights) = (call.tensor(0)?, call.tensor(3)?);
+    let sizes = Sizes::of(call, x.shape(), weights.shape())?;
+    let shape = sizes.shape();
+    let mut sums = vec![0; call.room(&shape, ElementType::I32)?];
+    let values = without_zero(x, Some(call.tensor(2)?), true)?;
+    let filters = filters_without_zero(weights, Some(call.tensor(5)?))?;
+    let add = |sum: i32, a: i32, b: i32| sum.wrapping_add(a.wrapping_mul(b));
+    multiply_plain(call.workers(), &sizes, &values, &filters, &mut sums, add)?;
+    let (channels, places) = (shape[1].max(1), count(&sizes.windows.output).max(1));
+    if let Some(bias) = call.optional(8)? {
+        let bias = bias.values::<i32>()?;
+        if bias.len() != shape[1] {
+            return Err(Error::format(format!("{} biases do not fit {} filters", bias.len(), shape[1])));
+        }
+        sums.iter_mut().enumerate().for_each(|(at, sum)| *sum = sum.wrapping_add(bias[at / places % channels]));
+    }
+    let (x_scale, w_scale, y_scale) = (singles(call.tensor(1)?)?, singles(call.tensor(4)?)?, singles(call.tensor(6)?)?);
+    let one = |list: &[f32]| list.first().copied().map_or(1.0, f64::from);
+    let factor = |at: usize| {
+        let filter = at / places % channels;
+        let weight = if w_scale.len() == 1 { w_scale[0] } else { w_scale[filter % w_scale.len()] };
+        one(&x_scale) * f64::from(weight) / one(&y_scale)
+    };
+    Ok(vec![requantized(&sums, shape, call.tensor(7)?, factor, |_, zeros| zeros.first().copied().unwrap_or(0))?])
+}

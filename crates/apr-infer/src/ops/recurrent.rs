@@ -1,0 +1,310 @@
+//! Recurrent layers.
+
+use apr_core::{Error, Result};
+use apr_graph::ElementType;
+
+use super::real::Real;
+use crate::call::Call;
+use crate::matrix::{Left, Right, product};
+use crate::registry::{Operator, computes};
+use crate::shape::sizes;
+use crate::workers::Workers;
+use crate::{Tensor, Value};
+
+pub(super) const TABLE: &[Operator] = &[
+    computes("RNN", |call| run(call, Kind::Plain)),
+    computes("GRU", |call| run(call, Kind::Gru)),
+    computes("LSTM", |call| run(call, Kind::Lstm)),
+];
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Plain,
+    Gru,
+    Lstm,
+}
+
+impl Kind {
+    fn gates(self) -> usize {
+        match self {
+            Self::Plain => 1,
+            Self::Gru => 3,
+            Self::Lstm => 4,
+        }
+    }
+
+    fn activations(self) -> &'static [&'static str] {
+        match self {
+            Self::Plain => &["Tanh"],
+            Self::Gru => &["Sigmoid", "Tanh"],
+            Self::Lstm => &["Sigmoid", "Tanh", "Tanh"],
+        }
+    }
+}
+
+/// A function of one element.
+pub(super) type Activation = Box<dyn Fn(f32) -> f32 + Sync>;
+
+/// An activation by its name, with its settings.
+pub(super) fn activation(name: &str, settings: &[f32]) -> Result<Activation> {
+    let setting = |at: usize, default: f32| settings.get(at).copied().unwrap_or(default);
+    let (alpha, beta) = (settings.first().copied(), settings.get(1).copied());
+    Ok(match name.to_ascii_lowercase().as_str() {
+        "relu" => Box::new(|x| x.max(0.0)),
+        "tanh" => Box::new(f32::tanh),
+        "sigmoid" => Box::new(Real::sigmoid),
+        "softsign" => Box::new(|x| x / (1.0 + x.abs())),
+        "softplus" => Box::new(Real::softplus),
+        "affine" => {
+            let (alpha, beta) = (setting(0, 1.0), setting(1, 0.0));
+            Box::new(move |x| alpha * x + beta)
+        }
+        "leakyrelu" => {
+            let alpha = alpha.unwrap_or(0.01);
+            Box::new(move |x| if x < 0.0 { alpha * x } else { x })
+        }
+        "thresholdedrelu" => {
+            let alpha = alpha.unwrap_or(1.0);
+            Box::new(move |x| if x > alpha { x } else { 0.0 })
+        }
+        "scaledtanh" => {
+            let (alpha, beta) = (alpha.unwrap_or(1.0), beta.unwrap_or(1.0));
+            Box::new(move |x| alpha * (beta * x).tanh())
+        }
+        "hardsigmoid" => {
+            let (alpha, beta) = (alpha.unwrap_or(0.2), beta.unwrap_or(0.5));
+            Box::new(move |x| (alpha * x + beta).clamp(0.0, 1.0))
+        }
+        "elu" => {
+            let alpha = alpha.unwrap_or(1.0);
+            Box::new(move |x| if x < 0.0 { alpha * x.exp_m1() } else { x })
+        }
+        "clip" => {
+            let (low, high) = (setting(0, f32::MIN), setting(1, f32::MAX));
+            Box::new(move |x| x.max(low).min(high))
+        }
+        _ => return Err(Error::format(format!("there is no activation '{name}'"))),
+    })
+}
+
+/// A layer in one direction.
+struct Layer<'a> {
+    kind: Kind,
+    batch: usize,
+    inputs: usize,
+    hidden: usize,
+    /// `[gates * hidden, inputs]` and `[gates * hidden, hidden]`.
+    weights: &'a [f32],
+    recurrence: &'a [f32],
+    /// Of the inputs, then of the recurrence.
+    bias: Vec<f32>,
+    /// LSTM: how the cell acts on the gates for input, output and forgetting.
+    peepholes: Option<&'a [f32]>,
+    activations: Vec<Activation>,
+    clip: f32,
+    /// GRU: the reset gate acts after the product.
+    linear_before_reset: bool,
+    /// LSTM: what is forgotten is what is not put in.
+    coupled: bool,
+}
+
+fn run(call: &mut Call<'_>, kind: Kind) -> Result<Vec<Value>> {
+    let batch_first = call.flag("layout", false);
+    let x = if batch_first { super::moving::transposed(call.tensor(0)?, &[1, 0, 2])? } else { call.tensor(0)?.clone() };
+    let &[steps, batch, inputs] = x.shape() else {
+        return Err(Error::format("steps, a batch and inputs are expected"));
+    };
+    let (w, r) = (call.tensor(1)?, call.tensor(2)?);
+    let &[directions, rows, _] = w.shape() else { return Err(Error::format("weights have three dimensions")) };
+    let hidden = rows / kind.gates();
+    let direction = call.text("direction", "forward");
+    let expected = if direction == "bidirectional" { 2 } else { 1 };
+    let fits = w.shape() == [expected, kind.gates() * hidden, inputs]
+        && r.shape() == [expected, kind.gates() * hidden, hidden];
+    if !fits {
+        return Err(Error::format(format!("weights of {:?} and {:?} do not fit the input", w.shape(), r.shape())));
+    }
+    let lengths = match call.optional(4)? {
+        Some(lengths) => sizes(&lengths.integers()?)?,
+        None => vec![steps; batch],
+    };
+    if lengths.len() != batch || lengths.iter().any(|&len| len > steps) {
+        return Err(Error::format("the lengths do not fit the batch"));
+    }
+    let state = |position: usize| -> Result<Vec<f32>> {
+        let Some(tensor) = call.optional(position)? else { return Ok(vec![0.0; directions * batch * hidden]) };
+        let tensor = if batch_first { super::moving::transposed(tensor, &[1, 0, 2])? } else { tensor.clone() };
+        if tensor.shape() != [directions, batch, hidden] {
+            return Err(Error::format(format!("a state of {:?} does not fit", tensor.shape())));
+        }
+        tensor.into_values()
+    };
+    let (mut h, mut c) = (state(5)?, if kind == Kind::Lstm { state(6)? } else { Vec::new() });
+    let shape = [steps, directions, batch, hidden];
+    let mut y = vec![0.0; call.room(&shape, ElementType::F32)?];
+    call.room(&[steps, batch, kind.gates() * hidden], ElementType::F32)?;
+    for number in 0..directions {
+        let layer = layer(call, kind, number, (batch, inputs, hidden))?;
+        let range = number * batch * hidden..(number + 1) * batch * hidden;
+        let cell = if c.is_empty() { &mut [][..] } else { &mut c[range.clone()] };
+        let backwards = direction == "reverse" || number == 1;
+        let run = Run { lengths: &lengths, backwards, number, directions, workers: call.workers() };
+        layer.run(x.values()?, &mut h[range], cell, &mut y, &run)?;
+    }
+    let y = Tensor::new(shape.to_vec(), y)?;
+    let state = |values: Vec<f32>| -> Result<Value> {
+        let tensor = Tensor::new(vec![directions, batch, hidden], values)?;
+        Ok(if batch_first { super::moving::transposed(&tensor, &[1, 0, 2])? } else { tensor }.into())
+    };
+    let y = if batch_first { super::moving::transposed(&y, &[2, 0, 1, 3])? } else { y };
+    let mut outputs = vec![y.into(), state(h)?];
+    if kind == Kind::Lstm {
+        outputs.push(state(c)?);
+    }
+    Ok(outputs)
+}
+
+fn layer<'a>(
+    call: &'a Call<'_>,
+    kind: Kind,
+    number: usize,
+    (batch, inputs, hidden): (usize, usize, usize),
+) -> Result<Layer<'a>> {
+    let gates = kind.gates();
+    let part = |position: usize, len: usize| -> Result<Option<&'a [f32]>> {
+        let Some(tensor) = call.optional(position)? else { return Ok(None) };
+        let values = tensor.values::<f32>()?;
+        let wrong = || Error::format(format!("input {position} of shape {:?} does not fit", tensor.shape()));
+        values.get(number * len..(number + 1) * len).map(Some).ok_or_else(wrong)
+    };
+    let missing = || Error::format("weights are missing");
+    let names = call.texts("activations").unwrap_or_default();
+    let (alphas, betas) =
+        (call.floats("activation_alpha").unwrap_or_default(), call.floats("activation_beta").unwrap_or_default());
+    let defaults = kind.activations();
+    let mut activations = Vec::with_capacity(defaults.len());
+    for (at, default) in defaults.iter().enumerate() {
+        let at = number * defaults.len() + at;
+        let name = names.get(at).map_or(*default, String::as_str);
+        let settings: Vec<f32> = match (alphas.get(at), betas.get(at)) {
+            (Some(alpha), Some(beta)) => vec![*alpha, *beta],
+            (Some(alpha), None) => vec![*alpha],
+            _ => Vec::new(),
+        };
+        activations.push(activation(name, &settings)?);
+    }
+    Ok(Layer {
+        kind,
+        batch,
+        inputs,
+        hidden,
+        weights: part(1, gates * hidden * inputs)?.ok_or_else(missing)?,
+        recurrence: part(2, gates * hidden * hidden)?.ok_or_else(missing)?,
+        bias: part(3, 2 * gates * hidden)?.map_or_else(|| vec![0.0; 2 * gates * hidden], <[f32]>::to_vec),
+        peepholes: if kind == Kind::Lstm { part(7, 3 * hidden)? } else { None },
+        activations,
+        clip: call.float("clip", f32::MAX),
+        linear_before_reset: call.flag("linear_before_reset", false),
+        coupled: call.flag("input_forget", false),
+    })
+}
+
+/// How a layer runs over the steps.
+struct Run<'a> {
+    lengths: &'a [usize],
+    backwards: bool,
+    number: usize,
+    directions: usize,
+    workers: &'a dyn Workers,
+}
+
+impl Layer<'_> {
+    fn run(&self, x: &[f32], h: &mut [f32], c: &mut [f32], y: &mut [f32], run: &Run<'_>) -> Result<()> {
+        let (rows, width) = (x.len() / self.inputs.max(1), self.kind.gates() * self.hidden);
+        let mut given = vec![0.0; rows * width];
+        let left = Left::in_rows(x, rows, self.inputs);
+        product(left, Right::Columns(self.weights, width), &mut given, run.workers)?;
+        let steps = rows / self.batch.max(1);
+        let size = self.batch * self.hidden;
+        for step in 0..steps {
+            let mut recurrent = vec![0.0; self.batch * width];
+            let left = Left::in_rows(h, self.batch, self.hidden);
+            product(left, Right::Columns(self.recurrence, width), &mut recurrent, run.workers)?;
+            for row in 0..self.batch {
+                let len = run.lengths[row];
+                if step >= len {
+                    continue;
+                }
+                let time = if run.backwards { len - 1 - step } else { step };
+                let given = &given[(time * self.batch + row) * width..][..width];
+                let recurrent = &recurrent[row * width..][..width];
+                let range = row * self.hidden..(row + 1) * self.hidden;
+                match self.kind {
+                    Kind::Plain => self.plain(given, recurrent, &mut h[range.clone()]),
+                    Kind::Gru => self.gru(given, recurrent, &mut h[range.clone()], run)?,
+                    Kind::Lstm => self.lstm(given, recurrent, &mut h[range.clone()], &mut c[range.clone()]),
+                }
+                let out = (time * run.directions + run.number) * size + row * self.hidden;
+                y[out..out + self.hidden].copy_from_slice(&h[range]);
+            }
+        }
+        Ok(())
+    }
+
+    /// A gate before its activation.
+    fn gate(&self, given: &[f32], recurrent: &[f32], gate: usize, at: usize) -> f32 {
+        let (place, half) = (gate * self.hidden + at, self.kind.gates() * self.hidden);
+        given[place] + recurrent[place] + self.bias[place] + self.bias[half + place]
+    }
+
+    fn clipped(&self, x: f32) -> f32 {
+        x.clamp(-self.clip, self.clip)
+    }
+
+    fn plain(&self, given: &[f32], recurrent: &[f32], h: &mut [f32]) {
+        for (at, h) in h.iter_mut().enumerate() {
+            *h = self.activations[0](self.clipped(self.gate(given, recurrent, 0, at)));
+        }
+    }
+
+    /// Gates: update, reset, hidden.
+    fn gru(&self, given: &[f32], recurrent: &[f32], h: &mut [f32], run: &Run<'_>) -> Result<()> {
+        let (f, g) = (&self.activations[0], &self.activations[1]);
+        let (hidden, half) = (self.hidden, 3 * self.hidden);
+        let gate = |gate: usize, at: usize| f(self.clipped(self.gate(given, recurrent, gate, at)));
+        let reset: Vec<f32> = (0..hidden).map(|at| gate(1, at)).collect();
+        let mut inner = vec![0.0; hidden];
+        if self.linear_before_reset {
+            for (at, inner) in inner.iter_mut().enumerate() {
+                *inner = reset[at] * (recurrent[2 * hidden + at] + self.bias[half + 2 * hidden + at]);
+            }
+        } else {
+            let scaled: Vec<f32> = reset.iter().zip(&*h).map(|(reset, h)| reset * h).collect();
+            let matrix = &self.recurrence[2 * hidden * hidden..];
+            product(Left::in_rows(&scaled, 1, hidden), Right::Columns(matrix, hidden), &mut inner, run.workers)?;
+            inner.iter_mut().enumerate().for_each(|(at, inner)| *inner += self.bias[half + 2 * hidden + at]);
+        }
+        for (at, h) in h.iter_mut().enumerate() {
+            let update = gate(0, at);
+            let new = g(self.clipped(given[2 * hidden + at] + self.bias[2 * hidden + at] + inner[at]));
+            *h = (1.0 - update) * new + update * *h;
+        }
+        Ok(())
+    }
+
+    /// Gates: input, output, forget, cell.
+    fn lstm(&self, given: &[f32], recurrent: &[f32], h: &mut [f32], c: &mut [f32]) {
+        let (f, g, last) = (&self.activations[0], &self.activations[1], &self.activations[2]);
+        let peephole = |gate: usize, at: usize| self.peepholes.map_or(0.0, |list| list[gate * self.hidden + at]);
+        for at in 0..self.hidden {
+            let gate = |number: usize, cell: f32| {
+                f(self.clipped(self.gate(given, recurrent, number, at) + peephole(number, at) * cell))
+            };
+            let input = gate(0, c[at]);
+            let forget = if self.coupled { 1.0 - input } else { gate(2, c[at]) };
+            let new = g(self.clipped(self.gate(given, recurrent, 3, at)));
+            c[at] = forget * c[at] + input * new;
+            h[at] = gate(1, c[at]) * last(c[at]);
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Many elements into one, along axes.
+
+use apr_core::{Error, Result};
+use apr_graph::ElementType;
+
+use super::layout::list;
+use super::moving::transposed;
+use crate::call::Call;
+use crate::convert::Number;
+use crate::registry::{Operator, computes};
+use crate::shape::{axes, axis, count};
+use crate::tensor::{Data, with_numbers};
+use crate::{Tensor, Value};
+
+pub(super) const TABLE: &[Operator] = &[
+    computes("ReduceSum", |call| reduce(call, Kind::Sum)),
+    computes("ReduceMean", |call| reduce(call, Kind::Mean)),
+    computes("ReduceMax", |call| reduce(call, Kind::Max)),
+    computes("ReduceMin", |call| reduce(call, Kind::Min)),
+    computes("ReduceProd", |call| reduce(call, Kind::Product)),
+    computes("ReduceL1", |call| reduce(call, Kind::L1)),
+    computes("ReduceL2", |call| reduce(call, Kind::L2)),
+    computes("ReduceLogSum", |call| reduce(call, Kind::LogSum)),
+    computes("ReduceLogSumExp", |call| reduce(call, Kind::LogSumExp)),
+    computes("ReduceSumSquare", |call| reduce(call, Kind::SumSquare)),
+    computes("ArgMax", |call| arg(call, |a, b| a > b)),
+    computes("ArgMin", |call| arg(call, |a, b| a < b)),
+];
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Sum,
+    Mean,
+    Max,
+    Min,
+    Product,
+    L1,
+    L2,
+    LogSum,
+    LogSumExp,
+    SumSquare,
+}
+
+impl Kind {
+    fn of_floats(self, values: impl ExactSizeIterator<Item = f64> + Clone) -> f64 {
+        match self {
+            Self::Sum => values.sum::<f64>() + 0.0,
+            Self::Mean => {
+                let count = values.len() as f64;
+                values.sum::<f64>() / count
+            }
+            Self::Max => values.fold(f64::NEG_INFINITY, |a, b| if a > b || a.is_nan() { a } else { b }),
+            Self::Min => values.fold(f64::INFINITY, |a, b| if a < b || a.is_nan() { a } else { b }),
+            Self::Product => values.product(),
+            Self::L1 => values.map(f64::abs).sum::<f64>() + 0.0,
+            Self::L2 => (values.map(|x| x * x).sum::<f64>() + 0.0).sqrt(),
+            Self::LogSum => (values.sum::<f64>() + 0.0).ln(),
+            Self::SumSquare => values.map(|x| x * x).sum::<f64>() + 0.0,
+            Self::LogSumExp => {
+                let max = Self::Max.of_floats(values.clone());
+                let offset = if max.is_finite() { max } else { 0.0 };
+                values.map(|x| (x - offset).exp()).sum::<f64>().ln() + offset
+            }
+        }
+    }
+
+    /// Of integers where the result is exact; the others are computed as floats and cut off.
+    fn of_integers(self, values: &[i64]) -> i64 {
+        match self {
+            Self::Sum => values.iter().fold(0, |a, b| i64::wrapping_add(a, *b)),
+            Self::Max => values.iter().copied().max().unwrap_or(i64::MIN),
+            Self::Min => values.iter().copied().min().unwrap_or(i64::MAX),
+            Self::Product => values.iter().fold(1, |a, b| i64::wrapping_mul(a, *b)),
+            Self::L1 => values.iter().fold(0, |a, b| i64::wrapping_add(a, b.wrapping_abs())),
+            Self::SumSquare => values.iter().fold(0, |a, b| i64::wrapping_add(a, b.wrapping_mul(*b))),
+            _ => self.of_floats(values.iter().map(|&value| value as f64)) as i64,
+        }
+    }
+}
+
+/// A tensor with some axes moved to the end, in order.
+pub(super) fn moved_last(tensor: &Tensor, last: &[usize]) -> Result<Tensor> {
+    let first = (0..tensor.rank()).filter(|dim| !last.contains(dim));
+    let order: Vec<_> = first.chain(last.iter().copied()).collect();
+    if order.windows(2).all(|pair| pair[0] < pair[1]) {
+        return Ok(tensor.clone());
+    }
+    transposed(tensor, &order)
+}
+
+fn reduce(call: &mut Call<'_>, kind: Kind) -> Result<Vec<Value>> {
+    let wanted = list(call, 1, "axes")?.unwrap_or_default();
+    let keeps = call.flag("keepdims", true);
+    let tensor = call.tensor(0)?;
+    if wanted.is_empty() && call.flag("noop_with_empty_axes", false) {
+        // Nothing is joined, but squares and logarithms are still taken of each element.
+        let shape = tensor.shape().to_vec();
+        let alone = tensor.clone().reshaped([&shape[..], &[1]].concat())?;
+        return Ok(vec![rows(&alone, 1, shape, kind)?.into()]);
+    }
+    let gone = if wanted.is_empty() { (0..tensor.rank()).collect() } else { axes(&wanted, tensor.rank())? };
+    let len = gone.iter().map(|&dim| tensor.shape()[dim]).product::<usize>();
+    let shape: Vec<_> = (0..tensor.rank())
+        .filter(|dim| keeps || !gone.contains(dim))
+        .map(|dim| if gone.contains(&dim) { 1 } else { tensor.shape()[dim] })
+        .collect();
+    call.room(&shape, tensor.element())?;
+    Ok(vec![rows(&moved_last(tensor, &gone)?, len, shape, kind)?.into()])
+}
+
+/// Reduces rows of `len` elements.
+fn rows(tensor: &Tensor, len: usize, shape: Vec<usize>, kind: Kind) -> Result<Tensor> {
+    let count = count(&shape);
+    let range = |row: usize| row * len..(row + 1) * len;
+    match tensor.data() {
+        Data::F32(values) => {
+            let of = |row| kind.of_floats(values[range(row)].iter().map(|&value| f64::from(value))) as f32;
+            Tensor::new(shape, (0..count).map(of).collect())
+        }
+        Data::F64(values) => {
+            Tensor::new(shape, (0..count).map(|row| kind.of_floats(values[range(row)].iter().copied())).collect())
+        }
+        Data::Text(_) => Err(Error::format("numbers are expected, not texts")),
+        _ => {
+            let values = tensor.integers()?;
+            let extreme = matches!(kind, Kind::Max | Kind::Min) && len == 0;
+            let found = (0..count).map(|row| kind.of_integers(&values[range(row)])).collect();
+            if extreme {
+                limits(tensor.element(), kind, shape)
+            } else {
+                super::cast::from_integers(found, shape, tensor.element())
+            }
+        }
+    }
+}
+
+/// What the largest or smallest of no integers is.
+fn limits(element: ElementType, kind: Kind, shape: Vec<usize>) -> Result<Tensor> {
+    let bits = element.bits() as u32;
+    let unsigned = matches!(element, ElementType::U8 | ElementType::U16 | ElementType::U32 | ElementType::U64);
+    let value = match (element, kind) {
+        (ElementType::Bool, Kind::Min) => 1,
+        (ElementType::Bool, _) => 0,
+        (_, Kind::Min) if unsigned => u64::MAX.checked_shr(64 - bits).unwrap_or(0).cast_signed(),
+        (_, Kind::Min) => i64::MAX >> (64 - bits),
+        _ if unsigned => 0,
+        _ => i64::MIN >> (64 - bits),
+    };
+    let all = vec![value; count(&shape)];
+    super::cast::from_integers(all, shape, element)
+}
+
+fn arg(call: &mut Call<'_>, better: fn(&f64, &f64) -> bool) -> Result<Vec<Value>> {
+    let (last, keeps) = (call.flag("select_last_index", false), call.flag("keepdims", true));
+    let tensor = call.tensor(0)?;
+    let at = axis(call.int("axis", 0), tensor.rank())?;
+    let len = tensor.shape()[at];
+    if len == 0 {
+        return Err(Error::format("there is no element to choose"));
+    }
+    let moved = moved_last(tensor, &[at])?;
+    let found: Vec<i64> = with_numbers!(moved.data(), values => {
+        values.chunks(len).map(|row| best(row, better, last)).collect()
+    }, Vec::new());
+    let mut shape = tensor.shape().to_vec();
+    if keeps {
+        shape[at] = 1;
+    } else {
+        shape.remove(at);
+    }
+    Ok(vec![Tensor::new(shape, found)?.into()])
+}
+
+fn best<T: Number>(row: &[T], better: fn(&f64, &f64) -> bool, last: bool) -> i64 {
+    let mut best = 0;
+    for at in 1..row.len() {
+        let (new, old) = (row[at].to_f64(), row[best].to_f64());
+        if better(&new, &old) || last && new == old {
+            best = at;
+        }
+    }
+    best as i64
+}

@@ -1,0 +1,195 @@
+//! Sounds: windows, Fourier transforms, mel filters.
+
+use std::f64::consts::PI;
+
+use apr_core::{Error, Result};
+use apr_graph::ElementType;
+
+use super::cast::{element, from_doubles};
+use crate::call::Call;
+use crate::registry::{Operator, computes, moves};
+use crate::shape::{around, axis};
+use crate::{Tensor, Value};
+
+pub(super) const TABLE: &[Operator] = &[
+    moves("HannWindow", |call| window(call, [0.5, 0.5, 0.0])),
+    moves("HammingWindow", |call| window(call, [25.0 / 46.0, 1.0 - 25.0 / 46.0, 0.0])),
+    moves("BlackmanWindow", |call| window(call, [0.42, 0.5, 0.08])),
+    moves("MelWeightMatrix", mel),
+    computes("DFT", dft),
+    computes("STFT", stft),
+];
+
+/// A sum of cosines: constant, once and twice around the window.
+fn window(call: &mut Call<'_>, parts: [f64; 3]) -> Result<Vec<Value>> {
+    let size = call.tensor(0)?.integer()?;
+    let size = usize::try_from(size).map_err(|_| Error::format("a window has a negative size"))?;
+    let to = element(call.int("output_datatype", 1))?;
+    call.room(&[size], ElementType::F64)?;
+    let around = if call.flag("periodic", true) { size as f64 } else { size as f64 - 1.0 };
+    let of = |at: usize| {
+        let angle = 2.0 * PI * at as f64 / around;
+        parts[0] - parts[1] * angle.cos() + parts[2] * (2.0 * angle).cos()
+    };
+    Ok(vec![from_doubles((0..size).map(of).collect(), vec![size], to)?.into()])
+}
+
+/// Triangles over the frequencies, evenly spread over the mel scale.
+fn mel(call: &mut Call<'_>) -> Result<Vec<Value>> {
+    let number = |position| call.tensor(position).and_then(Tensor::number);
+    let (bins, length, rate) = (number(0)? as i64, number(1)? as i64, number(2)?);
+    let (low, high) = (number(3)?, number(4)?);
+    let to = element(call.int("output_datatype", 1))?;
+    let (Ok(bins), Ok(length)) = (usize::try_from(bins), usize::try_from(length)) else {
+        return Err(Error::format("sizes are negative"));
+    };
+    let spectrum = length / 2 + 1;
+    let mut values = vec![0.0; call.room(&[spectrum, bins], ElementType::F64)?];
+    let to_mel = |hertz: f64| 2595.0 * (1.0 + hertz / 700.0).log10();
+    let (low, high) = (to_mel(low), to_mel(high));
+    let step = (high - low) / (bins + 2) as f64;
+    let place = |at: usize| {
+        let hertz = 700.0 * (10_f64.powf((low + step * at as f64) / 2595.0) - 1.0);
+        ((length + 1) as f64 * hertz / rate).floor() as usize
+    };
+    for bin in 0..bins {
+        let (left, centre, right) = (place(bin), place(bin + 1), place(bin + 2));
+        let mut set = |row: usize, value: f64| {
+            if let Some(cell) = values.get_mut(row * bins + bin) {
+                *cell = value;
+            }
+        };
+        if left == centre {
+            set(centre, 1.0);
+        } else {
+            let width = (centre - left) as f64;
+            (left..=centre).for_each(|row| set(row, (row - left) as f64 / width));
+        }
+        if right > centre {
+            let width = (right - centre) as f64;
+            (centre..right).for_each(|row| set(row, (right - row) as f64 / width));
+        }
+    }
+    Ok(vec![from_doubles(values, vec![spectrum, bins], to)?.into()])
+}
+
+/// The Fourier transform of complex numbers: by halves where the length is even, by definition otherwise.
+fn transform(values: &[(f64, f64)], sign: f64) -> Vec<(f64, f64)> {
+    let len = values.len();
+    let turned = |(re, im): (f64, f64), angle: f64| {
+        let (sin, cos) = angle.sin_cos();
+        (re * cos - im * sin, re * sin + im * cos)
+    };
+    if len > 1 && len.is_multiple_of(2) {
+        let half = |first: usize| transform(&values.iter().skip(first).step_by(2).copied().collect::<Vec<_>>(), sign);
+        let (even, odd) = (half(0), half(1));
+        let at = |k: usize| {
+            let (even, odd) =
+                (even[k % (len / 2)], turned(odd[k % (len / 2)], sign * 2.0 * PI * k as f64 / len as f64));
+            (even.0 + odd.0, even.1 + odd.1)
+        };
+        return (0..len).map(at).collect();
+    }
+    let at = |k: usize| {
+        values.iter().enumerate().fold((0.0, 0.0), |sum, (n, value)| {
+            let (re, im) = turned(*value, sign * 2.0 * PI * (k * n % len) as f64 / len as f64);
+            (sum.0 + re, sum.1 + im)
+        })
+    };
+    (0..len).map(at).collect()
+}
+
+/// A signal's elements as complex numbers: its last dimension is 1 or 2.
+fn complex(tensor: &Tensor) -> Result<Vec<(f64, f64)>> {
+    let values = tensor.doubles()?;
+    match tensor.shape().last() {
+        Some(1) => Ok(values.into_iter().map(|re| (re, 0.0)).collect()),
+        Some(2) => Ok(values.as_chunks::<2>().0.iter().map(|[re, im]| (*re, *im)).collect()),
+        _ => Err(Error::format("the last dimension must be 1 or 2: real, imaginary")),
+    }
+}
+
+fn flat(values: Vec<(f64, f64)>) -> Vec<f64> {
+    values.into_iter().flat_map(|(re, im)| [re, im]).collect()
+}
+
+fn dft(call: &mut Call<'_>) -> Result<Vec<Value>> {
+    let x = call.tensor(0)?;
+    let (inverse, one_sided) = (call.flag("inverse", false), call.flag("onesided", false));
+    // From version 20 on the axis is an input.
+    let at = match call.optional(2)? {
+        Some(at) => at.integer()?,
+        None if call.opset < 20 => call.int("axis", 1),
+        None => -2,
+    };
+    let at = axis(at, x.rank())?;
+    let values = complex(x)?;
+    let outer = &x.shape()[..x.rank() - 1];
+    if at >= outer.len() {
+        return Err(Error::format("the axis is the one of real and imaginary parts"));
+    }
+    let (before, size, after) = around(outer, at);
+    let real_result = inverse && one_sided;
+    let default = if real_result { size.saturating_sub(1) * 2 } else { size };
+    let length = match call.optional(1)? {
+        Some(length) => usize::try_from(length.integer()?).map_err(|_| Error::format("the length is negative"))?,
+        None => default,
+    };
+    let kept = if one_sided && !inverse { length / 2 + 1 } else { length };
+    let mut shape = outer.to_vec();
+    shape[at] = kept;
+    shape.push(if real_result { 1 } else { 2 });
+    let mut out = vec![(0.0, 0.0); call.room(&shape, ElementType::F64)? / if real_result { 1 } else { 2 }];
+    for row in 0..before * after {
+        let (outer, inner) = (row / after, row % after);
+        let mut line: Vec<_> = (0..length)
+            .map(|n| if n < size { values[(outer * size + n) * after + inner] } else { (0.0, 0.0) })
+            .collect();
+        if real_result {
+            // The other half mirrors the one that is given.
+            for n in size.min(length)..length {
+                let (re, im) = line[length - n];
+                line[n] = (re, -im);
+            }
+        }
+        let result = transform(&line, if inverse { 1.0 } else { -1.0 });
+        let scale = if inverse { 1.0 / length as f64 } else { 1.0 };
+        for (n, (re, im)) in result.into_iter().take(kept).enumerate() {
+            out[(outer * kept + n) * after + inner] = (re * scale, im * scale);
+        }
+    }
+    let out = if real_result { out.into_iter().map(|(re, _)| re).collect() } else { flat(out) };
+    Ok(vec![from_doubles(out, shape, x.element())?.into()])
+}
+
+fn stft(call: &mut Call<'_>) -> Result<Vec<Value>> {
+    let x = call.tensor(0)?;
+    let &[batch, len, _] = x.shape() else { return Err(Error::format("a signal has three dimensions")) };
+    let size = |tensor: &Tensor| usize::try_from(tensor.integer()?).map_err(|_| Error::format("a size is negative"));
+    let step = size(call.tensor(1)?)?;
+    let weights = call.optional(2)?.map(Tensor::doubles).transpose()?;
+    let frame = match (call.optional(3)?, &weights) {
+        (Some(frame), _) => size(frame)?,
+        (None, Some(weights)) => weights.len(),
+        (None, None) => return Err(Error::format("there is neither a window nor the length of a frame")),
+    };
+    if step == 0 || frame == 0 || frame > len || weights.as_ref().is_some_and(|weights| weights.len() != frame) {
+        return Err(Error::format(format!("frames of {frame} every {step} do not fit {len} samples")));
+    }
+    let frames = (len - frame) / step + 1;
+    let kept = if call.flag("onesided", true) { frame / 2 + 1 } else { frame };
+    let shape = vec![batch, frames, kept, 2];
+    let mut out = Vec::with_capacity(call.room(&shape, ElementType::F64)?);
+    let values = complex(x)?;
+    for row in 0..batch * frames {
+        let start = row / frames * len + row % frames * step;
+        let weight = |at: usize| weights.as_ref().map_or(1.0, |weights| weights[at]);
+        let line: Vec<_> = values[start..start + frame]
+            .iter()
+            .enumerate()
+            .map(|(at, v)| (v.0 * weight(at), v.1 * weight(at)))
+            .collect();
+        out.extend(transform(&line, -1.0).into_iter().take(kept));
+    }
+    Ok(vec![from_doubles(flat(out), shape, x.element())?.into()])
+}

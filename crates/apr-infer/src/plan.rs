@@ -1,0 +1,176 @@
+//! What is known of a body before it runs: which operator each node is, and when each value is needed for the last time.
+
+use std::collections::HashMap;
+
+use apr_core::{Error, Result};
+use apr_graph::{Body, Graph, Node, Op, Origin, ValueId};
+
+use crate::registry::{self, Operator};
+
+/// Most bodies and calls inside each other.
+const MAX_DEPTH: usize = 64;
+
+/// What a node runs.
+#[derive(Clone, Copy)]
+pub(crate) enum Action {
+    Operator {
+        operator: &'static Operator,
+        opset: i64,
+    },
+    /// Position in the graph's functions.
+    Function(usize),
+}
+
+pub(crate) struct PlannedNode {
+    /// Position in the body's nodes.
+    pub(crate) node: usize,
+    pub(crate) action: Action,
+    /// Inputs that nothing needs afterwards: the node may change them in place.
+    pub(crate) last: Vec<ValueId>,
+    /// Other values that nothing needs after it, such as those that bodies in the node read.
+    pub(crate) released: Vec<ValueId>,
+}
+
+/// The nodes of a body that have to run, in order.
+pub(crate) struct Plan {
+    pub(crate) nodes: Vec<PlannedNode>,
+}
+
+/// Plans of all bodies of a graph, by where the bodies are in memory.
+#[derive(Default)]
+pub(crate) struct Plans(HashMap<usize, Plan>);
+
+impl Plans {
+    /// Plans a graph.
+    ///
+    /// # Errors
+    /// E003 with the names of all operators that are not known, E001 for functions that call themselves.
+    pub(crate) fn of(graph: &Graph) -> Result<Self> {
+        let mut unknown = Vec::new();
+        let mut planner = Planner { graph, plans: Self::default(), unknown: &mut unknown };
+        planner.body(&graph.body, &graph.opsets, 0)?;
+        let plans = planner.plans;
+        if unknown.is_empty() {
+            return Ok(plans);
+        }
+        unknown.sort();
+        unknown.dedup();
+        Err(Error::version(format!("the graph has operators that are not known here: {}", unknown.join(", "))))
+    }
+
+    /// The plan of a body of the graph.
+    ///
+    /// # Panics
+    /// For a body of another graph.
+    pub(crate) fn get(&self, body: &Body) -> &Plan {
+        &self.0[&key(body)]
+    }
+}
+
+fn key(body: &Body) -> usize {
+    std::ptr::from_ref(body) as usize
+}
+
+struct Planner<'a> {
+    graph: &'a Graph,
+    plans: Plans,
+    unknown: &'a mut Vec<String>,
+}
+
+impl Planner<'_> {
+    fn body(&mut self, body: &Body, opsets: &[apr_graph::Opset], depth: usize) -> Result<()> {
+        if depth > MAX_DEPTH {
+            return Err(Error::format(format!("more than {MAX_DEPTH} functions and branches are inside each other")));
+        }
+        let mut actions = Vec::with_capacity(body.nodes.len());
+        for node in &body.nodes {
+            actions.push(self.action(&node.op, opsets, depth)?);
+            for inner in node.bodies() {
+                self.body(inner, opsets, depth + 1)?;
+            }
+        }
+        let actions: Option<Vec<_>> = actions.into_iter().collect();
+        if let Some(actions) = actions {
+            let all = vec![true; body.nodes.len()];
+            self.plans.0.insert(key(body), Plan::new(body, &actions, &all, &body.outputs));
+        }
+        Ok(())
+    }
+
+    fn action(&mut self, op: &Op, opsets: &[apr_graph::Opset], depth: usize) -> Result<Option<Action>> {
+        if let Some(position) = self.graph.functions.iter().position(|function| function.op == *op) {
+            let function = &self.graph.functions[position];
+            let own = if function.opsets.is_empty() { &self.graph.opsets } else { &function.opsets };
+            // A function that is planned already was reached on another way, unless it is reached from itself.
+            if depth > MAX_DEPTH || !self.plans.0.contains_key(&key(&function.body)) {
+                self.body(&function.body, own, depth + 1)?;
+            }
+            return Ok(Some(Action::Function(position)));
+        }
+        let version = opsets.iter().find(|opset| opset.domain == op.domain).map(|opset| opset.version);
+        // Exporters forget to state the version of domains other than ONNX's.
+        let version = version.or((!op.domain.is_empty()).then_some(1));
+        let found = version.and_then(|version| Some((registry::find(op, version)?, version)));
+        if found.is_none() {
+            self.unknown.push(match version {
+                Some(version) => format!("{op} (version {version})"),
+                None => format!("{op} (no version stated)"),
+            });
+        }
+        Ok(found.map(|(operator, opset)| Action::Operator { operator, opset }))
+    }
+}
+
+impl Plan {
+    /// The nodes of a body that are needed, where `kept` values live until the end.
+    fn new(body: &Body, actions: &[Action], needed: &[bool], kept: &[ValueId]) -> Self {
+        let mut seen = vec![false; body.values.len()];
+        kept.iter().for_each(|id| seen[id.0 as usize] = true);
+        let mut nodes = Vec::new();
+        for (position, node) in body.nodes.iter().enumerate().rev().filter(|(position, _)| needed[*position]) {
+            let mut planned =
+                PlannedNode { node: position, action: actions[position], last: Vec::new(), released: Vec::new() };
+            let within = read_by_bodies(node);
+            let released = within.iter().map(|id| (*id, true));
+            let inputs = node.inputs.iter().flatten().map(|id| (*id, within.contains(id)));
+            // What nothing reads is let go at once.
+            let outputs = node.outputs.iter().flatten().map(|id| (*id, true));
+            for (id, is_within) in released.chain(inputs).chain(outputs) {
+                if !std::mem::replace(&mut seen[id.0 as usize], true) {
+                    if is_within { planned.released.push(id) } else { planned.last.push(id) }
+                }
+            }
+            nodes.push(planned);
+        }
+        nodes.reverse();
+        Self { nodes }
+    }
+
+    /// The same body, run only as far as other values need it.
+    pub(crate) fn narrowed(&self, body: &Body, wanted: &[ValueId]) -> Self {
+        let actions: Vec<_> = self.nodes.iter().map(|node| node.action).collect();
+        let mut needed = vec![false; body.nodes.len()];
+        let mut open: Vec<_> = wanted.to_vec();
+        while let Some(id) = open.pop() {
+            let Origin::Node(node) = body.value(id).origin else { continue };
+            if !std::mem::replace(&mut needed[node.0 as usize], true) {
+                let node = body.node(node);
+                open.extend(node.inputs.iter().flatten());
+                open.extend(read_by_bodies(node));
+            }
+        }
+        Self::new(body, &actions, &needed, wanted)
+    }
+}
+
+/// Values of a body that the bodies in one of its nodes read, at any depth.
+fn read_by_bodies(node: &Node) -> Vec<ValueId> {
+    let outer = |body: &Body| {
+        let of = |value: &apr_graph::Value| match value.origin {
+            Origin::Outer(id) => Some(id),
+            _ => None,
+        };
+        body.values.iter().filter_map(of).collect::<Vec<_>>()
+    };
+    node.bodies().flat_map(outer).collect()
+}

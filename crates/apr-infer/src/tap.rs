@@ -1,0 +1,55 @@
+//! Looking at a run from outside.
+
+use apr_graph::Node;
+
+use crate::Value;
+
+/// What is known of a node when it has run.
+#[derive(Debug)]
+pub struct Step<'a> {
+    /// Where the node is: names of calls and nodes, `layers.3/attention/scores`.
+    pub path: &'a str,
+    /// The node.
+    pub node: &'a Node,
+    /// What it made, in the order of its outputs. They live until the call returns.
+    pub outputs: &'a [Value],
+    /// Bytes of all values that are alive.
+    pub live_bytes: u64,
+}
+
+/// Whether a run goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flow {
+    /// With the next node.
+    Continue,
+    /// No further; the run ends without outputs.
+    Stop,
+}
+
+/// Something that looks at the values of a run. Clocks belong to it, not to the engine.
+pub trait Tap {
+    /// Whether [`before`](Self::before) and [`after`](Self::after) are called for a node.
+    fn wants(&mut self, path: &str, node: &Node) -> bool;
+
+    /// A node is about to run.
+    fn before(&mut self, path: &str, node: &Node);
+
+    /// A node has run.
+    fn after(&mut self, step: &Step<'_>) -> Flow;
+}
+
+/// Looks at nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Unwatched;
+
+impl Tap for Unwatched {
+    fn wants(&mut self, _: &str, _: &Node) -> bool {
+        false
+    }
+
+    fn before(&mut self, _: &str, _: &Node) {}
+
+    fn after(&mut self, _: &Step<'_>) -> Flow {
+        Flow::Continue
+    }
+}

@@ -1,0 +1,84 @@
+//! How work is cut into pieces that may run at the same time.
+
+use std::sync::Mutex;
+
+use apr_core::Result;
+
+/// Runs pieces of work. Threads come from the caller.
+pub trait Workers: Sync {
+    /// How many pieces may run at the same time.
+    fn count(&self) -> usize;
+
+    /// Calls `work` once with every number below `pieces`, in any order, and returns when all calls are done.
+    fn run(&self, pieces: usize, work: &(dyn Fn(usize) + Sync));
+}
+
+/// One piece after the other, on the calling thread.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Alone;
+
+impl Workers for Alone {
+    fn count(&self) -> usize {
+        1
+    }
+
+    fn run(&self, pieces: usize, work: &(dyn Fn(usize) + Sync)) {
+        (0..pieces).for_each(work);
+    }
+}
+
+/// Cuts `out` after every `piece` elements, and calls `work` with the number and elements of each piece. Every piece is
+/// made in the same way whatever thread makes it.
+pub(crate) fn in_pieces<T: Send>(
+    workers: &dyn Workers,
+    out: &mut [T],
+    piece: usize,
+    work: impl Fn(usize, &mut [T]) + Sync,
+) {
+    if workers.count() == 1 || out.len() <= piece {
+        out.chunks_mut(piece.max(1)).enumerate().for_each(|(number, piece)| work(number, piece));
+        return;
+    }
+    let pieces: Vec<_> = out.chunks_mut(piece.max(1)).map(|piece| Mutex::new(Some(piece))).collect();
+    workers.run(pieces.len(), &|number| {
+        let taken = pieces[number].lock().ok().and_then(|mut piece| piece.take());
+        if let Some(piece) = taken {
+            work(number, piece);
+        }
+    });
+}
+
+/// The same, where pieces may fail: the error of the first one that did.
+pub(crate) fn try_in_pieces<T: Send>(
+    workers: &dyn Workers,
+    out: &mut [T],
+    piece: usize,
+    work: impl Fn(usize, &mut [T]) -> Result<()> + Sync,
+) -> Result<()> {
+    let failed = Mutex::new(None);
+    in_pieces(workers, out, piece, |number, piece| {
+        if let Err(error) = work(number, piece) {
+            note(&failed, number, error);
+        }
+    });
+    failed.into_inner().unwrap_or(None).map_or(Ok(()), |(_, error)| Err(error))
+}
+
+/// Calls `work` for every number below `pieces`; the error of the first one that failed.
+pub(crate) fn try_each(workers: &dyn Workers, pieces: usize, work: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
+    let failed = Mutex::new(None);
+    workers.run(pieces, &|number| {
+        if let Err(error) = work(number) {
+            note(&failed, number, error);
+        }
+    });
+    failed.into_inner().unwrap_or(None).map_or(Ok(()), |(_, error)| Err(error))
+}
+
+fn note(failed: &Mutex<Option<(usize, apr_core::Error)>>, number: usize, error: apr_core::Error) {
+    if let Ok(mut first) = failed.lock()
+        && first.as_ref().is_none_or(|(earlier, _)| *earlier > number)
+    {
+        *first = Some((number, error));
+    }
+}

@@ -1,0 +1,3 @@
+//! Graphs run as a program runs them.
+
+mod node_tests;

@@ -1,0 +1,149 @@
+//! The official tests of ONNX's operators, which the package `onnx` makes.
+//!
+//! `fixtures/infer/node_tests.py FOLDER` writes them: a model, and the values of its inputs and outputs as JSON.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use apr_core::Limits;
+use apr_graph::ElementType;
+use apr_infer::{Alone, Data, Engine, RunLimits, Tensor, Unwatched, Value};
+use serde_json::Value as Json;
+
+fn tensor(json: &Json) -> Tensor {
+    let code = i32::try_from(json["type"].as_i64().expect("a type")).expect("a code");
+    let element = ElementType::from_onnx_code(code).expect("a known type");
+    let sizes = json["shape"].as_array().expect("a shape").iter();
+    let shape: Vec<usize> = sizes.map(|size| usize::try_from(size.as_u64().expect("a size")).expect("small")).collect();
+    if let Some(texts) = json.get("texts") {
+        let texts = texts.as_array().expect("texts").iter().map(|text| text.as_str().expect("a text").to_owned());
+        return Tensor::new(shape, texts.collect()).expect("a tensor");
+    }
+    let hex = json["hex"].as_str().expect("bytes").as_bytes();
+    let digit = |digit: u8| u8::try_from(char::from(digit).to_digit(16).expect("a digit")).expect("small");
+    let bytes: Vec<u8> = hex.as_chunks::<2>().0.iter().map(|[high, low]| digit(*high) << 4 | digit(*low)).collect();
+    macro_rules! words {
+        ($variant:ident, $rust:ty) => {
+            Data::$variant(bytes.as_chunks().0.iter().map(|word| <$rust>::from_le_bytes(*word)).collect())
+        };
+    }
+    let data = match element {
+        ElementType::F32 => words!(F32, f32),
+        ElementType::F64 => words!(F64, f64),
+        ElementType::I8 | ElementType::I4 | ElementType::I2 => words!(I8, i8),
+        ElementType::I16 => words!(I16, i16),
+        ElementType::I32 => words!(I32, i32),
+        ElementType::I64 => words!(I64, i64),
+        ElementType::U16 | ElementType::F16 | ElementType::BF16 => words!(U16, u16),
+        ElementType::U32 => words!(U32, u32),
+        ElementType::U64 => words!(U64, u64),
+        _ => Data::U8(bytes),
+    };
+    Tensor::with_type(element, shape, data).expect("a tensor")
+}
+
+fn value(json: &Json) -> Value {
+    if let Some(values) = json.get("sequence") {
+        return Value::Sequence(values.as_array().expect("a sequence").iter().map(value).collect());
+    }
+    match json.get("optional") {
+        Some(Json::Null) => Value::Optional(None),
+        Some(inner) => Value::Optional(Some(Box::new(value(inner)))),
+        None => Value::Tensor(tensor(json)),
+    }
+}
+
+/// The elements as doubles, halves widened; what is no float as it is.
+fn doubles(tensor: &Tensor) -> Vec<f64> {
+    fn half(bits: u16, exponent_bits: u32) -> f64 {
+        let mantissa_bits = 15 - exponent_bits;
+        let sign = if bits >> 15 == 1 { -1.0 } else { 1.0 };
+        let exponent = i32::from(bits >> mantissa_bits) & ((1 << exponent_bits) - 1);
+        let mantissa = f64::from(bits & ((1 << mantissa_bits) - 1)) / f64::from(1 << mantissa_bits);
+        let bias = (1 << (exponent_bits - 1)) - 1;
+        sign * match exponent {
+            0 => mantissa * 2_f64.powi(1 - bias),
+            all if all == (1 << exponent_bits) - 1 && mantissa == 0.0 => f64::INFINITY,
+            all if all == (1 << exponent_bits) - 1 => f64::NAN,
+            _ => (1.0 + mantissa) * 2_f64.powi(exponent - bias),
+        }
+    }
+    match (tensor.element(), tensor.data()) {
+        (ElementType::F16, Data::U16(bits)) => bits.iter().map(|&bits| half(bits, 5)).collect(),
+        (ElementType::BF16, Data::U16(bits)) => bits.iter().map(|&bits| half(bits, 8)).collect(),
+        (_, Data::F32(values)) => values.iter().map(|&value| f64::from(value)).collect(),
+        (_, Data::F64(values)) => values.clone(),
+        _ => Vec::new(),
+    }
+}
+
+fn difference(ours: &Value, theirs: &Value, relative: f64, absolute: f64) -> Option<String> {
+    match (ours, theirs) {
+        (Value::Sequence(a), Value::Sequence(b)) if a.len() == b.len() => {
+            a.iter().zip(b).find_map(|(a, b)| difference(a, b, relative, absolute))
+        }
+        (Value::Optional(None), Value::Optional(None)) => None,
+        (Value::Optional(Some(a)), Value::Optional(Some(b))) => difference(a, b, relative, absolute),
+        (Value::Optional(Some(a)), b) => difference(a, b, relative, absolute),
+        (a, Value::Optional(Some(b))) => difference(a, b, relative, absolute),
+        (Value::Tensor(a), Value::Tensor(b)) => tensors_differ(a, b, relative, absolute),
+        _ => Some(format!("{} and {}", ours.kind(), theirs.kind())),
+    }
+}
+
+fn tensors_differ(a: &Tensor, b: &Tensor, relative: f64, absolute: f64) -> Option<String> {
+    if a.element() != b.element() || a.shape() != b.shape() {
+        return Some(format!("{}{:?} and {}{:?}", a.element(), a.shape(), b.element(), b.shape()));
+    }
+    let (ours, theirs) = (doubles(a), doubles(b));
+    if ours.is_empty() {
+        let show = |tensor: &Tensor| format!("{:.300}", format!("{:?}", tensor.data()));
+        return (a.data() != b.data()).then(|| format!("{} and {}", show(a), show(b)));
+    }
+    let close =
+        |(a, b): (&f64, &f64)| a == b || a.is_nan() && b.is_nan() || (a - b).abs() <= absolute + relative * b.abs();
+    let at = ours.iter().zip(&theirs).position(|pair| !close(pair))?;
+    Some(format!("element {at}: {} and {}", ours[at], theirs[at]))
+}
+
+/// Runs one test; what went wrong.
+pub(crate) fn run(folder: &Path) -> Result<(), String> {
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).expect("a file");
+    let tolerance: Vec<f64> = read("tolerance").split(' ').map(|part| part.parse().expect("a number")).collect();
+    let model = std::fs::read(folder.join("model.onnx")).expect("a model");
+    let reader = apr_onnx::open(model, "model.onnx", &Limits::default()).map_err(|error| error.to_string())?;
+    let graph = reader.graph().map_err(|error| error.to_string())?.expect("a graph");
+    let io: Json = serde_json::from_str(&read("io.json")).expect("JSON");
+    let session = Engine::prepare(&graph, Arc::new(reader), RunLimits::default()).map_err(|error| error.to_string())?;
+    for set in io.as_array().expect("sets") {
+        let values = set["inputs"].as_array().expect("inputs").iter().map(value);
+        let names = graph.body.inputs.iter().map(|id| graph.body.value(*id).name.clone());
+        let wanted: Vec<_> = graph.body.outputs.iter().map(|id| graph.body.value(*id).name.as_str()).collect();
+        let outcome = session.run(names.zip(values).collect(), &wanted, &Alone, &mut Unwatched);
+        let outputs = outcome.map_err(|error| error.to_string())?.outputs;
+        let expected: Vec<_> = set["outputs"].as_array().expect("outputs").iter().map(value).collect();
+        for (at, (ours, theirs)) in outputs.iter().zip(&expected).enumerate() {
+            if let Some(difference) = difference(ours, theirs, tolerance[0], tolerance[1]) {
+                return Err(format!("output {at}: {difference}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn official_tests_of_operators_pass() {
+    let Some(folder) = std::env::var_os("APR_NODE_TESTS") else { return };
+    let mut names: Vec<_> =
+        std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("a test").path()).collect();
+    names.sort();
+    let (mut passed, mut failed) = (0, Vec::new());
+    for path in &names {
+        let outcome = std::panic::catch_unwind(|| run(path)).unwrap_or_else(|_| Err("panic".to_owned()));
+        match outcome {
+            Ok(()) => passed += 1,
+            Err(why) => failed.push(format!("{}: {why}", path.file_name().expect("a name").to_string_lossy())),
+        }
+    }
+    println!("{passed} passed, {} failed\n{}", failed.len(), failed.join("\n"));
+}

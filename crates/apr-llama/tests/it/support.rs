@@ -1,0 +1,64 @@
+//! The fixtures of whole models, and their exports.
+
+use std::sync::LazyLock;
+
+use apr_arch::Families;
+use apr_llama::{GgufExport, export};
+use apr_registry::{CheckpointReader, FolderCheckpoint, open_folder};
+use apr_source::Source;
+use apr_testkit::llama_cpp::{self, Model};
+use serde_json::Value;
+
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) json: Value,
+    pub(crate) reader: FolderCheckpoint,
+}
+
+/// The families, which what is made by them lives as long as.
+pub(crate) fn families() -> &'static Families {
+    static FAMILIES: LazyLock<Families> = LazyLock::new(Families::builtin);
+    &FAMILIES
+}
+
+pub(crate) fn cases() -> Vec<Case> {
+    llama_cpp::models().into_iter().map(case).collect()
+}
+
+pub(crate) fn named(name: &str) -> Case {
+    case(llama_cpp::model(name))
+}
+
+pub(crate) fn case(model: Model) -> Case {
+    let reader = open(&model);
+    Case { name: model.name, json: model.json, reader }
+}
+
+pub(crate) fn open(model: &Model) -> FolderCheckpoint {
+    open_folder(&model.folder(), &apr_registry::Limits::default()).expect("a model")
+}
+
+pub(crate) fn exported<'a>(reader: &'a FolderCheckpoint, name: &str) -> GgufExport<'a> {
+    export(&Source::new(reader, families()), Vec::new()).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// With the keys of a tokenizer that tell one family of encoders from another.
+pub(crate) fn exported_with_tokens<'a>(case: &'a Case) -> GgufExport<'a> {
+    let tokenizer = llama_cpp::tokenizer(&case.json);
+    let export = export(&Source::new(&case.reader, families()), tokenizer);
+    export.unwrap_or_else(|error| panic!("{}: {error}", case.name))
+}
+
+pub(crate) fn read(reader: &dyn CheckpointReader, tensor: usize) -> Vec<u8> {
+    let mut bytes = vec![0; usize::try_from(reader.tensors()[tensor].byte_len().expect("a length")).expect("it fits")];
+    reader.read_tensor(tensor, 0, &mut bytes).expect("bytes");
+    bytes
+}
+
+/// A case whose configuration has these entries, too.
+pub(crate) fn with_config(name: &str, entries: &Value) -> Case {
+    let mut model = llama_cpp::model(name);
+    let config = model.json["config"].as_object_mut().expect("a configuration");
+    config.extend(entries.as_object().expect("entries").clone());
+    case(model)
+}

@@ -1,0 +1,110 @@
+//! What the model's file says beside tensors and graph.
+
+use std::collections::BTreeMap;
+
+use apr_core::protobuf::{Span, Walker};
+use apr_core::{ByteSource, Limits, Metadata, Result};
+use serde_json::{Map, Value, json};
+
+use crate::names::Revealed;
+use crate::proto::{Model, Property};
+
+/// Key in the checkpoint's metadata.
+pub const METADATA: &str = "onnx";
+
+/// Entry of [`METADATA`]: tensor to its `name` in the ONNX file, and whether it is `transposed` there.
+pub const TENSORS: &str = "tensors";
+
+/// Longest value of a pair that is kept as metadata. The file around the tensors has all of it.
+const LONGEST: u64 = 64 << 10;
+
+/// Producer, versions and free pairs of the model.
+pub(crate) fn metadata(model: &Model, source: &dyn ByteSource, limits: &Limits) -> Result<Metadata> {
+    let mut walker = Walker::new(source, limits);
+    let mut entry = Map::new();
+    for (key, text) in [
+        ("producer_name", &model.producer_name),
+        ("producer_version", &model.producer_version),
+        ("domain", &model.domain),
+    ] {
+        if !text.is_empty() {
+            entry.insert(key.into(), text.clone().into());
+        }
+    }
+    if let Some(version) = model.ir_version {
+        entry.insert("ir_version".into(), version.into());
+    }
+    if let Some(version) = model.model_version.filter(|version| *version != 0) {
+        entry.insert("model_version".into(), version.into());
+    }
+    entry.insert("opsets".into(), opsets(model));
+    if let Some(graph) = &model.graph {
+        if !graph.name.is_empty() {
+            entry.insert("graph".into(), graph.name.clone().into());
+        }
+        add(&mut entry, "graph_metadata", pairs(&graph.properties, &mut walker)?);
+        add_text(&mut entry, "graph_doc", graph.doc, &mut walker)?;
+    }
+    add_text(&mut entry, "doc", model.doc, &mut walker)?;
+    add(&mut entry, "metadata", pairs(&model.properties, &mut walker)?);
+    let mut metadata = Metadata::new();
+    metadata.set(METADATA, entry);
+    Ok(metadata)
+}
+
+/// Adds the names that tensors have in the file: name to name there, with whether it is the transpose there.
+pub(crate) fn note_names(metadata: &mut Metadata, revealed: &BTreeMap<String, Revealed>) {
+    if revealed.is_empty() {
+        return;
+    }
+    let mut entry = metadata.object(METADATA).cloned().unwrap_or_default();
+    let names = revealed.iter().map(|(stored, found)| {
+        let place = json!({ "name": stored, "transposed": found.transposed });
+        (found.name.clone(), place)
+    });
+    entry.insert(TENSORS.into(), Value::Object(names.collect()));
+    metadata.set(METADATA, entry);
+}
+
+fn add(entry: &mut Map<String, Value>, key: &str, pairs: Map<String, Value>) {
+    if !pairs.is_empty() {
+        entry.insert(key.into(), pairs.into());
+    }
+}
+
+fn add_text(entry: &mut Map<String, Value>, key: &str, span: Option<Span>, walker: &mut Walker<'_>) -> Result<()> {
+    if let Some(span) = span.filter(|span| (1..=LONGEST).contains(&span.len)) {
+        entry.insert(key.into(), String::from_utf8_lossy(&walker.bytes(span)?).into());
+    }
+    Ok(())
+}
+
+fn pairs(properties: &[Property], walker: &mut Walker<'_>) -> Result<Map<String, Value>> {
+    let mut pairs = Map::new();
+    for property in properties.iter().filter(|property| property.value.len <= LONGEST) {
+        pairs.insert(property.key.clone(), property.text(walker)?.into());
+    }
+    Ok(pairs)
+}
+
+/// Domain to version; ONNX's own is `ai.onnx`.
+fn opsets(model: &Model) -> Value {
+    let name = |domain: &str| if domain.is_empty() { "ai.onnx".to_owned() } else { domain.to_owned() };
+    let opsets = model.opsets.iter().map(|set| (name(&set.domain), set.version.into()));
+    Value::Object(opsets.collect())
+}
+
+/// What a report shows of the file.
+pub(crate) fn fields(model: &Model) -> Value {
+    let mut fields = json!({
+        "ir_version": model.ir_version,
+        "opsets": opsets(model),
+        "nodes": model.graph.as_ref().map_or(0, |graph| graph.nodes.len()),
+        "functions": model.functions.len(),
+    });
+    if let (Some(fields), false) = (fields.as_object_mut(), model.producer_name.is_empty()) {
+        let producer = format!("{} {}", model.producer_name, model.producer_version);
+        fields.insert("producer".into(), producer.trim_end().into());
+    }
+    fields
+}

@@ -1,0 +1,126 @@
+//! Attributes of nodes.
+
+use apr_core::Result;
+use apr_core::protobuf::Span;
+use apr_graph::{Attribute, AttributeValue, Constant};
+
+use super::Converter;
+use super::bodies::Frames;
+use super::types::value_type;
+use crate::proto::{self, AttributeKind};
+use crate::reader::Scope;
+
+impl Converter<'_> {
+    pub(super) fn attribute(
+        &mut self,
+        node: &proto::Node,
+        attribute: &proto::Attribute,
+        scope: &Scope,
+        frames: &mut Frames,
+    ) -> Result<Attribute> {
+        let name = self.name(&attribute.name);
+        let value = if attribute.reference.is_empty() {
+            self.value(node, attribute, scope, frames)?
+        } else {
+            AttributeValue::OfCall(self.name(&attribute.reference))
+        };
+        Ok(Attribute { name, value })
+    }
+
+    fn value(
+        &mut self,
+        node: &proto::Node,
+        attribute: &proto::Attribute,
+        scope: &Scope,
+        frames: &mut Frames,
+    ) -> Result<AttributeValue> {
+        Ok(match attribute.kind.or_else(|| guessed(attribute)) {
+            Some(AttributeKind::Float) => AttributeValue::Float(attribute.float.unwrap_or_default()),
+            Some(AttributeKind::Int) => AttributeValue::Int(attribute.integer.unwrap_or_default()),
+            Some(AttributeKind::String) => AttributeValue::Text(self.text(attribute.text)?),
+            Some(AttributeKind::Floats) => AttributeValue::Floats(attribute.floats.clone()),
+            Some(AttributeKind::Ints) => AttributeValue::Ints(attribute.integers.clone()),
+            Some(AttributeKind::Strings) => {
+                let texts: Result<_> = attribute.texts.iter().map(|span| self.walker.bytes(*span)).collect();
+                AttributeValue::Texts(texts?)
+            }
+            Some(AttributeKind::Tensor) => self.tensor(node, attribute, scope)?,
+            Some(AttributeKind::Tensors) => self.tensors(node, attribute, scope)?,
+            Some(AttributeKind::Graph | AttributeKind::Graphs) => self.graphs(node, attribute, scope, frames)?,
+            Some(AttributeKind::Type) => {
+                AttributeValue::Type(attribute.type_proto.as_ref().map(|kind| value_type(kind)).unwrap_or_default())
+            }
+            Some(AttributeKind::Types) => AttributeValue::Types(attribute.type_protos.iter().map(value_type).collect()),
+            Some(AttributeKind::SparseTensor | AttributeKind::SparseTensors | AttributeKind::Other(_)) | None => {
+                self.opaque(attribute)?
+            }
+        })
+    }
+
+    fn text(&mut self, span: Option<Span>) -> Result<Vec<u8>> {
+        span.map_or_else(|| Ok(Vec::new()), |span| self.walker.bytes(span))
+    }
+
+    fn opaque(&mut self, attribute: &proto::Attribute) -> Result<AttributeValue> {
+        self.walker.bytes(attribute.span).map(AttributeValue::Opaque)
+    }
+
+    fn tensor(&mut self, node: &proto::Node, attribute: &proto::Attribute, scope: &Scope) -> Result<AttributeValue> {
+        let Some(tensor) = &attribute.tensor else { return self.opaque(attribute) };
+        let path = scope.tensor(node, attribute, None);
+        Ok(match self.small.constant(&path, tensor, &mut self.walker)? {
+            Some(constant) => AttributeValue::Tensor(constant),
+            None => AttributeValue::Weight(self.small.weight(&path)),
+        })
+    }
+
+    fn tensors(&mut self, node: &proto::Node, attribute: &proto::Attribute, scope: &Scope) -> Result<AttributeValue> {
+        let (small, walker) = (&self.small, &mut self.walker);
+        let path = |position| scope.tensor(node, attribute, Some(position));
+        let tensors = attribute.tensors.iter().enumerate();
+        let constants: Result<Option<Vec<Constant>>> =
+            tensors.map(|(position, tensor)| small.constant(&path(position), tensor, walker)).collect();
+        match constants? {
+            Some(constants) => Ok(AttributeValue::Tensors(constants)),
+            None => self.opaque(attribute),
+        }
+    }
+
+    fn graphs(
+        &mut self,
+        node: &proto::Node,
+        attribute: &proto::Attribute,
+        scope: &Scope,
+        frames: &mut Frames,
+    ) -> Result<AttributeValue> {
+        if let Some(graph) = &attribute.graph {
+            let scope = scope.inner(node, attribute, None)?;
+            return Ok(AttributeValue::Body(Box::new(self.body(graph, &scope, frames)?)));
+        }
+        let mut bodies = Vec::new();
+        for (position, graph) in attribute.graphs.iter().enumerate() {
+            let scope = scope.inner(node, attribute, Some(position))?;
+            bodies.push(self.body(graph, &scope, frames)?);
+        }
+        Ok(AttributeValue::Bodies(bodies))
+    }
+}
+
+/// What an attribute is that does not say it: the only kind of value that is there.
+fn guessed(attribute: &proto::Attribute) -> Option<AttributeKind> {
+    let found = [
+        (attribute.float.is_some(), AttributeKind::Float),
+        (attribute.integer.is_some(), AttributeKind::Int),
+        (attribute.text.is_some(), AttributeKind::String),
+        (attribute.tensor.is_some(), AttributeKind::Tensor),
+        (attribute.graph.is_some(), AttributeKind::Graph),
+        (attribute.type_proto.is_some(), AttributeKind::Type),
+        (!attribute.floats.is_empty(), AttributeKind::Floats),
+        (!attribute.integers.is_empty(), AttributeKind::Ints),
+        (!attribute.texts.is_empty(), AttributeKind::Strings),
+        (!attribute.tensors.is_empty(), AttributeKind::Tensors),
+        (!attribute.graphs.is_empty(), AttributeKind::Graphs),
+        (!attribute.type_protos.is_empty(), AttributeKind::Types),
+    ];
+    found.iter().find(|(is_there, _)| *is_there).map(|(_, kind)| *kind)
+}

@@ -1,0 +1,51 @@
+//! Tensors that are part of the graph itself, because shapes depend on them or because they are an operator's setting.
+
+use apr_core::protobuf::Walker;
+use apr_core::{Error, Result};
+use apr_graph::{Constant, ConstantData, ElementType, View, WeightRef};
+
+use crate::proto::Tensor;
+use crate::reader::OnnxReader;
+
+/// Reads small tensors.
+pub(crate) struct SmallTensors<'a> {
+    reader: &'a OnnxReader,
+}
+
+impl<'a> SmallTensors<'a> {
+    pub(crate) fn new(reader: &'a OnnxReader) -> Self {
+        Self { reader }
+    }
+
+    /// A tensor as a constant, where it is a part of the graph, or holds what no tensor of the checkpoint does. `path` is
+    /// its name in the file.
+    pub(crate) fn constant(&self, path: &str, tensor: &Tensor, walker: &mut Walker<'_>) -> Result<Option<Constant>> {
+        let Some(element) = ElementType::from_onnx_code(tensor.data_type) else { return Ok(None) };
+        let shape = tensor.shape()?;
+        let data = match element {
+            ElementType::Text => {
+                let texts: Result<Vec<_>> = tensor.texts.iter().map(|span| walker.bytes(*span)).collect();
+                ConstantData::Texts(texts?)
+            }
+            ElementType::C128 => ConstantData::Bytes(self.bytes(tensor, element, &shape, walker)?),
+            _ if self.reader.is_constant(path) => ConstantData::Bytes(self.bytes(tensor, element, &shape, walker)?),
+            _ => return Ok(None),
+        };
+        Ok(Some(Constant { name: tensor.name.clone(), element, shape, data }))
+    }
+
+    fn bytes(&self, tensor: &Tensor, element: ElementType, shape: &[u64], walker: &mut Walker<'_>) -> Result<Vec<u8>> {
+        let count = shape.iter().try_fold(1_u64, |count, dim| count.checked_mul(*dim));
+        let len = count.and_then(|count| element.stored_len(count));
+        let len = len.ok_or_else(|| Error::format("its elements can't be counted").at(tensor.span.offset))?;
+        walker.keep(len)?;
+        self.reader.packed(tensor, len)
+    }
+
+    /// A tensor of the checkpoint, as the graph uses it. `path` is its name in the file.
+    pub(crate) fn weight(&self, path: &str) -> WeightRef {
+        let (tensor, transposed) = self.reader.name_of(path);
+        let views = if transposed { vec![View::Transposed(vec![1, 0])] } else { Vec::new() };
+        WeightRef { tensor: tensor.to_owned(), views }
+    }
+}

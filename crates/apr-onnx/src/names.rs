@@ -1,0 +1,278 @@
+//! The names that exporters lost, and the graph still tells.
+//!
+//! PyTorch's exporters fold what they can: the weight of a linear layer becomes an anonymous `onnx::MatMul_314` or
+//! `val_46`, transposed. The node that uses it still says where it was: by its name, `/encoder/layer.0/query/MatMul`, or
+//! by the modules that the exporter notes down (`pkg.torch.onnx.name_scopes`). The path of the module and what the operator
+//! does with the tensor make the name again: `encoder.layer.0.query.weight`.
+
+use std::collections::{HashMap, HashSet};
+
+use apr_core::Result;
+use apr_core::protobuf::Walker;
+
+use crate::proto::{Graph, Node};
+
+/// Where the newer exporter notes the modules around a node.
+const SCOPES: &str = "pkg.torch.onnx.name_scopes";
+
+/// What the newer exporter calls values that it computed, with a number from the second on.
+const OPERATIONS: [&str; 8] = ["val", "zeros", "ones", "full", "new_zeros", "new_ones", "new_full", "scalar_tensor"];
+
+/// The module that turns keys and queries, and its frequencies, which are computed and no weights.
+const ROTARY: &str = "rotary_emb";
+const FREQUENCIES: &str = "rotary_emb.inv_freq";
+
+/// Most nodes that a tensor passes on its way to the one that uses it; each is looked at once.
+const MAX_ALIASES: usize = 1 << 20;
+
+/// What the graph reveals about a tensor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Revealed {
+    /// The name of the parameter it was.
+    pub(crate) name: String,
+    /// Whether the parameter is its transpose.
+    pub(crate) transposed: bool,
+}
+
+/// A tensor whose name may be nobody's.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Candidate<'m> {
+    pub(crate) name: &'m str,
+    pub(crate) rank: usize,
+    /// Whether it is one number.
+    pub(crate) is_scalar: bool,
+    /// Whether it is small enough to be a part of the graph.
+    pub(crate) is_small: bool,
+}
+
+/// What the graph reveals about tensors.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    /// By the tensor's name in the file.
+    pub(crate) revealed: HashMap<String, Revealed>,
+    /// Numbers that an exporter put among the weights.
+    pub(crate) constants: HashSet<String>,
+    /// Whether the names in the file are known to be those of other modules.
+    is_certain: bool,
+}
+
+/// Looks at the nodes that use the candidates, which are tensors of the model's main graph.
+pub(crate) fn reveal(graph: &Graph, candidates: &[Candidate<'_>], walker: &mut Walker<'_>) -> Result<Names> {
+    let mut names = Names::default();
+    let frequencies = candidates.iter().filter(|one| one.is_small && one.name.ends_with(FREQUENCIES));
+    names.constants = frequencies.map(|one| one.name.to_owned()).collect();
+    names.follow(graph, candidates.iter().filter(|one| may_be_anonymous(one.name)), walker)?;
+    // Tied weights may come twice: under the name of one module where another uses it, and transposed without a name.
+    let wanted: HashSet<&str> = names.revealed.values().map(|found| found.name.as_str()).collect();
+    let taken: Vec<_> = candidates.iter().filter(|one| wanted.contains(one.name)).collect();
+    if !taken.is_empty() {
+        let mut others = Names { is_certain: true, ..Names::default() };
+        others.follow(graph, taken.into_iter(), walker)?;
+        others.revealed.retain(|name, found| found.name != *name);
+        names.revealed.extend(others.revealed);
+    }
+    names.keep_unique(candidates);
+    Ok(names)
+}
+
+impl Names {
+    /// Learns from every node that uses one of the tensors, directly or through nodes that hand it on.
+    fn follow<'m>(
+        &mut self,
+        graph: &'m Graph,
+        tensors: impl Iterator<Item = &'m Candidate<'m>>,
+        walker: &mut Walker<'_>,
+    ) -> Result<()> {
+        // What a value is: one of the tensors, or its transpose.
+        let mut aliases: HashMap<&str, (Candidate<'_>, bool)> =
+            tensors.map(|candidate| (candidate.name, (*candidate, false))).collect();
+        if aliases.is_empty() {
+            return Ok(());
+        }
+        for node in &graph.nodes {
+            for (position, input) in node.inputs.iter().enumerate() {
+                let Some(&(candidate, flipped)) = aliases.get(input.as_str()) else { continue };
+                if let (0, Some(flips), Some(output)) = (position, passes(node), node.outputs.first()) {
+                    if aliases.len() < MAX_ALIASES {
+                        aliases.insert(output, (candidate, flipped != flips));
+                    }
+                    continue;
+                }
+                self.learn(candidate, flipped, node, position, walker)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn learn(
+        &mut self,
+        candidate: Candidate<'_>,
+        flipped: bool,
+        node: &Node,
+        position: usize,
+        walker: &mut Walker<'_>,
+    ) -> Result<()> {
+        if self.revealed.contains_key(candidate.name) || self.constants.contains(candidate.name) {
+            return Ok(());
+        }
+        let Some(path) = module(node, walker)? else { return Ok(()) };
+        // A parameter of the outermost module has no dot in its name, and is used nowhere else.
+        if !self.is_certain && !is_anonymous(candidate.name) && path.is_empty() {
+            return Ok(());
+        }
+        if candidate.is_scalar || candidate.is_small && path.ends_with(ROTARY) {
+            self.constants.insert(candidate.name.to_owned());
+            return Ok(());
+        }
+        if let Some((leaf, turned)) = leaf(node, position, candidate.rank).filter(|_| !path.is_empty()) {
+            let transposed = candidate.rank == 2 && turned != flipped;
+            self.revealed.insert(candidate.name.to_owned(), Revealed { name: format!("{path}.{leaf}"), transposed });
+        }
+        Ok(())
+    }
+
+    /// Drops names that another tensor has.
+    fn keep_unique(&mut self, candidates: &[Candidate<'_>]) {
+        let stay = candidates.iter().filter(|candidate| !self.revealed.contains_key(candidate.name));
+        let mut taken: HashSet<String> = stay.map(|candidate| candidate.name.to_owned()).collect();
+        for candidate in candidates {
+            if let Some(found) = self.revealed.get(candidate.name)
+                && !taken.insert(found.name.clone())
+            {
+                self.revealed.remove(candidate.name);
+            }
+        }
+    }
+}
+
+/// Whether a name may be one that an exporter made up. Names of parameters are paths with dots.
+fn may_be_anonymous(name: &str) -> bool {
+    is_anonymous(name) || !name.contains('.')
+}
+
+/// Whether a name is surely one that an exporter made up.
+fn is_anonymous(name: &str) -> bool {
+    let unnumbered = name.trim_end_matches(|digit: char| digit.is_ascii_digit());
+    let operation = unnumbered.strip_suffix('_').unwrap_or(name);
+    name.contains("::") || name.starts_with('/') || OPERATIONS.contains(&operation)
+}
+
+/// Whether a node hands on what its first input is, and if so, whether transposed.
+fn passes(node: &Node) -> Option<bool> {
+    let perm = || node.attributes.iter().find(|attribute| attribute.name == "perm");
+    match node.op_type.as_str() {
+        "Identity" | "Cast" | "DequantizeLinear" => Some(false),
+        "Transpose" if perm().is_none_or(|perm| perm.integers == [1, 0]) => Some(true),
+        _ => None,
+    }
+}
+
+/// The module that a node belongs to, as a path with dots; `None` where nothing says it.
+fn module(node: &Node, walker: &mut Walker<'_>) -> Result<Option<String>> {
+    if let Some(scopes) = node.properties.iter().find(|property| property.key == SCOPES) {
+        // A list as Python prints it: modules from the outermost on, then the operation.
+        let scopes = scopes.text(walker)?;
+        let quoted: Vec<&str> = scopes.split('\'').skip(1).step_by(2).collect();
+        return Ok(quoted.len().checked_sub(2).map(|module| quoted[module].to_owned()));
+    }
+    let Some(path) = node.name.strip_prefix('/') else { return Ok(None) };
+    let module = path.rsplit_once('/').map_or("", |(module, _)| module);
+    Ok(Some(module.replace('/', ".")))
+}
+
+/// What an input of an operator is called in its module, and whether the module has its transpose.
+fn leaf(node: &Node, position: usize, rank: usize) -> Option<(&'static str, bool)> {
+    let is_set = |name: &str| node.attributes.iter().any(|found| found.name == name && found.integer == Some(1));
+    let leaf = match (node.op_type.as_str(), position) {
+        ("MatMul", 1) if rank == 2 => return Some(("weight", true)),
+        ("Gemm", 1) => return Some(("weight", !is_set("transB"))),
+        ("Gather" | "GatherND", 0) => "weight",
+        ("Gemm", 2) => "bias",
+        ("Add", _) if rank == 1 => "bias",
+        // What is added to a whole sequence: the table of positions, of which every row is used.
+        ("Add", _) if rank == 2 => "embed_positions.weight",
+        ("Mul", _) if rank == 1 => "weight",
+        ("BatchNormalization", 3) => "running_mean",
+        ("BatchNormalization", 4) => "running_var",
+        (op, 1) if has_weight_and_bias(op) => "weight",
+        (op, 2) if has_weight_and_bias(op) => "bias",
+        _ => return None,
+    };
+    Some((leaf, false))
+}
+
+fn has_weight_and_bias(op: &str) -> bool {
+    let exact = ["Conv", "ConvTranspose", "PRelu"];
+    exact.contains(&op) || op.ends_with("Normalization")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use apr_core::Limits;
+
+    fn node(name: &str, op: &str, inputs: &[&str], output: &str) -> Node {
+        Node {
+            name: name.to_owned(),
+            op_type: op.to_owned(),
+            inputs: inputs.iter().map(|&input| input.to_owned()).collect(),
+            outputs: vec![output.to_owned()],
+            ..Node::default()
+        }
+    }
+
+    fn revealed(nodes: Vec<Node>, candidates: &[(&str, usize)]) -> Vec<(String, String, bool)> {
+        let graph = Graph { nodes, ..Graph::default() };
+        let candidates: Vec<_> = candidates
+            .iter()
+            .map(|&(name, rank)| Candidate { name, rank, is_scalar: rank == 0, is_small: true })
+            .collect();
+        let bytes: &[u8] = &[];
+        let names = reveal(&graph, &candidates, &mut Walker::new(&bytes, &Limits::default())).expect("no reading");
+        let mut found: Vec<_> = names.revealed.into_iter().map(|(from, to)| (from, to.name, to.transposed)).collect();
+        found.sort();
+        found
+    }
+
+    #[test]
+    fn the_path_of_the_node_is_the_name_of_the_weight() {
+        let nodes = vec![node("/layers.0/attn/q_proj/MatMul", "MatMul", &["x", "onnx::MatMul_7"], "y")];
+        let expected = ("onnx::MatMul_7".to_owned(), "layers.0.attn.q_proj.weight".to_owned(), true);
+        assert_eq!(revealed(nodes, &[("onnx::MatMul_7", 2)]), [expected]);
+    }
+
+    #[test]
+    fn a_weight_that_the_graph_transposes_is_as_the_module_has_it() {
+        let nodes = vec![
+            node("/fc/Transpose", "Transpose", &["onnx::Transpose_3"], "t"),
+            node("/fc/MatMul", "MatMul", &["x", "t"], "y"),
+        ];
+        let expected = ("onnx::Transpose_3".to_owned(), "fc.weight".to_owned(), false);
+        assert_eq!(revealed(nodes, &[("onnx::Transpose_3", 2)]), [expected]);
+    }
+
+    #[test]
+    fn names_that_people_gave_stay_and_none_is_given_twice() {
+        let nodes = vec![
+            node("/fc/MatMul", "MatMul", &["x", "fc.weight"], "y"),
+            node("/fc/MatMul_1", "MatMul", &["y", "onnx::MatMul_4"], "z"),
+            node("dense/MatMul", "MatMul", &["z", "kernel"], "u"),
+            node("/MatMul", "MatMul", &["u", "projection"], "v"),
+        ];
+        let candidates = [("fc.weight", 2), ("onnx::MatMul_4", 2), ("kernel", 2), ("projection", 2)];
+        assert_eq!(revealed(nodes, &candidates), []);
+    }
+
+    #[test]
+    fn a_tied_weight_is_called_like_the_module_that_uses_it() {
+        let nodes = vec![
+            node("/wte/Gather", "Gather", &["lm_head.weight", "ids"], "x"),
+            node("/lm_head/MatMul", "MatMul", &["x", "onnx::MatMul_9"], "y"),
+        ];
+        let expected = [
+            ("lm_head.weight".to_owned(), "wte.weight".to_owned(), false),
+            ("onnx::MatMul_9".to_owned(), "lm_head.weight".to_owned(), true),
+        ];
+        assert_eq!(revealed(nodes, &[("lm_head.weight", 2), ("onnx::MatMul_9", 2)]), expected);
+    }
+}

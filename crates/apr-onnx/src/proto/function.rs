@@ -1,0 +1,68 @@
+//! Functions.
+
+use apr_core::Result;
+use apr_core::protobuf::{Field, Message, Span, Walker};
+
+use super::{Attribute, Node, OperatorSet, Property, ValueInfo, each, push};
+
+/// A body that nodes call by its name: `FunctionProto`.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Function {
+    /// Name.
+    pub name: String,
+    /// Domain.
+    pub domain: String,
+    /// Which of several functions of the same name.
+    pub overload: String,
+    /// What goes in.
+    pub inputs: Vec<String>,
+    /// What comes out.
+    pub outputs: Vec<String>,
+    /// Attributes without a default.
+    pub attributes: Vec<String>,
+    /// Attributes with a default.
+    pub defaults: Vec<Attribute>,
+    /// The operations.
+    pub nodes: Vec<Node>,
+    /// The operator sets that they refer to.
+    pub opsets: Vec<OperatorSet>,
+    /// What is known of values inside.
+    pub values: Vec<ValueInfo>,
+    /// Description for people, not read.
+    pub doc: Option<Span>,
+    /// Free pairs of keys and values.
+    pub properties: Vec<Property>,
+}
+
+impl Function {
+    pub(crate) fn read(walker: &mut Walker<'_>, message: Message) -> Result<Self> {
+        let mut function = Self::default();
+        each(walker, message, |walker, field| function.field(walker, field))?;
+        Ok(function)
+    }
+
+    fn field(&mut self, walker: &mut Walker<'_>, field: &Field) -> Result<()> {
+        match field.number {
+            1 => self.name = field.text(walker)?,
+            8 => self.doc = Some(field.range()?),
+            10 => self.domain = field.text(walker)?,
+            13 => self.overload = field.text(walker)?,
+            _ => return self.list_field(walker, field),
+        }
+        Ok(())
+    }
+
+    fn list_field(&mut self, walker: &mut Walker<'_>, field: &Field) -> Result<()> {
+        match field.number {
+            4 => push(walker, &mut self.inputs, |walker| field.text(walker)),
+            5 => push(walker, &mut self.outputs, |walker| field.text(walker)),
+            6 => push(walker, &mut self.attributes, |walker| field.text(walker)),
+            7 => push(walker, &mut self.nodes, |walker| Node::read(walker, field.message()?)),
+            9 => push(walker, &mut self.opsets, |walker| OperatorSet::read(walker, field.message()?)),
+            11 => push(walker, &mut self.defaults, |walker| Attribute::read(walker, field)),
+            12 => push(walker, &mut self.values, |walker| ValueInfo::read(walker, field.message()?)),
+            14 => push(walker, &mut self.properties, |walker| Property::read(walker, field.message()?)),
+            _ => Ok(()),
+        }
+    }
+}

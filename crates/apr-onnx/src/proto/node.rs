@@ -1,0 +1,211 @@
+//! Nodes and their attributes.
+
+use apr_core::Result;
+use apr_core::protobuf::{Field, Message, Span, Walker};
+
+use super::{Graph, Property, SparseTensor, Tensor, Type, each, push, small};
+
+/// An operation: `NodeProto`.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Node {
+    /// Values that go in; an empty name stands for an optional one that is left out.
+    pub inputs: Vec<String>,
+    /// Values that come out; an empty name stands for one that nobody wants.
+    pub outputs: Vec<String>,
+    /// Name, often a path such as `/layers.0/attn/MatMul`; may be empty.
+    pub name: String,
+    /// Operator or function.
+    pub op_type: String,
+    /// Whose operator; empty for ONNX's own.
+    pub domain: String,
+    /// Which of several functions of the same name.
+    pub overload: String,
+    /// Attributes.
+    pub attributes: Vec<Attribute>,
+    /// Description for people, not read.
+    pub doc: Option<Span>,
+    /// Free pairs of keys and values; exporters put stack traces here.
+    pub properties: Vec<Property>,
+    /// On which devices it runs, not read.
+    pub devices: Vec<Span>,
+}
+
+impl Node {
+    pub(crate) fn read(walker: &mut Walker<'_>, message: Message) -> Result<Self> {
+        let mut node = Self::default();
+        each(walker, message, |walker, field| node.field(walker, field))?;
+        Ok(node)
+    }
+
+    fn field(&mut self, walker: &mut Walker<'_>, field: &Field) -> Result<()> {
+        match field.number {
+            1 => push(walker, &mut self.inputs, |walker| field.text(walker))?,
+            2 => push(walker, &mut self.outputs, |walker| field.text(walker))?,
+            3 => self.name = field.text(walker)?,
+            4 => self.op_type = field.text(walker)?,
+            5 => push(walker, &mut self.attributes, |walker| Attribute::read(walker, field))?,
+            6 => self.doc = Some(field.range()?),
+            7 => self.domain = field.text(walker)?,
+            8 => self.overload = field.text(walker)?,
+            9 => push(walker, &mut self.properties, |walker| Property::read(walker, field.message()?))?,
+            _ => {
+                if field.number == 10 {
+                    push(walker, &mut self.devices, |_| field.range())?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An attribute of a node, or a default of a function's: `AttributeProto`. A valid one holds values of one kind.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Attribute {
+    /// Name.
+    pub name: String,
+    /// Inside a function: the attribute of the call whose value this one takes. Empty elsewhere.
+    pub reference: String,
+    /// What the file says the value is; files before IR version 2 don't say it.
+    pub kind: Option<AttributeKind>,
+    /// A number with a fraction.
+    pub float: Option<f32>,
+    /// A number.
+    pub integer: Option<i64>,
+    /// Text, not read.
+    pub text: Option<Span>,
+    /// A tensor.
+    pub tensor: Option<Box<Tensor>>,
+    /// A graph.
+    pub graph: Option<Box<Graph>>,
+    /// A sparse tensor.
+    pub sparse_tensor: Option<Box<SparseTensor>>,
+    /// A type.
+    pub type_proto: Option<Box<Type>>,
+    /// Numbers with fractions.
+    pub floats: Vec<f32>,
+    /// Numbers.
+    pub integers: Vec<i64>,
+    /// Texts, not read.
+    pub texts: Vec<Span>,
+    /// Tensors.
+    pub tensors: Vec<Tensor>,
+    /// Graphs.
+    pub graphs: Vec<Graph>,
+    /// Sparse tensors.
+    pub sparse_tensors: Vec<SparseTensor>,
+    /// Types.
+    pub type_protos: Vec<Type>,
+    /// The whole message.
+    pub span: Span,
+}
+
+/// What the value of an attribute is: `AttributeProto.AttributeType`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AttributeKind {
+    /// A number with a fraction.
+    Float,
+    /// A number.
+    Int,
+    /// Text.
+    String,
+    /// A tensor.
+    Tensor,
+    /// A graph.
+    Graph,
+    /// Numbers with fractions.
+    Floats,
+    /// Numbers.
+    Ints,
+    /// Texts.
+    Strings,
+    /// Tensors.
+    Tensors,
+    /// Graphs.
+    Graphs,
+    /// A sparse tensor.
+    SparseTensor,
+    /// Sparse tensors.
+    SparseTensors,
+    /// A type.
+    Type,
+    /// Types.
+    Types,
+    /// A number that the format does not list.
+    Other(i32),
+}
+
+impl AttributeKind {
+    const ALL: [Self; 14] = [
+        Self::Float,
+        Self::Int,
+        Self::String,
+        Self::Tensor,
+        Self::Graph,
+        Self::Floats,
+        Self::Ints,
+        Self::Strings,
+        Self::Tensors,
+        Self::Graphs,
+        Self::SparseTensor,
+        Self::SparseTensors,
+        Self::Type,
+        Self::Types,
+    ];
+
+    /// Its number in the format.
+    #[must_use]
+    pub fn code(self) -> i32 {
+        match (self, Self::ALL.iter().position(|kind| *kind == self)) {
+            (Self::Other(code), _) => code,
+            (_, position) => position.and_then(|position| i32::try_from(position + 1).ok()).unwrap_or_default(),
+        }
+    }
+
+    /// The kind with this number, `None` for 0.
+    fn from_code(code: i32) -> Option<Self> {
+        let position = usize::try_from(code).ok().and_then(|code| code.checked_sub(1));
+        match position {
+            Some(position) => Some(Self::ALL.get(position).copied().unwrap_or(Self::Other(code))),
+            None if code == 0 => None,
+            None => Some(Self::Other(code)),
+        }
+    }
+}
+
+impl Attribute {
+    pub(crate) fn read(walker: &mut Walker<'_>, field: &Field) -> Result<Self> {
+        let mut attribute = Self { span: field.range()?, ..Self::default() };
+        each(walker, field.message()?, |walker, field| attribute.field(walker, field))?;
+        Ok(attribute)
+    }
+
+    fn field(&mut self, walker: &mut Walker<'_>, field: &Field) -> Result<()> {
+        match field.number {
+            1 => self.name = field.text(walker)?,
+            2 => self.float = Some(field.float()?),
+            3 => self.integer = Some(field.signed()?),
+            4 => self.text = Some(field.range()?),
+            5 => self.tensor.get_or_insert_default().merge(walker, field)?,
+            6 => self.graph.get_or_insert_default().merge(walker, field.message()?)?,
+            14 => self.type_proto.get_or_insert_default().merge(walker, field.message()?)?,
+            20 => self.kind = AttributeKind::from_code(small(field)?),
+            21 => self.reference = field.text(walker)?,
+            22 => self.sparse_tensor.get_or_insert_default().merge(walker, field)?,
+            _ => return self.list_field(walker, field),
+        }
+        Ok(())
+    }
+
+    fn list_field(&mut self, walker: &mut Walker<'_>, field: &Field) -> Result<()> {
+        match field.number {
+            7 => field.floats(walker, &mut self.floats),
+            8 => field.integers(walker, &mut self.integers),
+            9 => push(walker, &mut self.texts, |_| field.range()),
+            10 => push(walker, &mut self.tensors, |walker| Tensor::read(walker, field)),
+            11 => push(walker, &mut self.graphs, |walker| Graph::read(walker, field.message()?)),
+            15 => push(walker, &mut self.type_protos, |walker| Type::read(walker, field.message()?)),
+            23 => push(walker, &mut self.sparse_tensors, |walker| SparseTensor::read(walker, field)),
+            _ => Ok(()),
+        }
+    }
+}

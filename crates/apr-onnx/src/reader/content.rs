@@ -1,0 +1,176 @@
+//! The elements of a tensor, in the order and with the bytes that it has.
+
+use std::sync::Arc;
+
+use apr_core::{ByteSource, Error, Result, StoredRange};
+
+use super::numbers::Numbers;
+use super::sparse::Sparse;
+use super::turned::Turned;
+
+/// Bytes of packed elements that are unpacked at a time.
+const PIECE: usize = 4096;
+
+/// A file with data.
+pub(crate) type Source = Arc<dyn ByteSource>;
+
+/// A tensor's elements, as the checkpoint gives them.
+#[derive(Debug)]
+pub(crate) struct Content {
+    packed: Packed,
+    /// Integers of fewer than 8 bits, which become bytes.
+    narrow: Option<Narrow>,
+    /// A matrix whose rows and columns are exchanged.
+    turned: Option<Turned>,
+    /// Bytes of all elements.
+    pub(crate) len: u64,
+}
+
+/// Elements packed as `raw_data` has them.
+#[derive(Debug)]
+pub(crate) enum Packed {
+    /// They lie in a file as they are.
+    Flat(StoredRange),
+    /// They are numbers of the schema.
+    Numbers(Numbers),
+    /// Those that are not zero, and where they are.
+    Sparse(Box<Sparse>),
+}
+
+/// Integers of less than a byte, from the lowest bits up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Narrow {
+    pub(crate) bits: u32,
+    pub(crate) is_signed: bool,
+}
+
+impl Content {
+    /// Elements that are bytes of their own.
+    pub(crate) fn whole(packed: Packed, len: u64) -> Self {
+        Self { packed, narrow: None, turned: None, len }
+    }
+
+    /// `count` integers of less than a byte.
+    pub(crate) fn narrow(packed: Packed, narrow: Narrow, count: u64) -> Self {
+        Self { packed, narrow: Some(narrow), turned: None, len: count }
+    }
+
+    /// The range of a file that the tensor's bytes are.
+    pub(crate) fn flat(&self) -> Option<StoredRange> {
+        match (&self.packed, self.narrow, self.turned) {
+            (Packed::Flat(range), None, None) => Some(*range),
+            _ => None,
+        }
+    }
+
+    /// The range of a file that holds the bytes, if in another order.
+    pub(crate) fn stored_flat(&self) -> Option<StoredRange> {
+        match (&self.packed, self.narrow) {
+            (Packed::Flat(range), None) => Some(*range),
+            _ => None,
+        }
+    }
+
+    /// Exchanges rows and columns of a matrix of elements of `width` bytes, which has `rows` and `columns` in the file.
+    pub(crate) fn turn(&mut self, [rows, columns]: [u64; 2], width: u64) {
+        self.turned = (rows > 0 && columns > 0).then_some(Turned { rows, columns, width });
+    }
+
+    /// Whether elements are wider here than in the file.
+    pub(crate) fn is_narrow(&self) -> bool {
+        self.narrow.is_some()
+    }
+
+    /// About where the data lie.
+    pub(crate) fn near(&self) -> StoredRange {
+        match &self.packed {
+            Packed::Flat(range) => *range,
+            Packed::Numbers(_) | Packed::Sparse(_) => StoredRange { file: 0, offset: 0, len: 0 },
+        }
+    }
+
+    /// Fills `buf` with the tensor's bytes from `start` on, which must be there.
+    pub(crate) fn read(&self, files: &[Source], start: u64, buf: &mut [u8]) -> Result<()> {
+        if let Some(turned) = self.turned {
+            return turned.read(start, buf, &|start, buf| self.read_stored(files, start, buf));
+        }
+        self.read_stored(files, start, buf)
+    }
+
+    /// Bytes in the order that the file has them.
+    fn read_stored(&self, files: &[Source], start: u64, buf: &mut [u8]) -> Result<()> {
+        let Some(narrow) = self.narrow else { return self.packed.read(files, start, buf) };
+        let per_byte = u64::from(8 / narrow.bits);
+        let mut packed = [0; PIECE];
+        let mut filled = 0;
+        while filled < buf.len() {
+            let element = start + filled as u64;
+            let first = element / per_byte;
+            let left = (self.len - element).min((buf.len() - filled) as u64);
+            let bytes = (element + left).div_ceil(per_byte) - first;
+            let bytes = usize::try_from(bytes).unwrap_or(PIECE).min(PIECE);
+            self.packed.read(files, first, &mut packed[..bytes])?;
+            let skip = usize::try_from(element % per_byte).unwrap_or_default();
+            let elements = packed[..bytes].iter().flat_map(|&byte| narrow.elements(byte)).skip(skip);
+            let mut count = 0;
+            for (slot, element) in buf[filled..].iter_mut().zip(elements) {
+                *slot = element;
+                count += 1;
+            }
+            filled += count;
+        }
+        Ok(())
+    }
+}
+
+impl Narrow {
+    fn elements(self, byte: u8) -> impl Iterator<Item = u8> {
+        let shift = 8 - self.bits;
+        (0..8 / self.bits).map(move |at| {
+            // The element's bits at the top, then down again with its sign.
+            let top = byte << (shift - at * self.bits);
+            if self.is_signed { (top.cast_signed() >> shift).cast_unsigned() } else { top >> shift }
+        })
+    }
+}
+
+impl Packed {
+    pub(crate) fn read(&self, files: &[Source], start: u64, buf: &mut [u8]) -> Result<()> {
+        if buf.is_empty() {
+            return Ok(());
+        }
+        match self {
+            Self::Flat(range) => files[range.file].read_at(range.offset + start, buf),
+            Self::Numbers(numbers) => numbers.read(&files[0], start, buf),
+            Self::Sparse(sparse) => sparse.read(files, start, buf),
+        }
+    }
+
+    /// Bytes that there are, where that is known without reading them.
+    pub(crate) fn check_len(&self, expected: u64) -> Result<()> {
+        let (len, at) = match self {
+            Self::Flat(range) => (range.len, range.offset),
+            Self::Numbers(numbers) => (numbers.len(), 0),
+            Self::Sparse(_) => return Ok(()),
+        };
+        if len == expected {
+            return Ok(());
+        }
+        Err(Error::corrupt(format!("its type and shape ask for {expected} bytes, but its data have {len}")).at(at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lowest_bits_come_first() {
+        let unsigned = Narrow { bits: 4, is_signed: false };
+        assert_eq!(unsigned.elements(0xf2).collect::<Vec<_>>(), [2, 15]);
+        let signed = Narrow { bits: 4, is_signed: true };
+        assert_eq!(signed.elements(0xf2).map(u8::cast_signed).collect::<Vec<_>>(), [2, -1]);
+        let pairs = Narrow { bits: 2, is_signed: true };
+        assert_eq!(pairs.elements(0b1101_1000).map(u8::cast_signed).collect::<Vec<_>>(), [0, -2, 1, -1]);
+    }
+}

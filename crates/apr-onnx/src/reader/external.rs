@@ -1,0 +1,129 @@
+//! Data outside the model's file.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use apr_core::protobuf::Walker;
+use apr_core::{Error, Escaped, FileInfo, IoCause, Result, SourceSet, StoredRange};
+
+use super::content::Source;
+use crate::proto::Tensor;
+
+/// What `data_location` says where the data are outside.
+const EXTERNAL: i32 = 1;
+
+/// The model's file, and those that it names.
+pub(crate) struct Files<'a> {
+    set: Option<&'a dyn SourceSet>,
+    pub(crate) sources: Vec<Source>,
+    pub(crate) infos: Vec<FileInfo>,
+    by_name: HashMap<String, usize>,
+}
+
+/// Where a tensor says that its data are.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Place {
+    pub(crate) location: String,
+    pub(crate) offset: u64,
+    pub(crate) len: Option<u64>,
+}
+
+impl<'a> Files<'a> {
+    pub(crate) fn new(source: Source, name: &str, set: Option<&'a dyn SourceSet>) -> Self {
+        let infos = vec![FileInfo { name: name.to_owned(), len: source.len() }];
+        Self { set, sources: vec![source], infos, by_name: HashMap::new() }
+    }
+
+    /// Files that were opened before.
+    pub(crate) fn opened(sources: &[Source], infos: &[FileInfo]) -> Self {
+        let by_name = infos.iter().enumerate().skip(1).map(|(file, info)| (info.name.clone(), file)).collect();
+        Self { set: None, sources: sources.to_vec(), infos: infos.to_vec(), by_name }
+    }
+
+    /// The `expected` bytes of a tensor in another file.
+    pub(crate) fn find(&mut self, place: &Place, expected: u64) -> Result<StoredRange> {
+        let file = self.open(&place.location)?;
+        let file_len = self.infos[file].len;
+        let len = place.len.unwrap_or(expected);
+        let location = Escaped::short(&place.location);
+        if len != expected {
+            let message = format!("its type and shape ask for {expected} bytes, but it names {len} of '{location}'");
+            return Err(Error::corrupt(message));
+        }
+        if place.offset.checked_add(len).is_none_or(|end| end > file_len) {
+            let message = format!("its {len} bytes reach past the end of '{location}', which has {file_len}");
+            return Err(Error::corrupt(message).at(place.offset).in_file(&place.location));
+        }
+        Ok(StoredRange { file, offset: place.offset, len })
+    }
+
+    fn open(&mut self, location: &str) -> Result<usize> {
+        if let Some(&file) = self.by_name.get(location) {
+            return Ok(file);
+        }
+        check_location(location)?;
+        let Some(set) = self.set else {
+            let message = format!("its data are in the file '{}' of the same folder", Escaped::short(location));
+            return Err(Error::io(IoCause::NotFound, message));
+        };
+        let source: Source = Arc::from(set.open(location).map_err(|error| error.in_file(location))?);
+        let file = self.sources.len();
+        self.infos.push(FileInfo { name: location.to_owned(), len: source.len() });
+        self.sources.push(source);
+        self.by_name.insert(location.to_owned(), file);
+        Ok(file)
+    }
+}
+
+/// Accepts a relative path that stays in the folder of the model.
+///
+/// # Errors
+/// E001 for one that is absolute or leads out, and for the marks of programs that hold the data in memory.
+pub(crate) fn check_location(location: &str) -> Result<()> {
+    let plain = |part: &str| !matches!(part, "" | "." | "..") && !part.contains(['\\', ':', '*']);
+    if !location.is_empty() && location.split('/').all(plain) && !location.contains(char::is_control) {
+        return Ok(());
+    }
+    let shown = Escaped::short(location);
+    Err(Error::format(format!("its data are said to be in '{shown}', which is not a path inside the model's folder")))
+}
+
+impl Place {
+    /// What a tensor says; `None` where its data are in the model's file.
+    pub(crate) fn of(tensor: &Tensor, walker: &mut Walker<'_>) -> Result<Option<Self>> {
+        if tensor.location != EXTERNAL {
+            return Ok(None);
+        }
+        let mut place = Self::default();
+        for property in &tensor.external {
+            let text = property.text(walker)?;
+            let number = || {
+                let message = format!("its {} '{}' is not a number of bytes", property.key, Escaped::short(&text));
+                text.trim().parse::<u64>().map_err(|_| Error::format(message).at(property.value.offset))
+            };
+            match property.key.as_str() {
+                "offset" => place.offset = number()?,
+                "length" => place.len = Some(number()?),
+                "location" => place.location = text,
+                _ => {}
+            }
+        }
+        Ok(Some(place))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locations_stay_in_the_folder() {
+        for location in ["weights.bin", "model.onnx_data", "data/w.bin", "a..b"] {
+            assert_eq!(check_location(location), Ok(()), "{location}");
+        }
+        for location in ["", "/etc/passwd", "../w", "a/../../w", "a//b", "C:\\w", "./w", "a\\b", "*/_ORT_MEM:1", "w\0"]
+        {
+            assert!(check_location(location).is_err(), "{location:?}");
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! ONNX models as checkpoints.
+
+mod build;
+mod collect;
+mod content;
+mod external;
+mod numbers;
+mod paths;
+mod sparse;
+mod turned;
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+use std::sync::Arc;
+
+use apr_core::protobuf::Walker;
+use apr_core::{
+    ByteSource, CheckpointReader, Companion, Container, ContainerFacts, Error, FileInfo, Format, HEAD_LEN, Limits,
+    Metadata, Result, SourceSet, Stored, StoredRange, TensorInfo, has_no, keys, read_vec,
+};
+use serde_json::Value;
+
+use crate::describe;
+use crate::names::{self, Revealed};
+use crate::proto::{Model, Tensor};
+use crate::{scan, skeleton};
+pub(crate) use collect::SMALL;
+use collect::{Collected, Item};
+use content::{Content, Source};
+use external::Files;
+pub(crate) use external::{Place, check_location};
+pub(crate) use paths::{Scope, each_tensor};
+
+/// An ONNX model opened for reading; [`open`] and [`open_in`] make it.
+pub struct OnnxReader {
+    content: Message,
+    sources: Vec<Source>,
+    files: Vec<FileInfo>,
+    tensors: Vec<TensorInfo>,
+    /// One for each tensor.
+    contents: Vec<Content>,
+    metadata: Metadata,
+    fields: Value,
+    warnings: Vec<String>,
+    limits: Limits,
+    /// Names in the file of tensors that are parts of the graph.
+    constants: HashSet<String>,
+    /// Name in the file to what the graph reveals.
+    revealed: BTreeMap<String, Revealed>,
+    /// The file around the tensors.
+    companion: Option<Companion>,
+}
+
+/// What a file holds.
+#[derive(Debug)]
+enum Message {
+    Model(Model),
+    /// A tensor alone.
+    Tensor(Tensor),
+}
+
+/// Whose names and layout the tensors of an opened model have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Naming {
+    /// Those of the modules that the graph reveals; constants of the graph are not tensors.
+    Revealed,
+    /// Those of the file.
+    AsStored,
+}
+
+/// Opens a model whose data are all in its file. No data are read.
+///
+/// # Errors
+/// E001 for what is not an ONNX model, E002 for a damaged one, E003 for elements of unknown types, E007 when reading fails
+/// or data are in another file, E008 over a limit.
+pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> Result<OnnxReader> {
+    read(Arc::new(source), name, None, limits, Naming::Revealed)
+}
+
+/// Opens a model in a folder, where other files may have its data.
+///
+/// # Errors
+/// Those of [`open`]; E001 for data that are said to lie outside the folder, E007 for a file that is not there.
+pub fn open_in(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<OnnxReader> {
+    let source = set.open(name).map_err(|error| error.in_file(name))?;
+    read(Arc::from(source), name, Some(set), limits, Naming::Revealed)
+}
+
+/// Opens a model in a folder with all its tensors, under the names and in the layout that they have in the file.
+///
+/// # Errors
+/// Those of [`open_in`].
+pub fn open_as_stored(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<OnnxReader> {
+    let source = set.open(name).map_err(|error| error.in_file(name))?;
+    read(Arc::from(source), name, Some(set), limits, Naming::AsStored)
+}
+
+/// Opens a model whose data are not there.
+pub(crate) fn open_skeleton(
+    source: Source,
+    name: &str,
+    set: &dyn SourceSet,
+    limits: &Limits,
+    as_stored: bool,
+) -> Result<OnnxReader> {
+    read(source, name, Some(set), limits, if as_stored { Naming::AsStored } else { Naming::Revealed })
+}
+
+fn read(
+    source: Source,
+    name: &str,
+    set: Option<&dyn SourceSet>,
+    limits: &Limits,
+    naming: Naming,
+) -> Result<OnnxReader> {
+    let reader = read_unnamed(source, name, set, limits, naming);
+    reader.map_err(|error| if name.is_empty() { error } else { error.in_file(name) })
+}
+
+fn read_unnamed(
+    source: Source,
+    name: &str,
+    set: Option<&dyn SourceSet>,
+    limits: &Limits,
+    naming: Naming,
+) -> Result<OnnxReader> {
+    let head = read_vec(&source, 0, source.len().min(HEAD_LEN))?;
+    let content = if (crate::TENSOR.recognises)(&head) {
+        Message::Tensor(Tensor::read_file(&source, limits)?)
+    } else {
+        Message::Model(Model::read(&source, limits)?)
+    };
+    let mut collected = Collected::new(Files::new(Arc::clone(&source), name, set), limits);
+    collected.add(&content)?;
+    let (mut metadata, mut fields) = (Metadata::new(), Value::Null);
+    if let Message::Model(model) = &content {
+        metadata = describe::metadata(model, &source, limits)?;
+        fields = describe::fields(model);
+    }
+    let tied = collected.tied();
+    if !tied.is_empty() {
+        metadata.set(keys::TIED, tied);
+    }
+    let mut reader = OnnxReader {
+        constants: collected.constants(),
+        warnings: collected.warnings(),
+        revealed: BTreeMap::new(),
+        companion: None,
+        content,
+        tensors: Vec::new(),
+        contents: Vec::new(),
+        metadata,
+        fields,
+        limits: *limits,
+        sources: collected.files.sources.clone(),
+        files: collected.files.infos.clone(),
+    };
+    if naming == Naming::Revealed {
+        reader.reveal(&mut collected)?;
+    }
+    for Item { info, content, .. } in collected.tensors {
+        reader.tensors.push(info);
+        reader.contents.push(content);
+    }
+    if let Some(model) = reader.model() {
+        let warnings = scan::of_model(model).warnings();
+        reader.warnings.extend(warnings);
+    }
+    reader.offer_skeleton();
+    Ok(reader)
+}
+
+impl OnnxReader {
+    /// Gives tensors the names and the layout that the graph reveals, and takes its constants out.
+    fn reveal(&mut self, collected: &mut Collected<'_>) -> Result<()> {
+        let Message::Model(Model { graph: Some(graph), .. }) = &self.content else { return Ok(()) };
+        let mut walker = Walker::new(&self.sources[0], &self.limits);
+        let names = names::reveal(graph, &collected.candidates(), &mut walker)?;
+        self.constants.extend(names.constants);
+        let constants = &self.constants;
+        collected.tensors.retain(|item| !constants.contains(&item.info.name));
+        for item in &mut collected.tensors {
+            if let Some(found) = names.revealed.get(&item.info.name) {
+                let name = item.rename(found);
+                self.revealed.insert(name, found.clone());
+            }
+        }
+        self.note_names();
+        Ok(())
+    }
+
+    /// Offers the file around the tensors as a companion, unless it is too large for one.
+    fn offer_skeleton(&mut self) {
+        if self.model().is_none() {
+            return;
+        }
+        let len = skeleton::len(self);
+        if self.limits.check_companion(len).is_ok() {
+            self.companion = Some(Companion { name: skeleton::COMPANION.to_owned(), len });
+        } else {
+            self.warnings.push(format!(
+                "without the data of its tensors the file has {len} bytes: too many to travel with them, so the graph stays \
+                 behind"
+            ));
+        }
+    }
+
+    /// Says which tensors have other names than in the file, in metadata and warnings.
+    fn note_names(&mut self) {
+        let counted = |number: usize| apr_core::counted(number as u64, "tensor");
+        if !self.revealed.is_empty() {
+            let turned = self.revealed.values().filter(|found| found.transposed).count();
+            self.warnings.push(format!(
+                "{} got names from the graph, of which {turned} are transposed to what the modules had",
+                counted(self.revealed.len())
+            ));
+        }
+        if !self.constants.is_empty() {
+            self.warnings.push(format!("{} are constants of the graph, and not listed", counted(self.constants.len())));
+        }
+        describe::note_names(&mut self.metadata, &self.revealed);
+    }
+
+    /// The range of a file that a tensor's bytes are, whichever way they are read.
+    pub(crate) fn flat_range(&self, tensor: usize) -> Option<StoredRange> {
+        self.contents[tensor].stored_flat()
+    }
+
+    /// The tensors that are ranges of files.
+    pub(crate) fn flat_ranges(&self) -> impl Iterator<Item = (usize, StoredRange)> {
+        self.contents.iter().enumerate().filter_map(|(at, content)| Some((at, content.stored_flat()?)))
+    }
+
+    /// What the checkpoint calls a tensor, and whether it has its transpose.
+    pub(crate) fn name_of<'n>(&'n self, stored: &'n str) -> (&'n str, bool) {
+        self.revealed.get(stored).map_or((stored, false), |found| (found.name.as_str(), found.transposed))
+    }
+
+    /// Whether a tensor is a part of the graph itself.
+    pub(crate) fn is_constant(&self, stored: &str) -> bool {
+        self.constants.contains(stored)
+    }
+
+    /// The model as the file has it, without the data of tensors; `None` where the file is a tensor alone.
+    #[must_use]
+    pub fn model(&self) -> Option<&Model> {
+        match &self.content {
+            Message::Model(model) => Some(model),
+            Message::Tensor(_) => None,
+        }
+    }
+
+    /// The model's file, and those that have data.
+    pub(crate) fn sources(&self) -> &[Source] {
+        &self.sources
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    pub(crate) fn in_own_file(&self, error: Error) -> Error {
+        if self.files[0].name.is_empty() { error } else { error.in_file(&self.files[0].name) }
+    }
+
+    /// The `len` bytes of a tensor as `raw_data` would have them. Its data must be found already.
+    pub(crate) fn packed(&self, tensor: &Tensor, len: u64) -> Result<Vec<u8>> {
+        let mut files = Files::opened(&self.sources, &self.files);
+        let packed = build::packed_of(tensor, &mut files)?;
+        packed.check_len(len)?;
+        let mut bytes = vec![0; usize::try_from(len).unwrap_or_default()];
+        packed.read(&self.sources, 0, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn locate(&self, tensor: usize, error: Error) -> Error {
+        let file = self.contents[tensor].near().file;
+        let (error, file) = (error.for_tensor(&self.tensors[tensor].name), &self.files[file].name);
+        if file.is_empty() { error } else { error.in_file(file) }
+    }
+}
+
+impl ContainerFacts for OnnxReader {
+    fn header_fields(&self) -> Value {
+        self.fields.clone()
+    }
+}
+
+impl CheckpointReader for OnnxReader {
+    has_no!(left_out);
+
+    fn companions(&self) -> &[Companion] {
+        self.companion.as_slice()
+    }
+
+    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
+        if self.companion.is_none() || companion > 0 {
+            return Err(Companion::absent(companion));
+        }
+        skeleton::cut(self).map_err(|error| self.in_own_file(error))
+    }
+
+    fn format(&self) -> &'static Format {
+        match self.content {
+            Message::Model(_) => &crate::FORMAT,
+            Message::Tensor(_) => &crate::TENSOR,
+        }
+    }
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    fn stored(&self, tensor: usize) -> Stored<'_> {
+        let content = &self.contents[tensor];
+        content.flat().map_or_else(|| Stored::derived(content.near()), Stored::plain)
+    }
+
+    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let content = &self.contents[tensor];
+        if offset.checked_add(buf.len() as u64).is_none_or(|end| end > content.len) {
+            let message = format!("{} bytes from byte {offset} on, but it has {}", buf.len(), content.len);
+            return Err(self.locate(tensor, Error::corrupt(message)));
+        }
+        content.read(&self.sources, offset, buf).map_err(|error| self.locate(tensor, error))
+    }
+
+    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
+        let range = self.contents.get(tensor)?.flat()?;
+        self.sources[range.file].slice_at(range.offset, range.len)
+    }
+
+    fn container(&self) -> Container<'_> {
+        Container::of(self)
+    }
+
+    fn files(&self) -> &[FileInfo] {
+        &self.files
+    }
+
+    fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+}
+
+impl fmt::Debug for OnnxReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OnnxReader").field("files", &self.files).field("tensors", &self.tensors).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,169 @@
+//! The file again.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use apr_core::{CheckpointReader, DType, Error, Escaped, Limits, Loss, Result, Shape, StoredRange, TensorInfo};
+
+use super::writer::RestoredWriter;
+use super::{COMPANION, Skeleton};
+use crate::reader::OnnxReader;
+use crate::write::OnnxWriter;
+use crate::write::message::Piece;
+
+/// How to write the file again.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RestoreOptions {
+    /// Name of the file; the one that it had where this is empty.
+    pub file_name: String,
+    /// Whether the file is announced to the sink; where there are several, all are.
+    pub named_files: bool,
+}
+
+/// Plans the ONNX file that a skeleton was cut out of, with these tensors in it: under the names, in the layout and with
+/// the dtypes that they had in the file. Where no value changed, the file is the same byte for byte. Other files with data
+/// are written beside it; what lay between the tensors there is zeros.
+///
+/// A tensor that is a constant of the graph may be missing, and is then what it was. One that the file holds in a form
+/// that has no room for other values must have its own.
+///
+/// # Errors
+/// E001 where a tensor is missing or has another dtype or shape, E002 for a damaged skeleton, E008 over the limits.
+pub fn restore(
+    skeleton: Vec<u8>,
+    tensors: &[TensorInfo],
+    options: &RestoreOptions,
+    limits: &Limits,
+) -> Result<RestoredWriter> {
+    let skeleton = Skeleton::parse(skeleton, limits)?;
+    let reader = Arc::new(skeleton.open(limits, true)?);
+    let mut restoration = Restoration { skeleton, reader, ranges: Vec::new(), same: Vec::new() };
+    let losses = restoration.assign(tensors)?;
+    let files = restoration.files(options)?;
+    let Restoration { reader, same, .. } = restoration;
+    RestoredWriter::new(OnnxWriter::new(files, tensors, losses, options.named_files), reader, same)
+}
+
+/// The tensors that a skeleton has room for: names, dtypes and shapes.
+///
+/// # Errors
+/// E002 for a damaged skeleton, E008 over the limits.
+pub fn tensors(skeleton: Vec<u8>, limits: &Limits) -> Result<Vec<TensorInfo>> {
+    Ok(Skeleton::parse(skeleton, limits)?.open(limits, true)?.tensors().to_vec())
+}
+
+struct Restoration {
+    skeleton: Skeleton,
+    /// The file with holes, under the names that it has.
+    reader: Arc<OnnxReader>,
+    /// Where tensors go, and their positions.
+    ranges: Vec<(StoredRange, usize)>,
+    /// Tensors that must be what they were: position, and position in the file.
+    same: Vec<(usize, usize)>,
+}
+
+impl Restoration {
+    /// Finds the place of each tensor. Returns those that have none.
+    fn assign(&mut self, tensors: &[TensorInfo]) -> Result<Vec<Loss>> {
+        let by_name: HashMap<&str, usize> =
+            tensors.iter().enumerate().map(|(position, info)| (info.name.as_str(), position)).collect();
+        let mut is_used = vec![false; tensors.len()];
+        for (stored, info) in self.reader.tensors().iter().enumerate() {
+            let flat = self.reader.flat_range(stored);
+            let Some(&position) = by_name.get(info.name.as_str()) else {
+                let is_gone =
+                    flat.is_some_and(|range| range.file > 0 || self.skeleton.own.lacks(range.offset, range.len));
+                if is_gone {
+                    let message = "the ONNX file has this tensor, and the checkpoint lacks it";
+                    return Err(Error::format(message).for_tensor(&info.name));
+                }
+                continue;
+            };
+            is_used[position] = true;
+            check_kind(info, &tensors[position])?;
+            match flat {
+                Some(range) => self.ranges.push((range, position)),
+                None => self.same.push((position, stored)),
+            }
+        }
+        let unused = tensors.iter().zip(is_used).filter(|(_, is_used)| !is_used);
+        let loss = |(info, _): (&TensorInfo, bool)| Loss {
+            name: info.name.clone(),
+            what: "tensor".into(),
+            why: "the graph of the ONNX file does not use it".into(),
+        };
+        Ok(unused.map(loss).collect())
+    }
+
+    /// The files as pieces.
+    fn files(&mut self, options: &RestoreOptions) -> Result<Vec<(String, Vec<Piece>)>> {
+        self.ranges.sort_by_key(|(range, _)| (range.file, range.offset, range.len));
+        let mut ranges = self.ranges.as_slice();
+        let own = if options.file_name.is_empty() { &self.skeleton.header.file } else { &options.file_name };
+        let names = [(own, self.skeleton.header.len)].into_iter();
+        let names = names.chain(self.skeleton.header.data.iter().map(|data| (&data.file, data.len)));
+        let mut files = Vec::new();
+        for (file, (name, len)) in names.enumerate() {
+            let (own, rest) = ranges.split_at(ranges.partition_point(|(range, _)| range.file <= file));
+            ranges = rest;
+            files.push((name.clone(), self.pieces(file, len, own)?));
+        }
+        Ok(files)
+    }
+
+    /// A file as pieces: tensors, and what lies between them.
+    fn pieces(&self, file: usize, len: u64, ranges: &[(StoredRange, usize)]) -> Result<Vec<Piece>> {
+        let mut pieces = Vec::new();
+        let mut at = 0;
+        let mut last: Option<(StoredRange, usize)> = None;
+        for &(range, position) in ranges {
+            if range.offset < at && range.len > 0 {
+                // Tied tensors have the same bytes, which are written once.
+                if last.is_some_and(|(other, _)| other == range) {
+                    continue;
+                }
+                let name = Escaped::short(&self.skeleton.header.file);
+                let message = format!(
+                    "two tensors of '{name}' share some of their bytes, which this version of apr does not write"
+                );
+                return Err(Error::version(message).at(range.offset));
+            }
+            self.between(file, at, range.offset, &mut pieces)?;
+            pieces.push(Piece::Hole(position, range.len));
+            at = at.max(range.offset + range.len);
+            last = Some((range, position));
+        }
+        self.between(file, at, len, &mut pieces)?;
+        Ok(pieces)
+    }
+
+    /// What lies between two tensors.
+    fn between(&self, file: usize, start: u64, end: u64, pieces: &mut Vec<Piece>) -> Result<()> {
+        let Some(len) = end.checked_sub(start).filter(|len| *len > 0) else { return Ok(()) };
+        if let Some(other) = file.checked_sub(1) {
+            let kept = self.skeleton.kept(other, start, len);
+            pieces.push(kept.map_or(Piece::Zeros(len), |kept| Piece::Bytes(kept.to_vec())));
+            return Ok(());
+        }
+        let kept = self.skeleton.own.kept(start, len).ok_or_else(|| {
+            let message = "the skeleton of the ONNX file lacks bytes that are no tensor's";
+            Error::corrupt(message).at(start).in_file(COMPANION)
+        })?;
+        pieces.push(Piece::Bytes(kept.to_vec()));
+        Ok(())
+    }
+}
+
+/// Refuses a tensor that does not fit its place.
+fn check_kind(stored: &TensorInfo, info: &TensorInfo) -> Result<()> {
+    if (info.dtype, &info.shape) == (stored.dtype, &stored.shape) {
+        return Ok(());
+    }
+    let kind = |dtype: DType, shape: &Shape| format!("{dtype} {shape}");
+    let message = format!(
+        "it is {}, and the graph of the ONNX file computes with {}",
+        kind(info.dtype, &info.shape),
+        kind(stored.dtype, &stored.shape)
+    );
+    Err(Error::format(message).for_tensor(&info.name))
+}

@@ -1,0 +1,190 @@
+//! Writing: a graph and the plan of its tensors become the bytes of a `ModelProto`.
+//!
+//! ```text
+//! model.onnx       ModelProto
+//!                  ├─ ir_version, producer
+//!                  ├─ graph: nodes, initializers (with their bytes, or where those lie), inputs, outputs, types
+//!                  └─ opset_import, metadata_props, functions
+//! model.onnx_data  the bytes of large tensors, each from a multiple of 4 KiB on (64 KiB from 1 MiB up)
+//! ```
+//!
+//! Protobuf wants the length of a message in front of it. Names, types and lengths of all tensors are known before any
+//! of them is read, so the messages are made first, with holes, and the tensors stream into the holes. Memory is that of
+//! the graph and one chunk. A message has less than 2 GiB; above that, tensors lie beside the model.
+
+mod body;
+pub(crate) mod message;
+mod model;
+mod node;
+mod types;
+mod weights;
+mod writer;
+
+use apr_core::{Error, Loss, Result, TensorInfo, check_file_name};
+use apr_graph::Graph;
+
+pub use self::model::ir_version;
+pub use self::writer::OnnxWriter;
+
+use self::message::Message;
+use self::weights::Weights;
+
+/// Most bytes of a file that holds everything: protobuf's libraries count bytes with 31 bits.
+const MAX_INSIDE: u64 = (1 << 31) - 1;
+
+/// Where the bytes of tensors go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ExternalData {
+    /// Into the model's file while that stays below 2 GiB.
+    #[default]
+    Auto,
+    /// Into a file beside the model, but for small ones.
+    Always,
+    /// Into the model's file; models that are too large are refused.
+    Never,
+}
+
+/// How to write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct WriteOptions {
+    /// Whether the file is announced to [`Sink::next_file`](apr_core::Sink::next_file), as folders need it. Where there
+    /// are several files, all are.
+    pub named_files: bool,
+    /// Where the bytes of tensors go.
+    pub external_data: ExternalData,
+}
+
+/// A model to be written.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Model {
+    /// Name of the file, `model.onnx`; that of the tensors beside it is `model.onnx_data`.
+    pub file_name: String,
+    /// What it computes.
+    pub graph: Graph,
+    /// What the file says besides the graph.
+    pub properties: Properties,
+}
+
+impl Model {
+    /// A model that says of itself that `apr` wrote it.
+    #[must_use]
+    pub fn new(file_name: &str, graph: Graph) -> Self {
+        Self { file_name: file_name.to_owned(), graph, properties: Properties::default() }
+    }
+}
+
+/// What a model's file says besides the graph.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Properties {
+    /// The least version of the file format to write; a newer one is written where the graph needs it.
+    pub ir_version: i64,
+    /// The program that wrote the model.
+    pub producer_name: String,
+    /// Its version.
+    pub producer_version: String,
+    /// Reverse domain name of who made the model.
+    pub domain: String,
+    /// Version of the model.
+    pub model_version: Option<i64>,
+    /// A note for people.
+    pub doc: String,
+    /// Free pairs of keys and values.
+    pub metadata: Vec<(String, String)>,
+}
+
+impl Default for Properties {
+    fn default() -> Self {
+        Self {
+            ir_version: 0,
+            producer_name: "apr".into(),
+            producer_version: env!("CARGO_PKG_VERSION").into(),
+            domain: String::new(),
+            model_version: None,
+            doc: String::new(),
+            metadata: Vec::new(),
+        }
+    }
+}
+
+/// Plans models, each a file of its own, of these tensors. Each weight of a graph names one of the tensors, as it is: views
+/// were applied before. A model uses a tensor once.
+///
+/// A tensor that no weight names is not written, and is among [`Layout::losses`](apr_core::Layout::losses).
+///
+/// ```
+/// use apr_core::{CheckpointWriter, DType, Notes, Shape, TensorInfo};
+/// use apr_graph::{Dim, ElementType, GraphBuilder, Meaning};
+/// use apr_onnx::write::{Model, WriteOptions, plan};
+///
+/// let mut graph = GraphBuilder::new(17);
+/// let main = graph.body();
+/// let x = main.input("x", ElementType::F32, [Dim::symbol("batch"), Dim::fixed(2)], Meaning::Unknown);
+/// let weight = main.weight("weight", ElementType::F32, [2, 1]);
+/// let product = main.op("MatMul", [x, weight]).output("product");
+/// main.output("y", product, Meaning::Unknown);
+///
+/// let tensor = TensorInfo { name: "weight".into(), dtype: DType::F32, shape: Shape::from([2, 1]) };
+/// let model = Model::new("model.onnx", graph.finish());
+/// let mut writer = plan(&[model], &[tensor], WriteOptions::default())?;
+/// let mut file = Vec::new();
+/// writer.begin(&mut file)?;
+/// writer.write_chunk(&mut file, &[0; 8], None)?;
+/// writer.finish(&mut file, &Notes::default())?;
+/// assert_eq!(file.len() as u64, writer.layout().total_len());
+/// # Ok::<(), apr_core::Error>(())
+/// ```
+///
+/// # Errors
+/// E001 for a weight that is not among the tensors or differs from what the graph says of it, and for a file name that
+/// is none; E008 for a model that is too large for one file where it must be one, and graphs that lie within each other
+/// too deep.
+pub fn plan(models: &[Model], tensors: &[TensorInfo], options: WriteOptions) -> Result<OnnxWriter> {
+    let mut files = Vec::new();
+    let mut used = vec![false; tensors.len()];
+    for model in models {
+        let (message, weights) = encoded(model, tensors, options.external_data)?;
+        let (of_model, outside) = weights.finish();
+        used.iter_mut().zip(of_model).for_each(|(used, also)| *used |= also);
+        files.push((model.file_name.clone(), message.into_pieces()));
+        if let Some(outside) = outside.filter(|outside| !outside.pieces.is_empty()) {
+            files.push((outside.location, outside.pieces));
+        }
+    }
+    if options.named_files || files.len() > 1 {
+        files.iter().try_for_each(|(name, _)| check_file_name(name))?;
+    }
+    let unused = tensors.iter().zip(used).filter(|(_, used)| !used);
+    let losses = unused.map(|(info, _)| Loss {
+        name: info.name.clone(),
+        what: "tensor".into(),
+        why: "what the model computes does not use it".into(),
+    });
+    Ok(OnnxWriter::new(files, tensors, losses.collect(), options.named_files))
+}
+
+/// The message of a model, with its tensors inside or beside it.
+fn encoded<'a>(model: &Model, tensors: &'a [TensorInfo], asked: ExternalData) -> Result<(Message, Weights<'a>)> {
+    let encode = |location: Option<String>| {
+        let mut weights = Weights::new(tensors, location);
+        let message = model::model(&model.graph, &model.properties, &mut weights)?;
+        Ok::<_, Error>((message, weights))
+    };
+    let beside = || encode(Some(format!("{}_data", model.file_name)));
+    let (message, weights) = match asked {
+        ExternalData::Always => beside()?,
+        ExternalData::Never => encode(None)?,
+        ExternalData::Auto => match encode(None)? {
+            (message, _) if message.len() > MAX_INSIDE => beside()?,
+            inside => inside,
+        },
+    };
+    if message.len() <= MAX_INSIDE {
+        return Ok((message, weights));
+    }
+    let advice = match asked {
+        ExternalData::Never => "; without `--external-data never` the tensors lie beside it",
+        _ => ", its tensors not counted",
+    };
+    let len = message.len();
+    Err(Error::memory(format!("the model has {len} bytes, and an ONNX file less than 2 GiB{advice}")))
+}

@@ -1,0 +1,119 @@
+//! Writing what was planned, piece by piece.
+
+use std::collections::VecDeque;
+
+use apr_core::digest::ChunkSums;
+use apr_core::{CheckpointWriter, Due, FileInfo, Layout, Loss, Notes, PlannedTensor, Result, Sink, TensorInfo};
+
+use super::message::Piece;
+
+/// ONNX models being written; [`plan`](super::plan) makes it.
+///
+/// Nothing is ever patched, so any sink will do; where there are several files, one that holds several.
+#[derive(Debug)]
+pub struct OnnxWriter {
+    layout: Layout,
+    /// Names of the layout's tensors.
+    names: Vec<String>,
+    /// What is left of the files, the one that is being written first.
+    files: VecDeque<VecDeque<Piece>>,
+    /// Position of the file that is being written.
+    file: usize,
+    /// Whether the sink hears the files' names.
+    named: bool,
+    due: Due,
+}
+
+impl OnnxWriter {
+    /// Of files that are known up to the bytes of tensors.
+    pub(crate) fn new(
+        files: Vec<(String, Vec<Piece>)>,
+        tensors: &[TensorInfo],
+        losses: Vec<Loss>,
+        named: bool,
+    ) -> Self {
+        let mut layout = Layout { losses, ..Layout::default() };
+        let named = named || files.len() > 1;
+        let mut queues = VecDeque::with_capacity(files.len());
+        for (file, (name, pieces)) in files.into_iter().enumerate() {
+            let mut offset = 0;
+            for piece in &pieces {
+                if let Piece::Hole(source, len) = *piece {
+                    layout.tensors.push(PlannedTensor { source, file, offset, len });
+                }
+                offset += piece.len();
+            }
+            layout.files.push(FileInfo { name, len: offset });
+            queues.push_back(pieces.into());
+        }
+        let names = layout.tensors.iter().map(|planned| tensors[planned.source].name.clone()).collect();
+        Self { layout, names, files: queues, file: 0, named, due: Due::default() }
+    }
+
+    /// Writes what comes before the bytes of the next tensor, past tensors without any.
+    fn go_on(&mut self, sink: &mut dyn Sink) -> Result<()> {
+        loop {
+            self.known_bytes(sink)?;
+            if self.due.complete(&self.layout).is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Writes known bytes up to the next hole, in this file or one after it, and takes the hole away.
+    fn known_bytes(&mut self, sink: &mut dyn Sink) -> Result<()> {
+        while let Some(pieces) = self.files.front_mut() {
+            match pieces.pop_front() {
+                Some(Piece::Bytes(bytes)) => sink.write_all(&bytes)?,
+                Some(Piece::Zeros(len)) => write_zeros(sink, len)?,
+                Some(Piece::Hole(..)) => return Ok(()),
+                None => {
+                    self.files.pop_front();
+                    self.file += 1;
+                    if let Some(file) = self.layout.files.get(self.file) {
+                        sink.next_file(&file.name)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn write_zeros(sink: &mut dyn Sink, len: u64) -> Result<()> {
+    const ZEROS: [u8; 4 << 10] = [0; 4 << 10];
+    let mut left = len;
+    while left > 0 {
+        let part = usize::try_from(left).unwrap_or(ZEROS.len()).min(ZEROS.len());
+        sink.write_all(&ZEROS[..part])?;
+        left -= part as u64;
+    }
+    Ok(())
+}
+
+impl CheckpointWriter for OnnxWriter {
+    fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    fn begin(&mut self, sink: &mut dyn Sink) -> Result<()> {
+        if let Some(file) = self.layout.files.first().filter(|_| self.named) {
+            sink.next_file(&file.name)?;
+        }
+        self.go_on(sink)
+    }
+
+    fn write_chunk(&mut self, sink: &mut dyn Sink, bytes: &[u8], _sums: Option<ChunkSums>) -> Result<()> {
+        self.due.take(&self.layout, &self.names, bytes.len() as u64)?;
+        sink.write_all(bytes)?;
+        match self.due.complete(&self.layout) {
+            Some(_) => self.go_on(sink),
+            None => Ok(()),
+        }
+    }
+
+    fn finish(&mut self, sink: &mut dyn Sink, _notes: &Notes) -> Result<()> {
+        self.due.finish(&self.layout, &self.names)?;
+        self.known_bytes(sink)
+    }
+}

@@ -1,0 +1,205 @@
+//! Quantized tensors that stay quantized: integers, scales, and the nodes that multiply them.
+//!
+//! ggml's blocks of 32 elements mean `scale * quant`, or `scale * quant + minimum`, computed in single precision.
+//! `DequantizeLinear` with blocks (operator set 21) computes the first; an `Add` over the blocks makes the second of it. The
+//! scales are halves in the file and are widened first, which changes no value, so the results are ggml's to the last bit.
+
+use apr_graph::{Body, ElementType, Node, Op, Origin as From, ValueId, ValueType, View as Look};
+use apr_registry::{DType, Result};
+use apr_view::{Origin, Parts};
+
+use super::nodes::attribute;
+use super::{Binding, Weight, typed};
+
+/// How quantized tensors stay quantized.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Blocks {
+    /// As integers and scales that ONNX's own `DequantizeLinear` multiplies.
+    #[default]
+    Dequantized,
+    /// The same, and matrix products by `MatMulNBits` of onnxruntime, which multiplies without a copy in floats.
+    MatMulNBits,
+}
+
+/// Elements of a block.
+const BLOCK: u64 = 32;
+/// The first operator set whose `DequantizeLinear` knows blocks.
+const WITH_BLOCKS: i64 = 21;
+/// The domain of onnxruntime's own operators.
+const MICROSOFT: &str = "com.microsoft";
+
+/// The stored values of a quantized tensor.
+#[derive(Debug, Clone, Copy)]
+struct Stored {
+    quants: ValueId,
+    scales: ValueId,
+    mins: Option<ValueId>,
+}
+
+impl Binding<'_, '_> {
+    /// What stands for a tensor in blocks, where nodes can say what they mean.
+    pub(super) fn parts(&self, position: usize) -> Option<Parts> {
+        let parts = self.binder.parts[position]?;
+        let info = &self.binder.base.tensors()[position];
+        let rank = info.shape.dims().len();
+        let is_known = match info.dtype {
+            // A scale for each row is one for each index of the first dimension, if there are two.
+            DType::I8_ROW => rank == 2 && self.opset >= 13,
+            _ => rank > 0 && self.opset >= WITH_BLOCKS,
+        };
+        (is_known && self.binder.storage.dequantize.is_none()).then_some(parts)
+    }
+
+    /// The values of a quantized tensor in single precision, where nodes can make them.
+    pub(super) fn of_blocks(&mut self, body: &mut Body, position: usize) -> Result<Option<ValueId>> {
+        let Some(parts) = self.parts(position) else { return Ok(None) };
+        let info = self.binder.base.tensors()[position].clone();
+        let dims = info.shape.dims().to_vec();
+        let stored = self.stored_parts(body, position, parts);
+        let scales = self.cast_anew(body, stored.scales, Some(ElementType::F32));
+        let attributes = if info.dtype == DType::I8_ROW {
+            vec![attribute("axis", 0)]
+        } else {
+            vec![attribute("axis", -1), attribute("block_size", 32)]
+        };
+        let name = self.unique(&format!("{}/values", info.name));
+        let values = body.add_value(name, typed(Some(ElementType::F32), &dims), From::Missing);
+        self.push(body, Op::onnx("DequantizeLinear"), &[stored.quants, scales], values, attributes);
+        let Some(mins) = stored.mins else { return Ok(Some(values)) };
+        let mins = self.cast_anew(body, mins, Some(ElementType::F32));
+        let (mut blocks, mut of_blocks) = (dims.clone(), dims.clone());
+        if let Some(columns) = dims.last() {
+            for (dims, inner) in [(&mut blocks, BLOCK), (&mut of_blocks, 1)] {
+                dims.pop();
+                dims.extend([columns / BLOCK, inner]);
+            }
+        }
+        let (values, mins) = (self.reshaped(body, values, &blocks), self.reshaped(body, mins, &of_blocks));
+        let sum = self.make(body, "Add", values, &[values, mins], Vec::new());
+        Ok(Some(self.reshaped(body, sum, &dims)))
+    }
+
+    /// Quants and scales as tensors of the list: quants of 8 bits are signed, of 4 bits too, unless minima are added.
+    fn stored_parts(&mut self, body: &mut Body, position: usize, parts: Parts) -> Stored {
+        let is_turned = parts.per_byte == 2 && parts.mins.is_none();
+        let element = match (parts.per_byte, is_turned) {
+            (1, _) => ElementType::I8,
+            (_, true) => ElementType::I4,
+            (_, false) => ElementType::U4,
+        };
+        let dims = self.binder.base.tensors()[position].shape.dims().to_vec();
+        let of = if is_turned { parts.turned } else { parts.quants };
+        let quants = self.part(body, position, of, "quants", typed(Some(element), &dims));
+        let scales = self.field(body, position, parts.scales, "scales");
+        let mins = parts.mins.map(|mins| self.field(body, position, mins, "mins"));
+        Stored { quants, scales, mins }
+    }
+
+    /// Scales or minima as they are stored.
+    fn field(&mut self, body: &mut Body, position: usize, part: usize, what: &str) -> ValueId {
+        let info = &self.binder.base.tensors()[part];
+        let kind = typed(ElementType::from_dtype(info.dtype), info.shape.dims());
+        self.part(body, position, part, what, kind)
+    }
+
+    /// A part of a tensor as a tensor of the list.
+    fn part(&mut self, body: &mut Body, position: usize, part: usize, what: &str, kind: ValueType) -> ValueId {
+        if let Some(known) = self.raw.get(&part) {
+            return *known;
+        }
+        let name = format!("{}.{what}", self.binder.base.tensors()[position].name);
+        let info = self.binder.base.tensors()[part].clone();
+        let dtype = info.dtype;
+        let value = self.stored_value(body, &name, info, Origin::Base(part), dtype, kind);
+        self.raw.insert(part, value);
+        value
+    }
+
+    /// Lets the nodes that read a quantized weight read its parts, where there are operators for that: rows that are
+    /// looked up, and where it is asked for, matrix products. Returns whether nothing else reads the weight.
+    pub(super) fn read_by_parts(&mut self, body: &mut Body, weight: &Weight) -> bool {
+        let Some(parts) = self.parts(weight.position) else { return false };
+        let readers: Vec<usize> = readers(body, weight.value);
+        let has_other = body.outputs.contains(&weight.value)
+            || body.nodes.iter().flat_map(Node::bodies).any(|inner| looks_out(inner, weight.value));
+        if readers.is_empty() || has_other || parts.mins.is_some() {
+            return false;
+        }
+        let is_lookup = |node: &Node| {
+            node.op.is("Gather") && node.input(0) == Some(weight.value) && node.int("axis").unwrap_or(0) == 0
+        };
+        let is_product = |node: &Node| {
+            node.op.is("MatMul") && node.input(1) == Some(weight.value) && node.input(0) != Some(weight.value)
+        };
+        let dtype = self.binder.base.tensors()[weight.position].dtype;
+        let all = |is: &dyn Fn(&Node) -> bool| readers.iter().all(|&reader| is(&body.nodes[reader]));
+        if all(&is_lookup) && weight.reference.views.is_empty() && parts.per_byte == 1 && dtype != DType::I8_ROW {
+            for reader in readers.into_iter().rev() {
+                self.look_up(body, weight.position, parts, reader);
+            }
+            return true;
+        }
+        let is_matrix = self.binder.base.tensors()[weight.position].shape.dims().len() == 2;
+        let is_turned = weight.reference.views == [Look::Transposed(vec![1, 0])];
+        let is_asked = self.binder.storage.blocks == Blocks::MatMulNBits && dtype != DType::I8_ROW;
+        if all(&is_product) && is_turned && is_matrix && is_asked {
+            for reader in readers {
+                self.multiply(body, weight.position, parts, reader);
+            }
+            return true;
+        }
+        false
+    }
+
+    /// Looks rows up in quants and scales, and multiplies those.
+    fn look_up(&mut self, body: &mut Body, position: usize, parts: Parts, reader: usize) {
+        let stored = self.stored_parts(body, position, parts);
+        let node = body.nodes[reader].clone();
+        let Some(ids) = node.input(1) else { return };
+        let earlier = std::mem::take(&mut self.nodes);
+        let quants = self.make(body, "Gather", stored.quants, &[stored.quants, ids], Vec::new());
+        let scales = self.make(body, "Gather", stored.scales, &[stored.scales, ids], Vec::new());
+        let scales = self.cast_anew(body, scales, Some(ElementType::F32));
+        let attributes = vec![attribute("axis", -1), attribute("block_size", 32)];
+        let op = Op::onnx("DequantizeLinear");
+        let inputs = vec![Some(quants), Some(scales)];
+        let mut made = std::mem::replace(&mut self.nodes, earlier);
+        made.push(Node { op, inputs, attributes, ..node });
+        body.nodes.splice(reader..=reader, made);
+    }
+
+    /// Multiplies by the quants without a copy of them in floats.
+    fn multiply(&mut self, body: &mut Body, position: usize, parts: Parts, reader: usize) {
+        let info = self.binder.base.tensors()[position].clone();
+        let &[rows, columns] = info.shape.dims() else { return };
+        let blocks = columns / BLOCK;
+        let (part, bits, bytes) =
+            if parts.per_byte == 1 { (parts.turned, 8, BLOCK) } else { (parts.quants, 4, BLOCK / 2) };
+        let kind = typed(Some(ElementType::U8), &[rows, blocks, bytes]);
+        let quants = self.part(body, position, part, "quants", kind);
+        let scales = self.field(body, position, parts.scales, "scales");
+        let scales = self.cast_anew(body, scales, Some(ElementType::F32));
+        self.domains.push(MICROSOFT);
+        let node = &mut body.nodes[reader];
+        node.op = Op::new(MICROSOFT, "MatMulNBits");
+        node.inputs = vec![node.input(0), Some(quants), Some(scales)];
+        let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        node.attributes = vec![
+            attribute("K", number(columns)),
+            attribute("N", number(rows)),
+            attribute("bits", bits),
+            attribute("block_size", number(BLOCK)),
+        ];
+    }
+}
+
+/// The nodes of a body that read a value.
+fn readers(body: &Body, value: ValueId) -> Vec<usize> {
+    let reads = |node: &Node| node.inputs.contains(&Some(value));
+    body.nodes.iter().enumerate().filter(|(_, node)| reads(node)).map(|(position, _)| position).collect()
+}
+
+/// Whether a body looks at a value of the body around.
+fn looks_out(inner: &Body, value: ValueId) -> bool {
+    inner.values.iter().any(|inner| inner.origin == From::Outer(value))
+}

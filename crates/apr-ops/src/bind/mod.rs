@@ -1,0 +1,406 @@
+//! A graph and the checkpoint that it looks at, brought together for a format that holds both.
+//!
+//! A graph says what it takes from a tensor: transposed, a part of it, in single precision. A file stores tensors as they
+//! are used, as far as that is only a matter of order; what is left becomes nodes at the place where the weight is used.
+//!
+//! | the graph looks at | the file has |
+//! |---|---|
+//! | a float of another width than it computes with | the tensor as it is, and a `Cast` |
+//! | a transposed tensor, a part of one | the elements in that order |
+//! | the same tensor in several ways | the tensor once, and nodes |
+//! | blocks of integers and scales | integers and scales, and nodes that multiply them: the same values, bit for bit |
+//! | other blocks | floats |
+
+mod blocks;
+mod look;
+mod nodes;
+
+use std::collections::{HashMap, HashSet};
+
+use apr_core::counted;
+use apr_graph::{
+    AttributeValue, Body, Dim, ElementType, Graph, Node, NodeId, Origin as From, ValueId, ValueType, WeightRef,
+};
+use apr_quantize::TensorTarget;
+use apr_registry::{CheckpointReader, DType, Error, Loss, Result, TensorInfo};
+use apr_tensor::cast::can_cast;
+use apr_view::{Change, Origin, Parts};
+
+pub use self::blocks::Blocks;
+use self::look::Strides;
+
+/// How tensors are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Storage {
+    /// Floats of 16 to 64 bits become this dtype; `None`: they stay what they are.
+    pub precision: Option<DType>,
+    /// Quantized tensors become this dtype; `None`: they stay quantized where the format can say what they mean, and
+    /// become single precision otherwise.
+    pub dequantize: Option<DType>,
+    /// How quantized tensors stay quantized.
+    pub blocks: Blocks,
+}
+
+/// Graphs whose weights name the tensors of one list, each tensor as it is.
+#[derive(Debug, Default)]
+pub struct Bound {
+    /// The tensors, and what of the checkpoint they are.
+    pub tensors: Vec<(TensorInfo, Origin)>,
+    /// What becomes of the tensors, by position.
+    pub targets: Vec<Option<TensorTarget>>,
+    /// What was odd.
+    pub warnings: Vec<String>,
+}
+
+/// A checkpoint that graphs are bound to, one after the other.
+pub struct Binder<'a> {
+    base: &'a dyn CheckpointReader,
+    /// Tensors of the base that count: the others are their parts.
+    count: usize,
+    parts: &'a [Option<Parts>],
+    positions: HashMap<&'a str, usize>,
+    storage: Storage,
+    used: Vec<bool>,
+    names: HashSet<String>,
+    /// Tensors that are dequantized without being asked for.
+    dequantized: Vec<DType>,
+    bound: Bound,
+}
+
+impl<'a> Binder<'a> {
+    /// `base` is the checkpoint that [`Unpacked::beside`](apr_view::Unpacked::beside) made, with its parts.
+    #[must_use]
+    pub fn new(base: &'a dyn CheckpointReader, parts: &'a [Option<Parts>], storage: Storage) -> Self {
+        let whole = base.tensors().iter().take(parts.len());
+        let positions = whole.enumerate().map(|(position, info)| (info.name.as_str(), position)).collect();
+        Self {
+            base,
+            count: parts.len(),
+            parts,
+            positions,
+            storage,
+            used: vec![false; parts.len()],
+            names: HashSet::new(),
+            dequantized: Vec::new(),
+            bound: Bound::default(),
+        }
+    }
+
+    /// Binds a graph: its weights then name tensors of the list.
+    ///
+    /// # Errors
+    /// E001 for a weight that the checkpoint does not have, or has in another shape.
+    pub fn bind(&mut self, graph: &mut Graph) -> Result<()> {
+        let opset = graph.opset("").unwrap_or_default();
+        let mut domains = Vec::new();
+        Binding::new(self, opset, &mut domains).body(&mut graph.body)?;
+        for domain in domains {
+            if graph.opset(domain).is_none() {
+                graph.opsets.push(apr_graph::Opset { domain: domain.into(), version: 1 });
+            }
+        }
+        Ok(())
+    }
+
+    /// The tensors, and what no graph uses.
+    #[must_use]
+    pub fn finish(mut self) -> (Bound, Vec<Loss>) {
+        let unused = self.base.tensors().iter().take(self.count).zip(&self.used).filter(|(_, used)| !**used);
+        let losses = unused.map(|(info, _)| Loss {
+            name: info.name.clone(),
+            what: "tensor".into(),
+            why: "what the model computes does not use it".into(),
+        });
+        let losses = losses.collect();
+        self.dequantized.sort();
+        for group in self.dequantized.chunk_by(|a, b| a == b) {
+            let count = counted(group.len() as u64, "tensor");
+            let message = format!(
+                "{count} of {} become f32: no node of the graph says what these blocks mean; --dequantize f16 takes half \
+                 the room",
+                group[0]
+            );
+            self.bound.warnings.push(message);
+        }
+        (self.bound, losses)
+    }
+
+    fn position(&self, tensor: &str) -> Result<usize> {
+        self.positions.get(tensor).copied().ok_or_else(|| {
+            Error::format("the graph uses this tensor, and the model does not have it").for_tensor(tensor)
+        })
+    }
+
+    /// What a tensor of the base is stored as.
+    fn stored(&self, info: &TensorInfo) -> DType {
+        let Storage { precision, dequantize, .. } = self.storage;
+        if info.dtype.is_quantized() {
+            return dequantize.unwrap_or(DType::F32);
+        }
+        if info.shape.elements().is_some_and(|elements| elements <= 1) {
+            // A number of the computation, such as an epsilon, which half precision would make zero.
+            return info.dtype;
+        }
+        // What ONNX has no type for.
+        let precision = precision.or_else(|| ElementType::from_dtype(info.dtype).is_none().then_some(DType::F32));
+        precision.filter(|&to| info.dtype.is_float() && can_cast(info.dtype, to)).unwrap_or(info.dtype)
+    }
+
+    /// Remembers that a tensor is dequantized, where nobody asked for that.
+    fn note_dequantized(&mut self, info: &TensorInfo) {
+        if info.dtype.is_quantized() && self.storage.dequantize.is_none() {
+            self.dequantized.push(info.dtype);
+        }
+    }
+
+    /// Adds a tensor to the list; returns its name there.
+    fn add(&mut self, name: &str, info: TensorInfo, origin: Origin, target: DType) -> String {
+        let name = self.unique(name);
+        self.bound.tensors.push((TensorInfo { name: name.clone(), ..info }, origin));
+        self.bound.targets.push(Some(TensorTarget::from(target)));
+        name
+    }
+
+    fn unique(&mut self, name: &str) -> String {
+        let numbered = (1_u64..).map(|number| format!("{name}_{number}"));
+        let mut candidates = std::iter::once(name.to_owned()).chain(numbered);
+        candidates.find(|name| self.names.insert(name.clone())).unwrap_or_default()
+    }
+}
+
+/// A body being bound.
+struct Binding<'b, 'a> {
+    binder: &'b mut Binder<'a>,
+    opset: i64,
+    /// Domains of operators that were used.
+    domains: &'b mut Vec<&'static str>,
+    /// Nodes that come before those of the body.
+    nodes: Vec<Node>,
+    /// Names of the body's values.
+    names: HashSet<String>,
+    /// Values with all of a tensor, in the type that the graph computes with.
+    whole: HashMap<(usize, Option<ElementType>), ValueId>,
+    /// Values with what a tensor is stored as, by position in the base.
+    raw: HashMap<usize, ValueId>,
+}
+
+/// A weight of a body.
+struct Weight {
+    value: ValueId,
+    reference: WeightRef,
+    position: usize,
+    element: Option<ElementType>,
+}
+
+impl<'b, 'a> Binding<'b, 'a> {
+    fn new(binder: &'b mut Binder<'a>, opset: i64, domains: &'b mut Vec<&'static str>) -> Self {
+        Self {
+            binder,
+            opset,
+            domains,
+            nodes: Vec::new(),
+            names: HashSet::new(),
+            whole: HashMap::new(),
+            raw: HashMap::new(),
+        }
+    }
+
+    fn body(mut self, body: &mut Body) -> Result<()> {
+        self.names = body.values.iter().map(|value| value.name.clone()).collect();
+        let mut weights = self.weights(body)?;
+        // What is looked at as it is comes first: other looks then start from it.
+        weights.sort_by_key(|weight| !weight.reference.views.is_empty());
+        let mut unread = Vec::new();
+        let mut by_tensor: HashMap<usize, Vec<&Weight>> = HashMap::new();
+        weights.iter().for_each(|weight| by_tensor.entry(weight.position).or_default().push(weight));
+        for weight in &weights {
+            self.binder.used[weight.position] = true;
+            let alike = &by_tensor[&weight.position];
+            match self.apart(alike, weight)? {
+                Some(strides) => self.store_part(body, weight, &strides)?,
+                None if self.read_by_parts(body, weight) => unread.push(weight.value),
+                None => self.look_with_nodes(body, weight)?,
+            }
+        }
+        self.attributes(body)?;
+        let mut nodes = std::mem::take(&mut self.nodes);
+        nodes.append(&mut body.nodes);
+        rebuild(body, nodes);
+        self.inner(body)?;
+        drop_values(body, &unread);
+        Ok(())
+    }
+
+    fn weights(&self, body: &Body) -> Result<Vec<Weight>> {
+        let values = (0..).map(ValueId).zip(&body.values);
+        let weights = values.filter_map(|(id, value)| match &value.origin {
+            From::Weight(reference) => Some((id, value.element(), reference.clone())),
+            _ => None,
+        });
+        let weights = weights.map(|(value, element, reference)| {
+            let position = self.binder.position(&reference.tensor)?;
+            Ok(Weight { value, reference, position, element })
+        });
+        weights.collect()
+    }
+
+    /// How the elements of a weight lie in its tensor, where it is stored by itself: where all that the body looks at of
+    /// the tensor is no more than the tensor.
+    fn apart(&self, alike: &[&Weight], weight: &Weight) -> Result<Option<Strides>> {
+        let info = &self.binder.base.tensors()[weight.position];
+        if info.dtype.is_quantized() || info.dtype.block_len() != 1 {
+            return Ok(None);
+        }
+        let strides = |weight: &Weight| Strides::of(info, &weight.reference.views);
+        let parts = alike.iter().map(|weight| strides(weight)).collect::<Result<Option<Vec<_>>>>()?;
+        let Some(parts) = parts else { return Ok(None) };
+        let elements: u64 = parts.iter().map(Strides::elements).fold(0, u64::saturating_add);
+        let fits = info.shape.elements().is_some_and(|all| elements <= all);
+        Ok(if fits { strides(weight)? } else { None })
+    }
+
+    /// Stores what a weight looks at.
+    fn store_part(&mut self, body: &mut Body, weight: &Weight, strides: &Strides) -> Result<()> {
+        let Weight { value, position, element, .. } = *weight;
+        let base = &self.binder.base.tensors()[position];
+        check_shape(body, weight, strides.dims())?;
+        let origin = match strides.flat() {
+            None => Origin::Base(position),
+            Some((start, dims, steps)) => Origin::Changed(Change::strided(base, position, start, dims, steps)?),
+        };
+        let info = TensorInfo { shape: strides.dims().to_vec().into(), ..base.clone() };
+        let stored = self.binder.stored(base);
+        let of_stored = ElementType::from_dtype(stored);
+        let name = body.value(value).name.clone();
+        let tensor = self.binder.add(&name, info, origin, stored);
+        let origin = From::Weight(WeightRef::whole(tensor));
+        if element.is_none() || of_stored == element {
+            body.value_mut(value).origin = origin;
+            return Ok(());
+        }
+        // The file's tensor keeps the name, and what is cast gets another.
+        self.give_way(body, value, "cast");
+        let kind = typed(of_stored, strides.dims());
+        let raw = body.add_value(name, kind, origin);
+        self.cast(body, raw, value, element);
+        Ok(())
+    }
+
+    /// Renames a value so that what it is made of can have its name.
+    fn give_way(&mut self, body: &mut Body, value: ValueId, what: &str) {
+        let name = self.unique(&format!("{}/{what}", body.value(value).name));
+        body.value_mut(value).name = name;
+    }
+
+    fn unique(&mut self, name: &str) -> String {
+        let numbered = (1_u64..).map(|number| format!("{name}_{number}"));
+        let mut candidates = std::iter::once(name.to_owned()).chain(numbered);
+        candidates.find(|name| self.names.insert(name.clone())).unwrap_or_default()
+    }
+
+    /// Stores all of a tensor, and makes of it by nodes what a weight looks at.
+    fn look_with_nodes(&mut self, body: &mut Body, weight: &Weight) -> Result<()> {
+        let Weight { value, ref reference, position, element } = *weight;
+        let info = self.binder.base.tensors()[position].clone();
+        let mut dims = info.shape.dims().to_vec();
+        let stored = ElementType::from_dtype(self.binder.stored(&info));
+        let is_stored = self.parts(position).is_none() && !self.raw.contains_key(&position);
+        if is_stored && reference.views.is_empty() && (element.is_none() || element == stored) {
+            check_shape(body, weight, &dims)?;
+            return Ok(self.store_as_it_is(body, weight, info));
+        }
+        if body.value(value).name == info.name {
+            self.give_way(body, value, "values");
+        }
+        let mut current = self.whole(body, position, element)?;
+        for look in &reference.views {
+            (current, dims) = self.look(body, current, &dims, look, element, &reference.tensor)?;
+        }
+        check_shape(body, weight, &dims)?;
+        self.alias(body, current, value);
+        Ok(())
+    }
+
+    /// Stores all of a tensor as the value that looks at it.
+    fn store_as_it_is(&mut self, body: &mut Body, weight: &Weight, info: TensorInfo) {
+        let Weight { value, position, element, .. } = *weight;
+        let stored = self.binder.stored(&info);
+        self.binder.note_dequantized(&info);
+        let name = body.value(value).name.clone();
+        let tensor = self.binder.add(&name, info, Origin::Base(position), stored);
+        body.value_mut(value).origin = From::Weight(WeightRef::whole(tensor));
+        self.raw.insert(position, value);
+        self.whole.insert((position, element), value);
+    }
+
+    /// Weights in attributes: `Constant` nodes of other programs.
+    fn attributes(&mut self, body: &mut Body) -> Result<()> {
+        for node in &mut body.nodes {
+            let name = node.outputs.iter().flatten().next().map(|&output| body.values[output.0 as usize].name.clone());
+            for attribute in &mut node.attributes {
+                if let AttributeValue::Weight(reference) = &mut attribute.value {
+                    let position = self.binder.position(&reference.tensor)?;
+                    self.binder.used[position] = true;
+                    let info = self.binder.base.tensors()[position].clone();
+                    let dtype = info.dtype;
+                    let name = name.clone().unwrap_or_else(|| reference.tensor.clone());
+                    let tensor = self.binder.add(&name, info, Origin::Base(position), dtype);
+                    *reference = WeightRef::whole(tensor);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The bodies in the nodes.
+    fn inner(self, body: &mut Body) -> Result<()> {
+        let Self { binder, opset, domains, .. } = self;
+        for attribute in body.nodes.iter_mut().flat_map(|node| &mut node.attributes) {
+            let bodies = match &mut attribute.value {
+                AttributeValue::Body(body) => std::slice::from_mut(&mut **body),
+                AttributeValue::Bodies(bodies) => bodies.as_mut_slice(),
+                _ => continue,
+            };
+            for body in bodies {
+                Binding::new(binder, opset, domains).body(body)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Refuses a tensor whose shape is not the one that the graph counts on.
+fn check_shape(body: &Body, weight: &Weight, dims: &[u64]) -> Result<()> {
+    let Some(shape) = body.value(weight.value).shape() else { return Ok(()) };
+    if shape.len() == dims.len() && shape.iter().zip(dims).all(|(dim, size)| dim.size().is_none_or(|dim| dim == *size))
+    {
+        return Ok(());
+    }
+    let kind = body.value(weight.value).tensor().map(ToString::to_string).unwrap_or_default();
+    let message = format!("the graph looks at it as {kind}, but the tensor makes that {dims:?}");
+    Err(Error::format(message).for_tensor(&weight.reference.tensor))
+}
+
+/// The type of a tensor of these sizes.
+fn typed(element: Option<ElementType>, dims: &[u64]) -> ValueType {
+    let shape = dims.iter().copied().map(Dim::fixed).collect();
+    ValueType::Tensor(apr_graph::TensorType { element, shape: Some(shape) })
+}
+
+/// Takes values away that nothing reads any more.
+fn drop_values(body: &mut Body, unread: &[ValueId]) {
+    for &value in unread {
+        // It stays in its place, as the ids of the others do; a constant of nothing is not written.
+        body.value_mut(value).origin = From::Missing;
+    }
+}
+
+/// Gives a body these nodes, and its values their origins.
+fn rebuild(body: &mut Body, nodes: Vec<Node>) {
+    body.nodes = nodes;
+    for (position, node) in (0..).zip(&body.nodes) {
+        for output in node.outputs.iter().flatten() {
+            body.values[output.0 as usize].origin = From::Node(NodeId(position));
+        }
+    }
+}

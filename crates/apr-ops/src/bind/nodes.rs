@@ -1,0 +1,257 @@
+//! Nodes that make of stored tensors what a graph looks at.
+
+use apr_graph::{
+    Attribute, AttributeValue, Body, Constant, ElementType, Node, Op, Origin as From, ValueId, ValueType, View as Look,
+    WeightRef,
+};
+use apr_registry::{Error, Result, TensorInfo};
+use apr_view::Origin;
+
+use super::look::{check_order, check_reshape, check_slice};
+use super::{Binding, typed};
+
+impl Binding<'_, '_> {
+    /// All of a tensor, in the type that the graph computes with.
+    pub(super) fn whole(&mut self, body: &mut Body, position: usize, element: Option<ElementType>) -> Result<ValueId> {
+        if let Some(known) = self.whole.get(&(position, element)) {
+            return Ok(*known);
+        }
+        let made = match self.of_blocks(body, position)? {
+            Some(value) if element.is_none_or(|element| element == ElementType::F32) => value,
+            Some(value) => self.cast_anew(body, value, element),
+            None => self.of_tensor(body, position, element),
+        };
+        self.whole.insert((position, element), made);
+        Ok(made)
+    }
+
+    /// A tensor as it is stored, and a cast where the graph computes with another type.
+    fn of_tensor(&mut self, body: &mut Body, position: usize, element: Option<ElementType>) -> ValueId {
+        let info = self.binder.base.tensors()[position].clone();
+        let stored = self.binder.stored(&info);
+        let kind = typed(ElementType::from_dtype(stored), info.shape.dims());
+        let raw = match self.raw.get(&position) {
+            Some(raw) => *raw,
+            None => {
+                self.binder.note_dequantized(&info);
+                let raw = self.stored_value(body, &info.name.clone(), info, Origin::Base(position), stored, kind);
+                self.raw.insert(position, raw);
+                raw
+            }
+        };
+        if element.is_none() || element == ElementType::from_dtype(stored) {
+            raw
+        } else {
+            self.cast_anew(body, raw, element)
+        }
+    }
+
+    /// A value that is a tensor of the list.
+    pub(super) fn stored_value(
+        &mut self,
+        body: &mut Body,
+        name: &str,
+        info: TensorInfo,
+        origin: Origin,
+        stored: apr_registry::DType,
+        kind: ValueType,
+    ) -> ValueId {
+        let tensor = self.binder.add(name, info, origin, stored);
+        let name = self.unique(name);
+        body.add_value(name, kind, From::Weight(WeightRef::whole(tensor)))
+    }
+
+    /// What a look shows of a value of these sizes, and the sizes of that.
+    pub(super) fn look(
+        &mut self,
+        body: &mut Body,
+        value: ValueId,
+        dims: &[u64],
+        look: &Look,
+        element: Option<ElementType>,
+        tensor: &str,
+    ) -> Result<(ValueId, Vec<u64>)> {
+        let of_tensor = |error: Error| error.for_tensor(tensor);
+        match look {
+            Look::Transposed(order) => {
+                check_order(order, dims.len()).map_err(of_tensor)?;
+                let order = order.iter().map(|&axis| signed(axis as u64)).collect::<Vec<_>>();
+                let turned = order.iter().map(|&axis| dims[usize::try_from(axis).unwrap_or_default()]).collect();
+                let value = self.make(body, "Transpose", value, &[value], vec![attribute("perm", order)]);
+                Ok((value, turned))
+            }
+            Look::Slice { axis, start, len } => {
+                check_slice(dims, *axis, *start, *len).map_err(of_tensor)?;
+                let mut sliced = dims.to_vec();
+                sliced[*axis] = *len;
+                let numbers = [*start, *start + *len, *axis as u64];
+                let numbers = numbers.map(|number| self.constant(body, value, Constant::ints(&[signed(number)])));
+                let inputs = [&[value], numbers.as_slice()].concat();
+                Ok((self.make(body, "Slice", value, &inputs, Vec::new()), sliced))
+            }
+            Look::Reshaped(shape) => {
+                check_reshape(dims, shape).map_err(of_tensor)?;
+                Ok((self.reshaped(body, value, shape), shape.clone()))
+            }
+            Look::Plus(number) => {
+                let constant = self.constant(body, value, number_of(*number, element).map_err(of_tensor)?);
+                Ok((self.make(body, "Add", value, &[value, constant], Vec::new()), dims.to_vec()))
+            }
+            Look::Joined { axis, with } => self.joined(body, (value, dims), *axis, with, element),
+            Look::Stacked(with) => {
+                let rows = [&[1], dims].concat();
+                let first = self.reshaped(body, value, &rows);
+                self.stacked(body, (first, &rows), with, element)
+            }
+        }
+    }
+
+    fn joined(
+        &mut self,
+        body: &mut Body,
+        (first, dims): (ValueId, &[u64]),
+        axis: usize,
+        with: &[String],
+        element: Option<ElementType>,
+    ) -> Result<(ValueId, Vec<u64>)> {
+        let (mut inputs, mut joined) = (vec![first], dims.to_vec());
+        for tensor in with {
+            let (value, other) = self.other(body, tensor, element)?;
+            let fits = other.len() == dims.len()
+                && other.iter().zip(dims).enumerate().all(|(at, (other, dim))| at == axis || other == dim);
+            if !fits || axis >= dims.len() {
+                let message = format!("the graph joins its {other:?} to {dims:?} along dimension {axis}");
+                return Err(Error::format(message).for_tensor(tensor));
+            }
+            joined[axis] += other[axis];
+            inputs.push(value);
+        }
+        let axis = attribute("axis", signed(axis as u64));
+        Ok((self.make(body, "Concat", first, &inputs, vec![axis]), joined))
+    }
+
+    fn stacked(
+        &mut self,
+        body: &mut Body,
+        (first, rows): (ValueId, &[u64]),
+        with: &[String],
+        element: Option<ElementType>,
+    ) -> Result<(ValueId, Vec<u64>)> {
+        let mut inputs = vec![first];
+        for tensor in with {
+            let (value, other) = self.other(body, tensor, element)?;
+            if other != rows[1..] {
+                let message = format!("the graph stacks its {other:?} on {:?}", &rows[1..]);
+                return Err(Error::format(message).for_tensor(tensor));
+            }
+            inputs.push(self.reshaped(body, value, rows));
+        }
+        let mut dims = rows.to_vec();
+        dims[0] = inputs.len() as u64;
+        let value = self.make(body, "Concat", first, &inputs, vec![attribute("axis", 0)]);
+        Ok((value, dims))
+    }
+
+    /// Another tensor that a look names.
+    fn other(&mut self, body: &mut Body, tensor: &str, element: Option<ElementType>) -> Result<(ValueId, Vec<u64>)> {
+        let position = self.binder.position(tensor)?;
+        self.binder.used[position] = true;
+        let dims = self.binder.base.tensors()[position].shape.dims().to_vec();
+        Ok((self.whole(body, position, element)?, dims))
+    }
+
+    pub(super) fn reshaped(&mut self, body: &mut Body, value: ValueId, shape: &[u64]) -> ValueId {
+        let shape: Vec<i64> = shape.iter().map(|&dim| signed(dim)).collect();
+        let shape = self.constant(body, value, Constant::ints(&shape));
+        self.make(body, "Reshape", value, &[value, shape], Vec::new())
+    }
+
+    /// A constant for a node that looks at a value.
+    pub(super) fn constant(&mut self, body: &mut Body, of: ValueId, constant: Constant) -> ValueId {
+        let name = self.unique(&format!("{}/constant", body.value(of).name));
+        let kind = typed(Some(constant.element), &constant.shape);
+        body.add_value(name, kind, From::Constant(constant))
+    }
+
+    /// A node with one output, called after a value.
+    pub(super) fn make(
+        &mut self,
+        body: &mut Body,
+        op: &str,
+        of: ValueId,
+        inputs: &[ValueId],
+        attributes: Vec<Attribute>,
+    ) -> ValueId {
+        let name = self.unique(&format!("{}/{}", body.value(of).name, op.to_lowercase()));
+        let output = body.add_value(name, ValueType::Unknown, From::Missing);
+        self.push(body, Op::onnx(op), inputs, output, attributes);
+        output
+    }
+
+    /// A node that makes a value which is there.
+    pub(super) fn push(
+        &mut self,
+        body: &Body,
+        op: Op,
+        inputs: &[ValueId],
+        output: ValueId,
+        attributes: Vec<Attribute>,
+    ) {
+        self.nodes.push(Node {
+            name: body.value(output).name.clone(),
+            op,
+            inputs: inputs.iter().copied().map(Some).collect(),
+            outputs: vec![Some(output)],
+            attributes,
+            doc: String::new(),
+        });
+    }
+
+    /// Makes a value of another one by a cast.
+    pub(super) fn cast(&mut self, body: &Body, from: ValueId, to: ValueId, element: Option<ElementType>) {
+        let code = element.map_or(1, ElementType::onnx_code);
+        self.push(body, Op::onnx("Cast"), &[from], to, vec![attribute("to", i64::from(code))]);
+    }
+
+    pub(super) fn cast_anew(&mut self, body: &mut Body, from: ValueId, element: Option<ElementType>) -> ValueId {
+        let name = self.unique(&format!("{}/cast", body.value(from).name));
+        let kind = match (&body.value(from).kind, element) {
+            (ValueType::Tensor(tensor), element) => {
+                ValueType::Tensor(apr_graph::TensorType { element, shape: tensor.shape.clone() })
+            }
+            _ => ValueType::Unknown,
+        };
+        let to = body.add_value(name, kind, From::Missing);
+        self.cast(body, from, to, element);
+        to
+    }
+
+    /// Lets a value be what another one is. A node that made the other for this one alone makes it now.
+    pub(super) fn alias(&mut self, body: &Body, of: ValueId, value: ValueId) {
+        let is_shared = self.whole.values().chain(self.raw.values()).any(|known| *known == of)
+            || self.nodes.iter().any(|node| node.inputs.contains(&Some(of)));
+        match self.nodes.iter_mut().rfind(|node| node.outputs == [Some(of)]) {
+            Some(node) if !is_shared => {
+                node.outputs = vec![Some(value)];
+                node.name.clone_from(&body.value(value).name);
+            }
+            _ => self.push(body, Op::onnx("Identity"), &[of], value, Vec::new()),
+        }
+    }
+}
+
+pub(super) fn attribute(name: &str, value: impl Into<AttributeValue>) -> Attribute {
+    Attribute { name: name.into(), value: value.into() }
+}
+
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// One number in the type that the graph computes with.
+fn number_of(number: i32, element: Option<ElementType>) -> Result<Constant> {
+    match element {
+        None | Some(ElementType::F32) => Ok(Constant::float(number as f32)),
+        Some(other) => Err(Error::format(format!("the graph adds {number} to elements of {other}"))),
+    }
+}

@@ -1,0 +1,191 @@
+//! What a model computes: its graphs, and what can be said of them without a weight being read.
+
+mod difference;
+mod report;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use apr_blocks::{GraphOptions, graphs};
+use apr_core::Progress;
+use apr_graph::outline::{NodeView, Place};
+use apr_graph::{Cost, Findings, Graph, Inference, Use, check, cost, infer, uses};
+use apr_registry::{Error, Pipeline, Result};
+use apr_source::Source;
+use apr_view::named;
+use serde::Serialize;
+
+pub use difference::{NodeChange, StructureDiff};
+pub use report::{CostReport, EndReport, GraphReport, PartReport, PartSummary, report, summaries};
+
+use crate::own_graph::own_graph;
+use crate::tensors::{TensorRow, TensorsOptions, list};
+
+/// The graphs of a model.
+#[derive(Debug, Clone)]
+pub struct Computed {
+    /// Where they come from.
+    pub origin: Origin,
+    /// One, or several where an encoder and a decoder run apart; types of all values are inferred.
+    pub parts: Vec<Part>,
+    /// Canonical names of tensors that none of them uses.
+    pub unused: Vec<String>,
+}
+
+/// A graph of a model.
+#[derive(Debug, Clone)]
+pub struct Part {
+    /// Its name: `model`, `encoder_model`.
+    pub name: String,
+    /// What it computes.
+    pub graph: Graph,
+    /// What is odd or wrong in it.
+    pub findings: Findings,
+    /// The types that its functions are called with.
+    inference: Arc<Inference>,
+}
+
+/// Where a graph comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Origin {
+    /// The file has it.
+    File,
+    /// The model's family says what its models compute.
+    Family(String),
+}
+
+/// The graphs of a model: those of its file, or those of its family.
+///
+/// # Errors
+/// E003 when neither has one, or the configuration has an option that no block knows; E001 when it lacks one that a block
+/// needs.
+pub fn computed(source: &Source<'_>, options: &GraphOptions) -> Result<Computed> {
+    if options.task.is_none()
+        && let Some(own) = of_file(source)?
+    {
+        return Ok(own);
+    }
+    let Some(family) = source.family()? else { return Err(without_family(source.name())) };
+    let found = graphs(family, source.reader().tensors(), options)?;
+    let parts = found.parts.into_iter().map(|part| Part::new(part.name, part.graph)).collect();
+    Ok(Computed { origin: Origin::Family(family.family().name().to_owned()), parts, unused: found.unused })
+}
+
+/// The graph of the model's file, where that has one.
+///
+/// # Errors
+/// E002 where it is damaged, E007 when reading fails, E008 over the limits.
+pub fn of_file(source: &Source<'_>) -> Result<Option<Computed>> {
+    Ok(own_graph(source)?.map(|(graph, unused)| Computed {
+        origin: Origin::File,
+        parts: vec![Part::new("model", graph)],
+        unused,
+    }))
+}
+
+/// The size that costs are told for where nobody says another: one text, image or sound, 128 tokens of it, and none
+/// before.
+#[must_use]
+pub fn usual_size(symbol: &str) -> u64 {
+    if symbol.contains("past") {
+        0
+    } else if symbol.contains("batch") || symbol == "N" {
+        1
+    } else {
+        128
+    }
+}
+
+/// What a model without a family and a graph of its own ends with.
+pub(crate) fn without_family(name: &str) -> Error {
+    let message = "apr does not know this model's family, and so not what it computes; --arch NAME names a family, \
+                   --arch-file FILE describes one";
+    Error::version(message).in_file(name)
+}
+
+impl Computed {
+    /// The nodes that read a tensor of the checkpoint, which has this name and this canonical one.
+    #[must_use]
+    pub fn uses(&self, name: &str, canonical: Option<&str>) -> Vec<Use> {
+        /// A tensor that is used more often is a buffer that everything reads.
+        const MOST: usize = 100;
+        let name = match self.origin {
+            Origin::File => name,
+            Origin::Family(_) => canonical.unwrap_or(name),
+        };
+        self.parts.iter().flat_map(|part| uses(&part.graph, name, MOST)).collect()
+    }
+
+    /// The tensor of the checkpoint that the graphs call so.
+    fn position(&self, source: &Source<'_>, tensor: &str) -> Result<Option<usize>> {
+        let tensors = source.reader().tensors();
+        let family = source.family()?.filter(|_| self.origin != Origin::File);
+        let is_it = |position: &usize| {
+            let canonical = family.and_then(|family| family.canonical(*position));
+            canonical.unwrap_or(&tensors[*position].name) == tensor
+        };
+        Ok((0..tensors.len()).find(is_it))
+    }
+}
+
+impl Part {
+    /// A graph whose types are inferred and which is checked.
+    #[must_use]
+    pub fn new(name: &str, mut graph: Graph) -> Self {
+        let mut findings = check(&graph);
+        let inference = infer(&mut graph);
+        for finding in &inference.findings.list {
+            findings.add(finding.severity, &finding.node, &finding.message);
+        }
+        findings.omitted += inference.findings.omitted;
+        Self { name: name.to_owned(), graph, findings, inference: Arc::new(inference) }
+    }
+
+    /// What it costs for inputs of these sizes, by symbol; one that is not named has [`usual_size`].
+    #[must_use]
+    pub fn cost(&self, sizes: &BTreeMap<String, u64>) -> Cost {
+        let size = |symbol: &str| Some(sizes.get(symbol).copied().unwrap_or_else(|| usual_size(symbol)));
+        cost(&self.graph, &self.inference, &size)
+    }
+}
+
+/// A node, and the statistics of the weights that it reads.
+#[derive(Debug, Serialize)]
+pub struct NodeReport {
+    /// The node.
+    #[serde(flatten)]
+    pub node: NodeView,
+    /// Its weights, with statistics.
+    pub weights: Vec<TensorRow>,
+}
+
+/// Reports on the nodes with this path, or that make a value of this name. Their weights are read.
+///
+/// # Errors
+/// E002 and E007 when bytes can't be read.
+pub fn nodes<P: Pipeline>(
+    source: &Source<'_>,
+    computed: &Computed,
+    name: &str,
+    pipeline: &P,
+    progress: &dyn Progress,
+) -> Result<Vec<NodeReport>> {
+    let nodes = computed.parts.iter().flat_map(|part| NodeView::find(&part.graph, name));
+    nodes
+        .map(|node| {
+            let tensors = node.inputs.iter().filter_map(|input| match &input.place {
+                Place::Weight(tensor) => Some(tensor),
+                _ => None,
+            });
+            let mut weights = Vec::new();
+            for tensor in tensors {
+                let Some(position) = computed.position(source, tensor)? else { continue };
+                let filter = Some(named(&source.reader().tensors()[position].name)?);
+                let options = TensorsOptions { filter, stats: true, ..TensorsOptions::default() };
+                weights.extend(list(source.reader(), source.name(), &options, pipeline, progress)?.tensors);
+            }
+            Ok(NodeReport { node, weights })
+        })
+        .collect()
+}

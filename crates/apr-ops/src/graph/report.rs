@@ -1,0 +1,199 @@
+//! What is reported on graphs.
+
+use std::collections::BTreeMap;
+
+use apr_graph::outline::{OutlineOptions, Scene, outline};
+use apr_graph::{Body, Cost, Dim, Findings, Graph, Meaning, Origin as From, ValueId};
+use apr_registry::Format;
+use apr_source::Source;
+use serde::Serialize;
+
+use super::{Computed, Origin, Part, usual_size};
+
+/// What a model computes, as `apr graph` reports it.
+#[derive(Debug, Serialize)]
+pub struct GraphReport {
+    /// What was opened.
+    pub file: String,
+    /// Its format.
+    pub format: &'static Format,
+    /// Where the graphs come from.
+    pub origin: Origin,
+    /// The graphs.
+    pub parts: Vec<PartReport>,
+    /// Canonical names of tensors that none of them uses.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unused_tensors: Vec<String>,
+}
+
+/// A graph, as `apr graph` reports it.
+#[derive(Debug, Serialize)]
+pub struct PartReport {
+    /// What it is.
+    #[serde(flatten)]
+    pub summary: PartSummary,
+    /// What is odd or wrong.
+    pub findings: Findings,
+    /// The structure.
+    pub structure: Scene,
+}
+
+/// A graph without its structure, as `apr inspect` reports it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PartSummary {
+    /// Its name.
+    pub name: String,
+    /// Versions of the operators by domain; ONNX's own is `ai.onnx`.
+    pub opsets: BTreeMap<String, i64>,
+    /// What the caller gives.
+    pub inputs: Vec<EndReport>,
+    /// What the caller gets.
+    pub outputs: Vec<EndReport>,
+    /// How often each operator runs, functions called included. What a loop repeats counts once.
+    pub operators: BTreeMap<String, u64>,
+    /// Sum of them.
+    pub nodes: u64,
+    /// Elements of all weights.
+    pub parameters: u64,
+    /// What one run costs.
+    pub cost: CostReport,
+}
+
+/// What a run of a graph costs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CostReport {
+    /// For inputs of these sizes.
+    pub sizes: BTreeMap<String, u64>,
+    /// Operations on floats: two for each multiplication that is added up.
+    pub flops: u64,
+    /// Bytes of weights that are read, as the graph computes with them.
+    pub weight_bytes: u64,
+    /// Most bytes of values that are in memory at once, without weights.
+    pub peak_bytes: u64,
+    /// The node that runs then.
+    pub peak_at: String,
+    /// Bytes that each token adds to the keys and values that are kept; 0 where none are.
+    pub cache_bytes_per_token: u64,
+    /// Nodes whose sizes are not all known; they count nothing.
+    pub unknown_nodes: u64,
+}
+
+/// An input or output.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct EndReport {
+    /// Its name.
+    pub name: String,
+    /// Its type, where it is a tensor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// What it is for.
+    pub meaning: Meaning,
+}
+
+/// Reports on the graphs of a model; costs are those for inputs of these sizes.
+#[must_use]
+pub fn report(source: &Source<'_>, computed: &Computed, fold: bool, sizes: &BTreeMap<String, u64>) -> GraphReport {
+    let part = |part: &Part| PartReport {
+        summary: PartSummary::new(part, sizes),
+        findings: part.findings.clone(),
+        structure: outline(&part.graph, OutlineOptions { fold }),
+    };
+    GraphReport {
+        file: source.name().to_owned(),
+        format: source.reader().format(),
+        origin: computed.origin.clone(),
+        parts: computed.parts.iter().map(part).collect(),
+        unused_tensors: computed.unused.clone(),
+    }
+}
+
+/// The graphs of a model in short.
+#[must_use]
+pub fn summaries(computed: &Computed) -> Vec<PartSummary> {
+    computed.parts.iter().map(|part| PartSummary::new(part, &BTreeMap::new())).collect()
+}
+
+impl PartSummary {
+    fn new(part: &Part, sizes: &BTreeMap<String, u64>) -> Self {
+        let Part { name, graph, .. } = part;
+        let body = &graph.body;
+        let domain = |domain: &str| if domain.is_empty() { "ai.onnx".to_owned() } else { domain.to_owned() };
+        // Old files list their weights among the inputs; the caller need not give them.
+        let is_given = |id: &&ValueId| !matches!(body.value(**id).origin, From::Weight(_) | From::Constant(_));
+        let ends = |ids: &[ValueId]| ids.iter().filter(is_given).map(|id| EndReport::new(body, *id)).collect();
+        let operators = operators(graph);
+        let cost = part.cost(sizes);
+        Self {
+            name: name.clone(),
+            opsets: graph.opsets.iter().map(|opset| (domain(&opset.domain), opset.version)).collect(),
+            inputs: ends(&body.inputs),
+            outputs: ends(&body.outputs),
+            nodes: operators.values().fold(0, |sum, count| sum.saturating_add(*count)),
+            operators,
+            parameters: cost.parameters,
+            cost: CostReport::new(part, cost, sizes),
+        }
+    }
+}
+
+impl CostReport {
+    fn new(part: &Part, cost: Cost, sizes: &BTreeMap<String, u64>) -> Self {
+        let body = &part.graph.body;
+        let symbols = body.inputs.iter().flat_map(|input| body.value(*input).shape().unwrap_or_default());
+        let symbols = symbols.flat_map(Dim::symbols);
+        Self {
+            sizes: symbols
+                .map(|symbol| (symbol.to_string(), sizes.get(&*symbol).copied().unwrap_or_else(|| usual_size(&symbol))))
+                .collect(),
+            flops: cost.totals.flops,
+            weight_bytes: cost.totals.weight_bytes,
+            peak_bytes: cost.peak_bytes,
+            peak_at: cost.peak_at,
+            cache_bytes_per_token: cost.cache_bytes_per_token,
+            unknown_nodes: cost.totals.unknown,
+        }
+    }
+}
+
+impl EndReport {
+    fn new(body: &Body, id: ValueId) -> Self {
+        let value = body.value(id);
+        let kind = value.tensor().map(ToString::to_string);
+        Self { name: value.name.clone(), kind, meaning: value.meaning }
+    }
+}
+
+/// How often each operator is in the graph, with that of a function as often as it is called.
+fn operators(graph: &Graph) -> BTreeMap<String, u64> {
+    let mut of_functions: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
+    // A function that is called in another comes to be known before it, or after one more round.
+    for _ in 0..graph.functions.len().min(apr_graph::MAX_DEPTH) {
+        let before = of_functions.clone();
+        for function in &graph.functions {
+            of_functions.insert(function.op.to_string(), count(&function.body, &before));
+        }
+        if of_functions == before {
+            break;
+        }
+    }
+    count(&graph.body, &of_functions)
+}
+
+fn count(body: &Body, of_functions: &BTreeMap<String, BTreeMap<String, u64>>) -> BTreeMap<String, u64> {
+    let mut counts: BTreeMap<String, u64> = BTreeMap::new();
+    let mut bodies = vec![body];
+    while let Some(body) = bodies.pop() {
+        for node in &body.nodes {
+            let op = node.op.to_string();
+            match of_functions.get(&op) {
+                Some(inner) => inner.iter().for_each(|(op, times)| {
+                    let sum = counts.entry(op.clone()).or_default();
+                    *sum = sum.saturating_add(*times);
+                }),
+                None => *counts.entry(op).or_default() += 1,
+            }
+            bodies.extend(node.bodies());
+        }
+    }
+    counts
+}

@@ -1,0 +1,80 @@
+//! How files of a model's folder are called.
+
+/// How weights of a format are called in a model's folder. [`InFolder::NONE`] is what an entry starts from.
+pub(crate) struct InFolder {
+    /// Weights of the lowest rank are taken; several files of one rank are several models.
+    pub(crate) rank: u8,
+    /// A file that describes all those with an extension; it goes before any other weights.
+    pub(crate) description: Option<(&'static str, &'static str)>,
+    /// The name of weights that go before all but such a description.
+    pub(crate) whole: Option<&'static str>,
+    /// Names of an adapter's weights.
+    pub(crate) adapters: &'static [&'static str],
+    /// Names of weights, the first that is there; where there are none, an extension is enough.
+    pub(crate) names: &'static [&'static str],
+    /// Extensions that only weights have.
+    pub(crate) extensions: &'static [&'static str],
+    /// What stands for a model in several files.
+    pub(crate) shards: Shards,
+}
+
+/// What stands for a model in several files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shards {
+    /// An index with this ending, `.safetensors.index.json`.
+    Index(&'static str),
+    /// A manifest: a file with the shards' stem and their extension.
+    Manifest,
+    /// The first of them.
+    First,
+}
+
+impl InFolder {
+    /// Weights that no name leads to.
+    pub(crate) const NONE: Self = Self {
+        rank: u8::MAX,
+        description: None,
+        whole: None,
+        adapters: &[],
+        names: &[],
+        extensions: &[],
+        shards: Shards::First,
+    };
+
+    /// Whether a file has an extension that only weights of the format have.
+    pub(crate) fn has_extension_of(&self, name: &str) -> bool {
+        self.extensions.contains(&extension(name))
+    }
+}
+
+/// Whether a name is that of one shard of several.
+#[must_use]
+pub fn is_shard_name(name: &str) -> bool {
+    shard_number(name).is_some()
+}
+
+/// What the names of a model's shards start with: `model` of `model-00001-of-00003.apr`.
+pub(crate) fn shard_stem(name: &str) -> Option<&str> {
+    shard_number(name)?;
+    let (rest, _) = name.rsplit_once("-of-")?;
+    rest.rsplit_once('-').map(|(stem, _)| stem)
+}
+
+/// Number and count of a shard, by its name: `model-00001-of-00003.safetensors`.
+pub(crate) fn shard_number(name: &str) -> Option<(u32, u32)> {
+    let (stem, _) = name.rsplit_once('.')?;
+    let (rest, count) = stem.rsplit_once("-of-")?;
+    let (_, number) = rest.rsplit_once('-')?;
+    let (number, count) = (number.parse().ok()?, count.parse().ok()?);
+    (count > 1).then_some((number, count))
+}
+
+/// Whether a name is that of an index of shards.
+pub(crate) fn is_index(name: &str) -> bool {
+    name.ends_with(".index.json")
+}
+
+/// What follows the last point of a name.
+pub(crate) fn extension(name: &str) -> &str {
+    name.rsplit_once('.').map_or("", |(_, extension)| extension)
+}

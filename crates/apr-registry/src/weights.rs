@@ -1,0 +1,254 @@
+//! Which file of a model's folder holds the weights, by what the formats' entries say of names.
+
+use apr_core::{Error, Format, Result};
+
+use crate::formats::FORMATS;
+use crate::in_folder::{InFolder, Shards, extension, is_index, shard_number, shard_stem};
+
+/// Configurations, which say that the weights beside them are one model.
+const CONFIGS: [&str; 2] = [CONFIG, ADAPTER_CONFIG];
+
+/// The configuration of a model.
+pub(crate) const CONFIG: &str = "config.json";
+
+/// The configuration of an adapter.
+const ADAPTER_CONFIG: &str = "adapter_config.json";
+
+/// Weights of other frameworks and formats that folders carry beside the ones that were opened.
+const WEIGHTS: [&str; 12] =
+    ["safetensors", "bin", "pt", "pth", "ckpt", "gguf", "onnx", "h5", "msgpack", "tflite", "ot", "apr"];
+
+impl InFolder {
+    /// Whether a file stands for a model by its extension, given the others at the top of the folder.
+    fn stands_for_a_model(&self, name: &str, top: &[&str]) -> bool {
+        self.names.is_empty()
+            && self.has_extension_of(name)
+            && match (self.shards, shard_number(name)) {
+                // An index stands for them; without one, opening a shard reports what is missing.
+                (Shards::Index(_), _) | (_, None) => true,
+                (Shards::Manifest, Some((number, _))) => number == 1 && !has_manifest(name, top),
+                (Shards::First, Some((number, _))) => number == 1,
+            }
+    }
+
+    /// The model's files: what is named, or else indexes, or else what stands for it by its extension.
+    fn candidates<'n>(&self, top: &[&'n str]) -> Candidates<'n> {
+        let ending = if let Shards::Index(ending) = self.shards { Some(ending) } else { None };
+        let is_index = |name: &&&str| ending.is_some_and(|ending| name.ends_with(ending));
+        Candidates {
+            named: top.iter().find(|name| self.names.contains(name)).copied(),
+            indexes: if self.names.is_empty() { top.iter().filter(is_index).copied().collect() } else { Vec::new() },
+            files: top.iter().filter(|name| self.stands_for_a_model(name, top)).copied().collect(),
+        }
+    }
+}
+
+/// Files of a folder that may be the model.
+#[derive(Default)]
+struct Candidates<'n> {
+    named: Option<&'n str>,
+    indexes: Vec<&'n str>,
+    files: Vec<&'n str>,
+}
+
+impl<'n> Candidates<'n> {
+    fn extend(&mut self, other: Self) {
+        self.named = self.named.or(other.named);
+        self.indexes.extend(other.indexes);
+        self.files.extend(other.files);
+    }
+
+    /// The one that is the model; `None` where there are none.
+    ///
+    /// # Errors
+    /// E001 when there are several.
+    fn choose(&self) -> Result<Option<&'n str>> {
+        match (self.named, &*self.indexes, &*self.files) {
+            (Some(name), ..) | (None, &[name], _) | (None, &[], &[name]) => Ok(Some(name)),
+            (None, &[], &[]) => Ok(None),
+            (None, indexes, files) => {
+                let many = [indexes, files].concat().join(", ");
+                Err(Error::format(format!("the folder holds several models; name one of {many}")))
+            }
+        }
+    }
+}
+
+/// What the formats say of names, most wanted first.
+fn by_rank() -> Vec<&'static InFolder> {
+    let mut all: Vec<_> = FORMATS.iter().map(|entry| &entry.in_folder).collect();
+    all.sort_by_key(|in_folder| in_folder.rank);
+    all
+}
+
+/// The file to open for the model in a folder with these files.
+///
+/// # Errors
+/// E001 when there are no weights, or several.
+pub(crate) fn find_weights(names: &[String]) -> Result<String> {
+    let top: Vec<&str> = names.iter().map(String::as_str).filter(|name| !name.contains('/')).collect();
+    let formats = by_rank();
+    let descriptions = formats.iter().filter_map(|in_folder| in_folder.description);
+    let is_there = |&(name, described): &(&str, &str)| {
+        top.contains(&name) && top.iter().any(|other| extension(other) == described)
+    };
+    if let Some((name, _)) = descriptions.clone().find(is_there) {
+        return Ok(name.to_owned());
+    }
+    check_one_model(&top)?;
+    if let Some(name) = formats.iter().filter_map(|in_folder| in_folder.whole).find(|whole| top.contains(whole)) {
+        return Ok(name.to_owned());
+    }
+    // What was made of an adapter may lie beside it.
+    let adapters = formats.iter().flat_map(|in_folder| in_folder.adapters);
+    if let Some(name) = adapters.clone().find(|name| top.contains(&ADAPTER_CONFIG) && top.contains(name)) {
+        return Ok((*name).to_owned());
+    }
+    for of_one_rank in formats.chunk_by(|one, other| one.rank == other.rank) {
+        let mut candidates = Candidates::default();
+        of_one_rank.iter().for_each(|in_folder| candidates.extend(in_folder.candidates(&top)));
+        if let Some(name) = candidates.choose()? {
+            return Ok(name.to_owned());
+        }
+    }
+    let others: Vec<_> = top.iter().filter(|name| WEIGHTS.contains(&extension(name))).copied().collect();
+    let found = if others.is_empty() { String::new() } else { format!("; it holds {}", others.join(", ")) };
+    Err(Error::format(format!("the folder holds no weights that apr reads{found}")))
+}
+
+/// Refuses a folder of files that nothing makes one model: without a configuration, each file of weights is one. With it,
+/// they are the same model for several programs.
+fn check_one_model(top: &[&str]) -> Result<()> {
+    /// Names that an error lists.
+    const SHOWN: usize = 20;
+    if top.iter().any(|name| CONFIGS.contains(name) || is_index(name)) {
+        return Ok(());
+    }
+    let is_model = |name: &str| {
+        FORMATS.iter().any(|entry| entry.in_folder.has_extension_of(name))
+            && shard_number(name).is_none_or(|(number, _)| number == 1)
+            // A manifest and its first shard are one.
+            && !has_manifest(name, top)
+    };
+    let models: Vec<&str> = top.iter().filter(|name| is_model(name)).copied().collect();
+    if models.len() < 2 {
+        return Ok(());
+    }
+    let more = if models.len() > SHOWN { format!(" and {} more", models.len() - SHOWN) } else { String::new() };
+    let listed = models[..models.len().min(SHOWN)].join(", ");
+    Err(Error::format(format!("the folder holds {} models; name one of {listed}{more}", models.len())))
+}
+
+/// Whether the manifest of a shard is there.
+fn has_manifest(name: &str, top: &[&str]) -> bool {
+    let manifests = FORMATS.iter().filter(|entry| entry.in_folder.shards == Shards::Manifest);
+    let mut extensions = manifests.flat_map(|entry| entry.in_folder.extensions);
+    shard_stem(name).is_some_and(|stem| extensions.any(|extension| top.contains(&&*format!("{stem}.{extension}"))))
+}
+
+/// Whether shards of the format are found by an index, without which a shard says nothing of the others.
+pub(crate) fn has_index(format: &Format) -> bool {
+    FORMATS.iter().any(|entry| entry.format == format && entry.open_index.is_some())
+}
+
+/// What stands for the model that a shard is of, by its name; `None` where that is the first shard.
+pub(crate) fn what_names_the_shards(name: &str) -> Option<&'static str> {
+    let of_name = |in_folder: &&InFolder| in_folder.has_extension_of(name);
+    match by_rank().into_iter().find(of_name).map_or(Shards::Index(""), |in_folder| in_folder.shards) {
+        Shards::Index(_) => Some("index"),
+        Shards::Manifest => Some("manifest"),
+        Shards::First => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The weights of a folder with a configuration, unless `files` say otherwise.
+    fn found(files: &[&str]) -> Result<String> {
+        let names: Vec<String> = files.iter().chain(&[CONFIG]).map(|name| (*name).to_owned()).collect();
+        find_weights(&names)
+    }
+
+    #[test]
+    fn what_cannot_run_code_goes_first_and_what_is_quantized_last() {
+        let all = [
+            ".metadata",
+            "__0_0.distcp",
+            "model.safetensors",
+            "model-q4.safetensors",
+            "pytorch_model.bin",
+            "pytorch_model.bin.index.json",
+            "model.gguf",
+        ];
+        let order = [".metadata", "model.safetensors", "model-q4.safetensors", "pytorch_model.bin"];
+        let gone = [&all[..2], &all[2..3], &all[3..4], &all[4..5]];
+        let mut left = all.to_vec();
+        for (expected, gone) in order.iter().zip(gone) {
+            assert_eq!(found(&left).as_deref(), Ok(*expected), "{left:?}");
+            left.retain(|name| !gone.contains(name));
+        }
+        assert_eq!(found(&left).as_deref(), Ok("pytorch_model.bin.index.json"));
+        assert_eq!(found(&["model.gguf"]).as_deref(), Ok("model.gguf"));
+    }
+
+    #[test]
+    fn what_describes_no_shards_is_no_checkpoint() {
+        assert_eq!(found(&[".metadata", "model.gguf"]).as_deref(), Ok("model.gguf"));
+    }
+
+    #[test]
+    fn an_adapter_goes_before_what_was_made_of_it_but_only_with_its_configuration() {
+        let files = ["adapter_model.safetensors", "adapter_model.bin", "merged.safetensors"];
+        let with = [&files[..], &[ADAPTER_CONFIG]].concat();
+        assert_eq!(found(&with).as_deref(), Ok("adapter_model.safetensors"));
+        assert_eq!(found(&with[1..]).as_deref(), Ok("adapter_model.bin"));
+        assert!(found(&files).is_err_and(|error| error.message().contains("several models")));
+    }
+
+    #[test]
+    fn one_thing_stands_for_all_shards() {
+        let shards = ["m-00001-of-00002", "m-00002-of-00002"];
+        let with = |extension: &str| shards.map(|stem| format!("{stem}.{extension}"));
+        for (extension, more, expected) in [
+            ("safetensors", "m.safetensors.index.json", "m.safetensors.index.json"),
+            ("apr", "m.apr", "m.apr"),
+            ("apr", "README.md", "m-00001-of-00002.apr"),
+            ("gguf", "README.md", "m-00001-of-00002.gguf"),
+        ] {
+            let [first, second] = with(extension);
+            assert_eq!(found(&[&first, &second, more]).as_deref(), Ok(expected), "{extension}");
+            // Without a configuration, they are still one model.
+            let names = [first, second, more.to_owned()];
+            assert_eq!(find_weights(&names).as_deref(), Ok(expected), "{extension}");
+        }
+        assert_eq!(what_names_the_shards("m-00001-of-00002.apr"), Some("manifest"));
+        assert_eq!(what_names_the_shards("m-00001-of-00002.safetensors"), Some("index"));
+        assert_eq!(what_names_the_shards("m-00001-of-00002.gguf"), None);
+    }
+
+    #[test]
+    fn without_a_configuration_several_files_are_several_models() {
+        let names: Vec<String> = (0..30).map(|number| format!("{number:02}.pt")).collect();
+        let error = find_weights(&names).expect_err("thirty models");
+        assert!(error.message().contains("30 models") && error.message().ends_with("19.pt and 10 more"), "{error}");
+        let error = find_weights(&names[..1]).expect_err("no name that a folder's weights have");
+        assert!(error.message().ends_with("no weights that apr reads; it holds 00.pt"), "{error}");
+        assert!(find_weights(&[]).is_err_and(|error| error.message().ends_with("no weights that apr reads")));
+    }
+
+    #[test]
+    fn files_of_folders_within_are_not_the_weights() {
+        assert!(found(&["onnx/model.safetensors", "original/consolidated.pth"]).is_err());
+    }
+
+    #[test]
+    fn only_numbers_of_several_make_a_shard() {
+        assert_eq!(shard_number("model-00001-of-00003.safetensors"), Some((1, 3)));
+        for name in ["model.apr", "model-00001-of-00001.apr", "model-1-of-x.apr", "model-of-3.apr", "a-1-of-2"] {
+            assert_eq!(shard_number(name), None, "{name}");
+        }
+        assert_eq!(shard_stem("a-b-00001-of-00003.gguf"), Some("a-b"));
+    }
+}

@@ -1,0 +1,566 @@
+"""Compares what apr says that models compute with what transformers computes.
+
+For each case a tiny model with random weights is made, saved and computed twice: by transformers (eager attention,
+single precision), and by onnxruntime from the files that `apr export --format onnx` writes. Sizes are odd on purpose:
+hidden 320, 5 heads of 64, 1 key head where the family groups them, vocabulary 1003. The files must pass onnx's full
+check, every output must be within 1e-4 of the largest value of transformers', with padding, in batches, and for ten
+steps with keys and values of earlier tokens.
+
+    python graphs.py APR [case ...]               the cases of this file
+    python graphs.py APR --families FOLDER        those of fixtures/families: configurations as they were saved by
+                                                  transformers 4 and 5, and the smallest sizes
+
+Needs torch, transformers 5.23, onnx and onnxruntime.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+import transformers
+
+transformers.utils.logging.disable_progress_bar()
+transformers.utils.logging.set_verbosity_error()
+
+TOLERANCE = 1e-4
+STEPS = 10
+DECODER = dict(
+    hidden_size=320, intermediate_size=448, vocab_size=1003, num_hidden_layers=3, num_attention_heads=5,
+    num_key_value_heads=1, max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+)
+UNGROUPED = {name: value for name, value in DECODER.items() if name != "num_key_value_heads"}
+
+GPT2 = dict(n_embd=320, n_layer=3, n_head=5, n_positions=64, vocab_size=1003, bos_token_id=1, eos_token_id=2)
+QWEN_MOE = DECODER | dict(
+    num_experts=6, num_experts_per_tok=2, moe_intermediate_size=96, shared_expert_intermediate_size=160,
+)
+DEEPSEEK = DECODER | dict(
+    num_key_value_heads=5, moe_intermediate_size=96, n_routed_experts=6, n_shared_experts=2, num_experts_per_tok=2,
+    first_k_dense_replace=1, kv_lora_rank=40, q_lora_rank=56, qk_rope_head_dim=16, qk_nope_head_dim=48, v_head_dim=32,
+    n_group=3, topk_group=2,
+)
+FALCON = dict(
+    hidden_size=320, num_hidden_layers=3, num_attention_heads=5, vocab_size=1003, ffn_hidden_size=448,
+    bos_token_id=1, eos_token_id=2, alibi=False, bias=False,
+)
+ENCODER = dict(
+    hidden_size=320, intermediate_size=448, vocab_size=1003, num_hidden_layers=3, num_attention_heads=5,
+    max_position_embeddings=64, type_vocab_size=3, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+)
+ROBERTA = ENCODER | dict(type_vocab_size=1, pad_token_id=1, bos_token_id=0)
+DISTILBERT = dict(dim=320, hidden_dim=448, n_layers=3, n_heads=5, vocab_size=1003, max_position_embeddings=64)
+MODERNBERT = ENCODER | dict(local_attention=6, num_hidden_layers=4, cls_token_id=1, sep_token_id=2, reference_compile=False)
+MODERNBERT.pop("type_vocab_size")
+T5 = dict(
+    d_model=320, d_kv=64, d_ff=448, num_layers=3, num_decoder_layers=2, num_heads=5, vocab_size=1003,
+    relative_attention_num_buckets=14, relative_attention_max_distance=20, decoder_start_token_id=0,
+)
+WHISPER = dict(
+    d_model=320, num_mel_bins=10, vocab_size=1003, max_source_positions=36, max_target_positions=40, encoder_layers=3,
+    decoder_layers=2, encoder_ffn_dim=448, decoder_ffn_dim=416, encoder_attention_heads=5, decoder_attention_heads=4,
+    pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=3, suppress_tokens=None,
+    begin_suppress_tokens=None,
+)
+VIT = dict(
+    hidden_size=320, intermediate_size=448, num_hidden_layers=3, num_attention_heads=5, image_size=30, patch_size=6,
+    num_channels=3,
+)
+CLIP_TEXT = dict(
+    hidden_size=320, intermediate_size=448, num_hidden_layers=2, num_attention_heads=5, vocab_size=1003,
+    max_position_embeddings=40, projection_dim=36, pad_token_id=0, bos_token_id=1, eos_token_id=1002,
+)
+CLIP_VISION = VIT | dict(hidden_size=256, num_attention_heads=4, projection_dim=36)
+SIGLIP_TEXT = dict(
+    bos_token_id=1, eos_token_id=1002, pad_token_id=0,
+    hidden_size=320, intermediate_size=448, num_hidden_layers=2, num_attention_heads=5, vocab_size=1003,
+    max_position_embeddings=9, projection_size=320,
+)
+SIGLIP_VISION = VIT
+WAV2VEC2 = dict(
+    hidden_size=320, intermediate_size=448, num_hidden_layers=3, num_attention_heads=5, vocab_size=103,
+    conv_dim=(24, 20, 16), conv_kernel=(10, 3, 2), conv_stride=(5, 2, 2), num_conv_pos_embeddings=6,
+    num_conv_pos_embedding_groups=4,
+)
+# transformers has no class for these: another one computes the same, and its configuration is changed.
+RENAMED = {
+    "minicpm": dict(
+        model_type="minicpm", architectures=["MiniCPMForCausalLM"], scale_emb=3.0, scale_depth=1.25, dim_model_base=80,
+    ),
+}
+
+
+def rope(kind, **more):
+    return dict(rope_parameters=dict(rope_type=kind, rope_theta=10000.0, **more))
+
+
+# name: (kind of test, class, configuration)
+CASES = {
+    "llama": ("decoder", "LlamaForCausalLM", DECODER),
+    "llama_bias": ("decoder", "LlamaForCausalLM", DECODER | dict(attention_bias=True, mlp_bias=True, num_key_value_heads=5)),
+    "llama_groups": ("decoder", "LlamaForCausalLM", DECODER | dict(num_attention_heads=4, num_key_value_heads=2, head_dim=48)),
+    "llama_tied": ("decoder", "LlamaForCausalLM", DECODER | dict(tie_word_embeddings=True)),
+    "llama_model": ("decoder", "LlamaModel", DECODER),
+    "llama_linear": ("decoder", "LlamaForCausalLM", DECODER | rope("linear", factor=4.0)),
+    "llama_dynamic": ("decoder", "LlamaForCausalLM", DECODER | dict(max_position_embeddings=12) | rope("dynamic", factor=3.0)),
+    "llama_llama3": ("decoder", "LlamaForCausalLM", DECODER | rope(
+        "llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16)),
+    "llama_yarn": ("decoder", "LlamaForCausalLM", DECODER | rope(
+        "yarn", factor=4.0, original_max_position_embeddings=16)),
+    "llama_longrope": ("decoder", "LlamaForCausalLM", DECODER | rope(
+        "longrope", factor=4.0, original_max_position_embeddings=14,
+        short_factor=[1.0 + 0.05 * at for at in range(32)], long_factor=[2.0 + 0.1 * at for at in range(32)])),
+    "llama_classifier": ("classifier", "LlamaForSequenceClassification", DECODER | dict(num_labels=5)),
+    "mistral": ("decoder", "MistralForCausalLM", DECODER | dict(sliding_window=5)),
+    "qwen2": ("decoder", "Qwen2ForCausalLM", DECODER),
+    "qwen2_window": ("decoder", "Qwen2ForCausalLM", DECODER | dict(use_sliding_window=True, sliding_window=5, max_window_layers=1)),
+    "qwen3": ("decoder", "Qwen3ForCausalLM", DECODER | dict(head_dim=48, tie_word_embeddings=True)),
+    "gemma": ("decoder", "GemmaForCausalLM", DECODER | dict(head_dim=48)),
+    "gemma2": ("decoder", "Gemma2ForCausalLM", DECODER | dict(head_dim=48, sliding_window=5, query_pre_attn_scalar=100, attn_logit_softcapping=3.0, final_logit_softcapping=2.0)),
+    "gemma3": ("decoder", "Gemma3ForCausalLM", DECODER | dict(head_dim=48, sliding_window=5, query_pre_attn_scalar=100, sliding_window_pattern=2)),
+    "phi": ("decoder", "PhiForCausalLM", DECODER | dict(partial_rotary_factor=0.375)),
+    "phi_qk": ("decoder", "PhiForCausalLM", DECODER | dict(qk_layernorm=True, num_key_value_heads=5)),
+    "phi3": ("decoder", "Phi3ForCausalLM", DECODER | dict(sliding_window=5)),
+    "phi3_longrope": ("decoder", "Phi3ForCausalLM", DECODER | dict(original_max_position_embeddings=14) | rope(
+        "longrope", short_factor=[1.0 + 0.05 * at for at in range(24)],
+        long_factor=[2.0 + 0.1 * at for at in range(24)], partial_rotary_factor=0.75)),
+    "gpt2": ("decoder", "GPT2LMHeadModel", GPT2),
+    "gpt2_scaled": ("decoder", "GPT2LMHeadModel", GPT2 | dict(scale_attn_by_inverse_layer_idx=True, scale_attn_weights=False, n_inner=444, activation_function="relu")),
+    "gpt2_model": ("decoder", "GPT2Model", GPT2),
+    "gpt2_classifier": ("classifier", "GPT2ForSequenceClassification", GPT2 | dict(num_labels=5, pad_token_id=0)),
+    "gpt_neox": ("decoder", "GPTNeoXForCausalLM", UNGROUPED),
+    "gpt_neox_serial": ("decoder", "GPTNeoXForCausalLM", UNGROUPED | dict(use_parallel_residual=False, rotary_pct=1.0, attention_bias=False)),
+    "mixtral": ("decoder", "MixtralForCausalLM", DECODER | dict(num_local_experts=5, num_experts_per_tok=2)),
+    "qwen2_moe": ("decoder", "Qwen2MoeForCausalLM", QWEN_MOE | dict(mlp_only_layers=[1], norm_topk_prob=True)),
+    "qwen3_moe": ("decoder", "Qwen3MoeForCausalLM", QWEN_MOE | dict(decoder_sparse_step=2, head_dim=48)),
+    "granite": ("decoder", "GraniteForCausalLM", DECODER | dict(embedding_multiplier=3.0, logits_scaling=4.0, residual_multiplier=0.5, attention_multiplier=0.2)),
+    "minicpm": ("decoder", "GraniteForCausalLM", DECODER | dict(embedding_multiplier=3.0, logits_scaling=4.0, residual_multiplier=1.25 / 3 ** 0.5, attention_multiplier=0.125)),
+    "smollm3": ("decoder", "SmolLM3ForCausalLM", DECODER | dict(no_rope_layer_interval=2)),
+    "cohere": ("decoder", "CohereForCausalLM", DECODER),
+    "cohere_qk": ("decoder", "CohereForCausalLM", DECODER | dict(use_qk_norm=True, attention_bias=True)),
+    "cohere2": ("decoder", "Cohere2ForCausalLM", DECODER | dict(sliding_window=5, num_hidden_layers=4)),
+    "olmo2": ("decoder", "Olmo2ForCausalLM", DECODER),
+    "olmo3": ("decoder", "Olmo3ForCausalLM", DECODER | dict(sliding_window=5, num_hidden_layers=4)),
+    "stablelm": ("decoder", "StableLmForCausalLM", DECODER | dict(use_qkv_bias=True)),
+    "stablelm_qk": ("decoder", "StableLmForCausalLM", DECODER | dict(qk_layernorm=True, use_parallel_residual=True)),
+    "glm4": ("decoder", "Glm4ForCausalLM", DECODER | dict(head_dim=48)),
+    "starcoder2": ("decoder", "Starcoder2ForCausalLM", DECODER | dict(sliding_window=5)),
+    "falcon": ("decoder", "FalconForCausalLM", FALCON),
+    "falcon_grouped": ("decoder", "FalconForCausalLM", FALCON | dict(new_decoder_architecture=True, num_kv_heads=1)),
+    "falcon_groups": ("decoder", "FalconForCausalLM", FALCON | dict(new_decoder_architecture=True, num_attention_heads=4, num_kv_heads=2, num_ln_in_parallel_attn=1)),
+    "falcon_serial": ("decoder", "FalconForCausalLM", FALCON | dict(multi_query=False, parallel_attn=False, bias=True)),
+    "deepseek_v2": ("decoder", "DeepseekV2ForCausalLM", DEEPSEEK | dict(topk_method="group_limited_greedy", routed_scaling_factor=1.5)),
+    "deepseek_v2_lite": ("decoder", "DeepseekV2ForCausalLM", DEEPSEEK | dict(q_lora_rank=None) | rope(
+        "yarn", factor=4.0, original_max_position_embeddings=16, mscale=0.7, mscale_all_dim=0.7, beta_fast=32, beta_slow=1)),
+    "deepseek_v3": ("decoder", "DeepseekV3ForCausalLM", DEEPSEEK | rope(
+        "yarn", factor=4.0, original_max_position_embeddings=16, mscale=1.0, mscale_all_dim=1.0, beta_fast=32, beta_slow=1)),
+    "gpt_oss": ("decoder", "GptOssForCausalLM", DECODER | dict(num_local_experts=6, num_experts_per_tok=2, sliding_window=5, head_dim=64) | rope(
+        "yarn", factor=4.0, original_max_position_embeddings=16, beta_fast=32.0, beta_slow=1.0, truncate=False)),
+    "bert": ("encoder", "BertModel", ENCODER),
+    "bert_mlm": ("encoder", "BertForMaskedLM", ENCODER | dict(hidden_act="relu")),
+    "bert_classifier": ("encoder", "BertForSequenceClassification", ENCODER | dict(num_labels=5)),
+    "bert_tokens": ("encoder", "BertForTokenClassification", ENCODER | dict(num_labels=5)),
+    "bert_qa": ("encoder", "BertForQuestionAnswering", ENCODER),
+    "roberta": ("encoder", "RobertaModel", ROBERTA),
+    "roberta_mlm": ("encoder", "RobertaForMaskedLM", ROBERTA),
+    "roberta_classifier": ("encoder", "RobertaForSequenceClassification", ROBERTA | dict(num_labels=5)),
+    "roberta_tokens": ("encoder", "RobertaForTokenClassification", ROBERTA | dict(num_labels=5)),
+    "distilbert": ("encoder", "DistilBertModel", DISTILBERT),
+    "distilbert_mlm": ("encoder", "DistilBertForMaskedLM", DISTILBERT),
+    "distilbert_classifier": ("encoder", "DistilBertForSequenceClassification", DISTILBERT | dict(num_labels=5)),
+    "distilbert_qa": ("encoder", "DistilBertForQuestionAnswering", DISTILBERT),
+    "modernbert": ("encoder", "ModernBertModel", MODERNBERT),
+    "modernbert_mlm": ("encoder", "ModernBertForMaskedLM", MODERNBERT),
+    "modernbert_classifier": ("encoder", "ModernBertForSequenceClassification", MODERNBERT | dict(num_labels=5)),
+    "modernbert_tokens": ("encoder", "ModernBertForTokenClassification", MODERNBERT | dict(num_labels=5, norm_bias=True, attention_bias=True, mlp_bias=True)),
+    "t5": ("seq2seq", "T5ForConditionalGeneration", T5),
+    "t5_gated": ("seq2seq", "T5ForConditionalGeneration", T5 | dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False)),
+    "t5_encoder": ("encoder", "T5EncoderModel", T5),
+    "mt5": ("seq2seq", "MT5ForConditionalGeneration", T5 | dict(feed_forward_proj="gated-gelu")),
+    "umt5": ("seq2seq", "UMT5ForConditionalGeneration", T5 | dict(feed_forward_proj="gated-gelu")),
+    "whisper": ("seq2seq", "WhisperForConditionalGeneration", WHISPER),
+    "whisper_model": ("seq2seq", "WhisperModel", WHISPER),
+    "vit": ("vision", "ViTModel", VIT),
+    "vit_classifier": ("vision", "ViTForImageClassification", VIT | dict(num_labels=5)),
+    "clip": ("dual", "CLIPModel", dict(text_config=CLIP_TEXT, vision_config=CLIP_VISION, projection_dim=36)),
+    "clip_old": ("dual", "CLIPModel", dict(text_config=CLIP_TEXT | dict(eos_token_id=2), vision_config=CLIP_VISION, projection_dim=36)),
+    "clip_text": ("text", "CLIPTextModel", CLIP_TEXT),
+    "clip_text_projection": ("text", "CLIPTextModelWithProjection", CLIP_TEXT),
+    "clip_vision": ("vision", "CLIPVisionModel", CLIP_VISION),
+    "clip_vision_projection": ("vision", "CLIPVisionModelWithProjection", CLIP_VISION),
+    "clip_classifier": ("vision", "CLIPForImageClassification", dict(text_config=CLIP_TEXT, vision_config=CLIP_VISION, projection_dim=36, num_labels=5)),
+    "siglip": ("dual", "SiglipModel", dict(text_config=SIGLIP_TEXT, vision_config=SIGLIP_VISION)),
+    "siglip_text": ("text", "SiglipTextModel", SIGLIP_TEXT),
+    "siglip_vision": ("vision", "SiglipVisionModel", SIGLIP_VISION),
+    "siglip_classifier": ("vision", "SiglipForImageClassification", dict(text_config=SIGLIP_TEXT, vision_config=SIGLIP_VISION, num_labels=5)),
+    "wav2vec2": ("sound", "Wav2Vec2Model", WAV2VEC2),
+    "wav2vec2_ctc": ("sound", "Wav2Vec2ForCTC", WAV2VEC2),
+    "wav2vec2_layer": ("sound", "Wav2Vec2ForCTC", WAV2VEC2 | dict(feat_extract_norm="layer", do_stable_layer_norm=True, conv_bias=True, num_conv_pos_embeddings=7)),
+}
+
+
+def made(case, folder):
+    """The model of a case, saved in a folder, and the kind of its test."""
+    test, name, settings = CASES[case]
+    model = saved(case, getattr(transformers, name), settings, folder)
+    if case in RENAMED:
+        change_config(folder, RENAMED[case])
+    return model, test
+
+
+def change_config(folder, changes):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def saved(case, kind, settings, folder):
+    """A model with random weights, saved in a folder."""
+    torch.manual_seed(sum(case.encode()))
+    config = kind.config_class(**settings)
+    config._attn_implementation = "eager"
+    model = kind(config).eval().float()
+    with torch.no_grad():
+        for tensor in model.parameters():
+            # Norms and biases start as ones and zeros, and would hide what is done with them.
+            tensor.add_(torch.randn_like(tensor) * (0.1 if tensor.dim() == 1 else 0.04))
+    model.save_pretrained(folder)
+    return model
+
+
+# Tasks and kinds of models of fixtures/families, by the end of the class's name and by the family.
+TEST_OF_FAMILY = dict(t5="seq2seq", whisper="seq2seq", vit="vision", wav2vec2="sound", clip="dual", siglip="dual") | {
+    family: "encoder" for family in ("bert", "roberta", "distilbert", "modernbert")
+}
+
+
+def test_of(family, name):
+    """The test for a class of a family; `None` where it has no graph."""
+    if name.endswith(NO_GRAPH):
+        return None
+    if "Encoder" in name:
+        return "encoder"
+    if family in ("clip", "siglip") and ("Vision" in name or "Image" in name):
+        return "vision"
+    if family in ("clip", "siglip") and "Text" in name:
+        return "text"
+    if family not in TEST_OF_FAMILY and name.endswith("SequenceClassification"):
+        return "classifier"
+    return TEST_OF_FAMILY.get(family, "decoder")
+
+
+NO_GRAPH = ("ForPreTraining", "ForAudioClassification")
+
+
+def made_of_fixture(path, folder):
+    """The model of a file of fixtures/families, saved with the configuration that the file has, and its test."""
+    case = json.loads(path.read_text())
+    name = case["config"]["architectures"][0]
+    test = test_of(case["family"], name)
+    kind = getattr(transformers, name, None)
+    if test is None or kind is None:
+        return None, None
+    model = saved(path.stem, kind, case["config"], folder)
+    (folder / "config.json").write_text(json.dumps(case["config"]))
+    return model, test
+
+
+class Refused(Exception):
+    """apr says that no block computes this."""
+
+
+class Session:
+    """A part of a model in onnxruntime."""
+
+    def __init__(self, path):
+        onnx.checker.check_model(path, full_check=True)
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        options.intra_op_num_threads = 1
+        # As written: what is fused rounds differently.
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        self.session = onnxruntime.InferenceSession(path, options, ["CPUExecutionProvider"])
+        self.inputs = [port.name for port in self.session.get_inputs()]
+        self.outputs = [port.name for port in self.session.get_outputs()]
+
+    def __call__(self, feeds):
+        results = self.session.run(None, {name: np.asarray(feeds[name]) for name in self.inputs})
+        return dict(zip(self.outputs, results))
+
+
+def sessions(apr, folder, past=True):
+    """All parts of a folder's model, by name."""
+    with tempfile.TemporaryDirectory() as out:
+        command = [apr, "export", str(folder), "-o", f"{out}/model", "--format", "onnx"]
+        done = subprocess.run(command + ["--with-past"] * past, capture_output=True, text=True)
+        if "E003" in done.stderr:
+            raise Refused(done.stderr.strip().splitlines()[0])
+        if done.returncode != 0:
+            raise RuntimeError(done.stderr.strip())
+        files = sorted(Path(out).rglob("*.onnx")) or [Path(out) / "model"]
+        return {path.stem: Session(str(path)) for path in files}
+
+
+class Worst:
+    """The largest difference, relative to the largest value of its tensor."""
+
+    def __init__(self):
+        self.error, self.where = 0.0, ""
+
+    def add(self, where, ours, theirs):
+        theirs = theirs.detach().float().numpy()
+        assert ours.shape == theirs.shape, f"{where}: shape {ours.shape} instead of {theirs.shape}"
+        assert np.isfinite(theirs).all(), f"{where}: the reference is not finite"
+        error = float(np.abs(ours - theirs).max() / max(np.abs(theirs).max(), 1e-9))
+        if not error <= self.error:
+            self.error, self.where = error, where
+
+
+def some_tokens(model, *shape):
+    """Random tokens, none of which is a special one."""
+    config = getattr(model.config, "text_config", None) or model.config
+    return torch.randint(4, config.vocab_size - 1, shape)
+
+
+def left_padded(model, batch, length, pads):
+    """Random tokens with padding in front, and their mask."""
+    tokens = some_tokens(model, batch, length)
+    mask = torch.ones(batch, length, dtype=torch.long)
+    for row, pad in enumerate(pads):
+        mask[row, :pad] = 0
+        tokens[row, :pad] = 0
+    return tokens, mask
+
+
+def positions_of(mask):
+    return (mask.cumsum(-1) - 1).clamp(min=0)
+
+
+def cache_layers(cache):
+    return [(layer.keys, layer.values) for layer in cache.layers]
+
+
+def add_cache(worst, where, results, cache):
+    for layer, pair in enumerate(cache_layers(cache)):
+        for kind, theirs in zip(("key", "value"), pair):
+            ours = results[f"present.{layer}.{kind}"]
+            # transformers forgets what is outside of a window, and repeats Falcon's shared heads.
+            theirs = theirs[:, :: theirs.shape[1] // ours.shape[1]]
+            worst.add(f"{where} present.{layer}.{kind}", ours[:, :, ours.shape[2] - theirs.shape[2] :], theirs)
+
+
+def decoder(model, apr, folder, worst):
+    parts = sessions(apr, folder)
+    plain = sessions(apr, folder, past=False)
+    session, plain = parts["model"], plain["model"]
+    output = session.outputs[0]
+    for batch, length, pads in ((1, 9, [0]), (3, 11, [0, 4, 1])):
+        tokens, mask = left_padded(model, batch, length, pads)
+        with torch.no_grad():
+            theirs = model(tokens, attention_mask=mask, position_ids=positions_of(mask), use_cache=True)
+        feeds = dict(input_ids=tokens, attention_mask=mask, position_ids=positions_of(mask))
+        worst.add(f"without past, batch {batch}", plain(feeds)[output], theirs[output])
+        past = {
+            name: np.zeros((batch, port.shape[1], 0, port.shape[3]), np.float32)
+            for port in session.session.get_inputs() if (name := port.name).startswith("past_key_values")
+        }
+        ours = session(feeds | past)
+        worst.add(f"prefill, batch {batch}", ours[output], theirs[output])
+        add_cache(worst, f"prefill, batch {batch}", ours, theirs.past_key_values)
+        for step in range(STEPS):
+            token = some_tokens(model, batch, 1)
+            mask = torch.cat([mask, torch.ones(batch, 1, dtype=torch.long)], 1)
+            position = positions_of(mask)[:, -1:]
+            with torch.no_grad():
+                theirs = model(
+                    token, attention_mask=mask, position_ids=position, use_cache=True,
+                    past_key_values=theirs.past_key_values,
+                )
+            past = {name.replace("present", "past_key_values"): value for name, value in ours.items() if "present" in name}
+            ours = session(dict(input_ids=token, attention_mask=mask, position_ids=position) | past)
+            worst.add(f"step {step}, batch {batch}", ours[output], theirs[output])
+
+
+def classifier(model, apr, folder, worst):
+    """Right-padded texts, each of which ends elsewhere."""
+    parts = sessions(apr, folder, past=False)
+    # Without padding there are no batches.
+    for lengths in ([7], [5, 9, 2])[: 1 if model.config.pad_token_id is None else 2]:
+        tokens, mask = right_padded(model, lengths)
+        feeds = dict(input_ids=tokens, attention_mask=mask, position_ids=positions_of(mask))
+        with torch.no_grad():
+            theirs = model(**feeds)
+        worst.add(f"batch {len(lengths)}", parts["model"](feeds)["logits"], theirs.logits)
+
+
+def right_padded(model, lengths, end=None):
+    tokens = torch.full((len(lengths), max(lengths)), getattr(model.config, "pad_token_id", None) or 0)
+    mask = torch.zeros(len(lengths), max(lengths), dtype=torch.long)
+    for row, length in enumerate(lengths):
+        tokens[row, :length] = some_tokens(model, length)
+        if end is not None:
+            tokens[row, length - 1] = end
+        mask[row, :length] = 1
+    return tokens, mask
+
+
+def compare_all(worst, where, ours, theirs):
+    for name, value in ours.items():
+        worst.add(f"{where} {name}", value, theirs[name])
+
+
+def encoder(model, apr, folder, worst):
+    parts = sessions(apr, folder)
+    session = parts["model"]
+    for lengths in ([7], [5, 9, 2]):
+        tokens, mask = right_padded(model, lengths)
+        feeds = dict(input_ids=tokens, attention_mask=mask)
+        if "token_type_ids" in session.inputs:
+            feeds["token_type_ids"] = torch.randint(0, model.config.type_vocab_size, tokens.shape)
+        with torch.no_grad():
+            theirs = model(**feeds)
+        compare_all(worst, f"batch {len(lengths)}", session(feeds), theirs)
+
+
+def text(model, apr, folder, worst):
+    parts = sessions(apr, folder)
+    session = parts["model"]
+    for lengths in ([9], [5, 9, 2]):
+        tokens, mask = right_padded(model, lengths, end=model.config.eos_token_id)
+        feeds = dict(input_ids=tokens)
+        if "attention_mask" in session.inputs:
+            feeds["attention_mask"] = mask
+        with torch.no_grad():
+            theirs = model(**feeds)
+        compare_all(worst, f"batch {len(lengths)}", session(feeds), theirs)
+
+
+def vision(model, apr, folder, worst):
+    parts = sessions(apr, folder)
+    for batch in (1, 3):
+        config = getattr(model.config, "vision_config", None) or model.config
+        pixels = torch.randn(batch, config.num_channels, config.image_size, config.image_size)
+        with torch.no_grad():
+            theirs = model(pixels)
+        compare_all(worst, f"batch {batch}", parts["model"](dict(pixel_values=pixels)), theirs)
+
+
+def dual(model, apr, folder, worst):
+    parts = sessions(apr, folder)
+    session = parts["model"]
+    for images, lengths in ((1, [9]), (2, [5, 9, 2])):
+        tokens, mask = right_padded(model, lengths, end=model.config.text_config.eos_token_id)
+        feeds = dict(input_ids=tokens, pixel_values=torch.randn(images, 3, 30, 30))
+        if "attention_mask" in session.inputs:
+            feeds["attention_mask"] = mask
+        with torch.no_grad():
+            theirs = model(**feeds)
+        compare_all(worst, f"batch {images}", session(feeds), theirs)
+
+
+def sound(model, apr, folder, worst):
+    parts = sessions(apr, folder)
+    for batch, samples in ((1, 400), (3, 333)):
+        waves = torch.randn(batch, samples)
+        with torch.no_grad():
+            theirs = model(waves)
+        compare_all(worst, f"batch {batch}", parts["model"](dict(input_values=waves)), theirs)
+
+
+def seq2seq(model, apr, folder, worst):
+    parts = sessions(apr, folder)
+    encoder, first, next_ = (parts[name] for name in ("encoder_model", "decoder_model", "decoder_with_past_model"))
+    output = first.outputs[0]
+    for lengths in ([7], [5, 9, 2]):
+        batch = len(lengths)
+        if "input_features" in encoder.inputs:
+            feeds, mask = dict(input_features=torch.randn(batch, model.config.num_mel_bins, 2 * model.config.max_source_positions)), None
+        else:
+            tokens, mask = right_padded(model, lengths)
+            feeds = dict(input_ids=tokens, attention_mask=mask)
+        with torch.no_grad():
+            states = model.get_encoder()(**feeds).last_hidden_state
+        ours = encoder(feeds)["last_hidden_state"]
+        worst.add(f"encoder, batch {batch}", ours, states)
+        tokens = some_tokens(model, batch, 3)
+        more = {} if mask is None else dict(attention_mask=mask)
+        call = lambda tokens, past: model(  # noqa: E731
+            encoder_outputs=(states,), decoder_input_ids=tokens, past_key_values=past, use_cache=True, **more
+        )
+        with torch.no_grad():
+            theirs = call(tokens, None)
+        fixed = {} if mask is None else dict(encoder_attention_mask=mask)
+        ours = first(fixed | dict(input_ids=tokens, encoder_hidden_states=ours))
+        worst.add(f"prefill, batch {batch}", ours[output], theirs[output])
+        crossed = {name: value for name, value in ours.items() if ".encoder." in name}
+        for name, value in crossed.items():
+            layer = theirs.past_key_values.cross_attention_cache.layers[int(name.split(".")[1])]
+            worst.add(f"batch {batch} {name}", value, layer.keys if name.endswith("key") else layer.values)
+        for step in range(STEPS):
+            token = some_tokens(model, batch, 1)
+            with torch.no_grad():
+                theirs = call(token, theirs.past_key_values)
+            past = {name.replace("present", "past_key_values"): value for name, value in (ours | crossed).items()
+                    if "present" in name}
+            ours = next_(fixed | dict(input_ids=token) | past)
+            worst.add(f"step {step}, batch {batch}", ours[output], theirs[output])
+            for name, value in ours.items():
+                if "present" in name:
+                    layer = theirs.past_key_values.self_attention_cache.layers[int(name.split(".")[1])]
+                    worst.add(f"step {step} {name}", value, layer.keys if name.endswith("key") else layer.values)
+
+
+TESTS = dict(
+    decoder=decoder, classifier=classifier, encoder=encoder, text=text, vision=vision, dual=dual, sound=sound,
+    seq2seq=seq2seq,
+)
+
+
+def compared(apr, case, make):
+    """The largest error of a case; `None` where there is nothing to compare."""
+    worst = Worst()
+    with tempfile.TemporaryDirectory() as folder:
+        model, test = make(Path(folder))
+        if test is None:
+            print(f"{case:24} has no graph", flush=True)
+            return True
+        TESTS[test](model, apr, Path(folder), worst)
+    verdict = "ok" if worst.error <= TOLERANCE else "WRONG"
+    print(f"{case:24} {verdict:6} {worst.error:.2e} ({worst.where})", flush=True)
+    return verdict == "ok"
+
+
+def main():
+    apr, *wanted = sys.argv[1:]
+    if wanted[:1] == ["--families"]:
+        paths = sorted(Path(wanted[1]).glob("*.json"))
+        paths = [path for path in paths if path.stem in wanted[2:] or not wanted[2:]]
+        cases = {path.stem: (lambda folder, path=path: made_of_fixture(path, folder)) for path in paths}
+    else:
+        cases = {case: (lambda folder, case=case: made(case, folder)) for case in wanted or CASES}
+    failed = []
+    for case, make in cases.items():
+        try:
+            is_right = compared(apr, case, make)
+        except Refused as error:
+            # What is refused is in fixtures/peers/transformers, so that a graph can't be lost unseen.
+            is_right = wanted[:1] == ["--families"]
+            print(f"{case:24} refused: {error}", flush=True)
+        except Exception as error:
+            is_right = False
+            print(f"{case:24} FAILED {type(error).__name__}: {error}"[:1500], flush=True)
+            if len(cases) == 1:
+                traceback.print_exc()
+        if not is_right:
+            failed.append(case)
+    if failed:
+        sys.exit(f"{len(failed)} of the cases: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()
