@@ -143,6 +143,13 @@ impl Context {
         Ok(family_of(reader, self.families()?, &self.architecture()?)?)
     }
 
+    /// Shows what the user should know of how files were fetched, each remark once, and returns it for the report.
+    pub(crate) fn tell_notes(&self) -> Vec<String> {
+        let notes = self.sources.notes();
+        notes.iter().for_each(|note| self.printer.warn(note));
+        notes
+    }
+
     /// The pipeline that passes run on.
     pub(crate) fn pipeline(&self) -> Outcome<Threads> {
         Ok(Threads::new(self.threads, self.max_memory, self.interrupt.clone())?)

@@ -38,7 +38,9 @@ fn main() -> ExitCode {
         Err(failure) => return failure.report(cli.global.json),
     };
     let json = context.json;
-    match commands::run(cli.command, &context) {
+    let outcome = commands::run(cli.command, &context);
+    context.tell_notes();
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(json),
     }

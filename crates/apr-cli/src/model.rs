@@ -26,6 +26,8 @@ pub(crate) struct Model {
     pub(crate) reader: Box<dyn CheckpointReader>,
     /// As the user wrote it.
     pub(crate) name: String,
+    /// What the user should know of how it was fetched; on the terminal already.
+    pub(crate) notes: Vec<String>,
     /// What standard input was copied to; gone when dropped.
     spool: Option<Spool>,
 }
@@ -46,7 +48,7 @@ pub(crate) fn open(path: &Path, context: &Context) -> Outcome<Model> {
 /// Opens a model whose metadata are only copied: the keys of a GGUF file are left as they are.
 pub(crate) fn open_plain(path: &Path, context: &Context) -> Outcome<Model> {
     let reader = context.sources.open_model(path, &context.options)?;
-    Ok(Model { reader, name: path.display().to_string(), spool: None })
+    Ok(Model { reader, name: path.display().to_string(), notes: context.tell_notes(), spool: None })
 }
 
 /// Opens one to look at what is readable of it.
@@ -56,9 +58,10 @@ pub(crate) fn open_to_look(path: &Path, context: &Context) -> Outcome<Model> {
     if name == STDIN {
         let (source, spool) = open_stdin(context)?;
         let reader = apr::open(source, "standard input", options)?;
-        return Ok(Model { reader: described(reader, context)?, name, spool });
+        return Ok(Model { reader: described(reader, context)?, name, notes: Vec::new(), spool });
     }
-    Ok(Model { reader: described(context.sources.open_model(path, options)?, context)?, name, spool: None })
+    let reader = described(context.sources.open_model(path, options)?, context)?;
+    Ok(Model { reader, name, notes: context.tell_notes(), spool: None })
 }
 
 /// Opens a model together with the configuration and tokenizer files beside it, to read its tensors.
@@ -83,7 +86,12 @@ pub(crate) fn look_with_companions(path: &Path, context: &Context) -> Outcome<Mo
         return open_to_look(path, context);
     }
     let reader = context.sources.open_model_with_companions(path, &context.options)?;
-    Ok(Model { reader: described(reader, context)?, name: path.display().to_string(), spool: None })
+    Ok(Model {
+        reader: described(reader, context)?,
+        name: path.display().to_string(),
+        notes: context.tell_notes(),
+        spool: None,
+    })
 }
 
 /// With the keys of a GGUF file understood.

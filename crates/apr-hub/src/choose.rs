@@ -3,7 +3,7 @@
 //! 1. `--file` names the weights; those of its shards that it has come too.
 //! 2. Otherwise the weights lie in the folder that is named, not in one below it: `original/` and `onnx/` hold the same
 //!    model for other programs.
-//! 3. Of several formats, the first of these: safetensors, APR, GGUF, PyTorch.
+//! 3. Of several formats, the first of these: safetensors, APR, GGUF, PyTorch, ONNX.
 //! 4. Of several models in a format: `model`, without a variant (`model.fp16`); of quantized ones Q4_K_M, then the others in
 //!    a fixed order.
 //! 5. Configuration, tokenizer, card and licence come with them.
@@ -39,25 +39,11 @@ pub struct Chosen {
 }
 
 /// Formats by the extensions of their files, the preferred first.
-const FORMATS: [&[&str]; 4] = [&["safetensors"], &["apr"], &["gguf"], &["bin", "pt", "pth", "ckpt"]];
+const FORMATS: [&[&str]; 5] = [&["safetensors"], &["apr"], &["gguf"], &["bin", "pt", "pth", "ckpt"], &["onnx"]];
 
 /// Weights that are not read, or lie there for other programs.
-const FOREIGN: [&str; 14] = [
-    "onnx",
-    "h5",
-    "msgpack",
-    "tflite",
-    "ot",
-    "npz",
-    "pb",
-    "mlmodel",
-    "onnx_data",
-    "safetensors_old",
-    "nemo",
-    "pkl",
-    "distcp",
-    "llamafile",
-];
+const FOREIGN: [&str; 12] =
+    ["h5", "msgpack", "tflite", "ot", "npz", "pb", "mlmodel", "safetensors_old", "nemo", "pkl", "distcp", "llamafile"];
 
 /// Types of quantized weights, the preferred first.
 const TYPES: [&str; 9] = ["q4_k_m", "q5_k_m", "q4_k_s", "q6_k", "q8_0", "q4_0", "bf16", "f16", "f32"];
@@ -134,13 +120,19 @@ fn extension(name: &str) -> &str {
 
 /// Whether a file is one of weights, of any format.
 pub(crate) fn is_weights(name: &str) -> bool {
-    let extension = extension(name);
+    let extension = extension(without_data(name));
     FORMATS.iter().any(|format| format.contains(&extension)) || FOREIGN.contains(&extension)
+}
+
+/// The ONNX file that a file of external data belongs to, as the two are usually called; other names as they are.
+fn without_data(name: &str) -> &str {
+    let owner = [".data", "_data"].iter().find_map(|end| name.strip_suffix(end));
+    owner.filter(|owner| owner.ends_with(".onnx")).unwrap_or(name)
 }
 
 /// The files that make one model have this in common: the name without the number of a shard, and the extension.
 fn group_of(name: &str) -> String {
-    let name = name.strip_suffix(".index.json").unwrap_or(name);
+    let name = without_data(name.strip_suffix(".index.json").unwrap_or(name));
     let (stem, extension) = name.rsplit_once('.').unwrap_or((name, ""));
     let is_number = |text: &str| text.len() >= 2 && text.bytes().all(|byte| byte.is_ascii_digit());
     let unnumbered = stem.rsplit_once("-of-").filter(|(_, count)| is_number(count));
@@ -151,7 +143,7 @@ fn group_of(name: &str) -> String {
 /// The models that the weights are, by what their files have in common.
 fn groups<'a>(weights: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut groups: Vec<String> = Vec::new();
-    for name in weights.filter(|name| FORMATS.iter().any(|format| format.contains(&extension(name)))) {
+    for name in weights.filter(|name| FORMATS.iter().any(|format| format.contains(&extension(without_data(name))))) {
         let group = group_of(name);
         let lower = group.to_lowercase();
         if !groups.contains(&group) && !AUXILIARY.iter().any(|word| lower.contains(word)) {
@@ -172,7 +164,7 @@ fn preferred(mut groups: Vec<String>) -> (Vec<String>, &'static str) {
     };
     groups.retain(|group| format.contains(&extension(group)));
     if let [_] = groups[..] {
-        return (groups, "safetensors, APR, GGUF and PyTorch are preferred in this order");
+        return (groups, "safetensors, APR, GGUF, PyTorch and ONNX are preferred in this order");
     }
     let usual = |group: &&String| {
         let stem = group.rsplit_once('.').map_or("", |(stem, _)| stem);
@@ -182,7 +174,7 @@ fn preferred(mut groups: Vec<String>) -> (Vec<String>, &'static str) {
         return (vec![group.clone()], "the name that models usually have");
     }
     let of_type = |wanted: &&str| groups.iter().find(|group| group.to_lowercase().contains(*wanted));
-    match TYPES.iter().find_map(|wanted| of_type(&wanted)).filter(|group| extension(group) == "gguf") {
+    match TYPES.iter().find_map(|wanted| of_type(wanted)).filter(|group| extension(group) == "gguf") {
         Some(group) => {
             (vec![group.clone()], "of quantized models Q4_K_M is preferred, then Q5_K_M, Q4_K_S, Q6_K, Q8_0")
         }
@@ -234,7 +226,8 @@ mod tests {
 
     #[test]
     fn one_model_is_chosen_by_the_rules() {
-        let cases: [(&[&str], &[&str]); 8] = [
+        let cases: [(&[&str], &[&str]); 9] = [
+            (&["model.onnx", "model.onnx_data", "model_fp16.onnx"], &["model.onnx", "model.onnx_data"]),
             (&["model.safetensors", "pytorch_model.bin", "tf_model.h5"], &["model.safetensors"]),
             (&["model.fp16.safetensors", "model.safetensors"], &["model.safetensors"]),
             (

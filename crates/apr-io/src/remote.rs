@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use apr_core::{ByteSource, CheckpointReader, Error, Metadata, Result, SourceSet, counted, pass_on};
+use apr_core::{ByteSource, CheckpointReader, Error, Metadata, Result, SourceSet, counted};
 use apr_hub::{Found, Hub, Location, Place, Settings};
 use apr_registry::OpenOptions;
 use serde_json::{Map, Value};
@@ -68,6 +68,13 @@ impl Sources {
         let place = self.hub()?.place(&location)?;
         self.remote.places.lock().unwrap_or_else(PoisonError::into_inner).push(place.clone());
         Ok(RemoteFolder { place, sources: self.clone() })
+    }
+
+    /// What the user should know of how files were fetched, since this was asked last: what was chosen of several models, that
+    /// the cache was used for want of a network, that a server sends no ranges.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        self.remote.hub.get().map(|hub| hub.notes().take()).unwrap_or_default()
     }
 
     /// Where an open model comes from: its location, its commit, and the SHA-256 of its files of weights.
@@ -174,8 +181,7 @@ impl Sources {
         self.check_unchanged()?;
         let reader = reader.map_err(|error| error.in_file(folder.place.location()))?;
         folder.place.opened();
-        let warnings = reader.warnings().iter().cloned().chain(folder.place.notes().take()).collect();
-        Ok(Box::new(RemoteCheckpoint { inner: reader, warnings }))
+        Ok(reader)
     }
 }
 
@@ -218,24 +224,5 @@ impl SourceSet for RemoteFolder {
         let is_meant =
             |name: &&String| name.matches('/').count() < 2 && !name.starts_with('.') && !others.contains(name);
         Ok(self.place.files().iter().map(|file| &file.name).filter(is_meant).cloned().collect())
-    }
-}
-
-/// A model with what the user should know of how it was fetched.
-struct RemoteCheckpoint {
-    inner: Box<dyn CheckpointReader>,
-    warnings: Vec<String>,
-}
-
-impl CheckpointReader for RemoteCheckpoint {
-    pass_on!(inner: format, tensors, stored, read_tensor, tensor_slice, container, files);
-    pass_on!(inner: companions, read_companion, left_out);
-
-    fn metadata(&self) -> &Metadata {
-        self.inner.metadata()
-    }
-
-    fn warnings(&self) -> &[String] {
-        &self.warnings
     }
 }

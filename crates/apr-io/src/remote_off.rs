@@ -44,6 +44,12 @@ impl Sources {
         Err(no_network(path))
     }
 
+    /// What the user should know of how files were fetched: nothing was.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Where a model comes from: known of remote ones alone.
     #[must_use]
     pub fn provenance(&self, _path: &Path) -> Option<Metadata> {

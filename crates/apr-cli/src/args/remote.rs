@@ -5,7 +5,7 @@ use clap::Args;
 /// Arguments of `download`.
 #[derive(Debug, Args)]
 pub(crate) struct DownloadArgs {
-    /// hf://ORG/REPO[@REVISION][/FILE], https:// or s3:// locations
+    /// Locations that start with hf://, https:// or s3://
     #[arg(required = true, value_name = "LOCATION")]
     pub(crate) models: Vec<PathBuf>,
     /// Every file of the repository, and not only those of one model

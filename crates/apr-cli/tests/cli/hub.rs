@@ -93,7 +93,7 @@ fn statistics_of_one_tensor_move_its_bytes_and_no_others() {
     let before = sent(&hub.requests());
     at(&hub, &sandbox, "tensors hf://big/model --filter b --stats").ok();
     let after = sent(&hub.requests());
-    assert!(after - before <= each, "{} and then {}", before, after);
+    assert!(after - before <= each, "{before} and then {after}");
 }
 
 #[test]

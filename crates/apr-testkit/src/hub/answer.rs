@@ -26,7 +26,7 @@ impl State {
             _ => {}
         }
         if at_store {
-            return self.from_store(asked, fault.as_ref());
+            return self.stored_file(asked, fault.as_ref());
         }
         if let Some(content) = self.files.get(asked.path()).cloned() {
             return self.file(asked, &content, fault.as_ref());
@@ -167,7 +167,7 @@ impl State {
             .with("X-Linked-Size", content.len.to_string())
     }
 
-    fn from_store(&mut self, asked: &Asked, fault: Option<&Fault>) -> Answer {
+    fn stored_file(&mut self, asked: &Asked, fault: Option<&Fault>) -> Answer {
         let number = asked.query("signature").and_then(|number| number.parse().ok()).unwrap_or(u64::MAX);
         let Some((key, left)) = self.signed.get_mut(&number) else { return Answer::new(403, "<Error>no</Error>") };
         if *left == 0 {
