@@ -6,11 +6,12 @@ use std::path::Path;
 use crate::process::{find_program, output, program, run as run_program, workspace};
 use crate::steps::{Outcome, Steps, Stop};
 
-const TARGETS: [&str; 15] = [
+const TARGETS: [&str; 17] = [
     "decode_block",
     "dequantize_any",
     "open_encrypted",
     "probe_any",
+    "read_answers",
     "read_apr1",
     "read_apr2",
     "read_aprn",
@@ -18,6 +19,7 @@ const TARGETS: [&str; 15] = [
     "read_gguf",
     "read_manifest",
     "read_numpy",
+    "read_onnx",
     "read_pytorch",
     "read_safetensors",
     "roundtrip_apr2",
@@ -56,6 +58,7 @@ fn seed(corpus: &Path) -> Outcome {
         "fixtures/codec",
         "crates/apr-pytorch/tests/golden",
         "fixtures/numpy",
+        "fixtures/onnx",
         "fixtures/scan",
         "fixtures/torch",
     ];

@@ -15,8 +15,24 @@ pub(crate) fn run(steps: &mut Steps) {
     steps.run("candle reads what apr writes, and adds numbers with it", || {
         run_program(&mut cargo("test", ["--package", "apr-interop"]))
     });
+    if steps.run("Hugging Face's Python client, and an S3 store", reference::set_up_hub_client).is_some() {
+        steps.run("Hugging Face's client shares its cache with apr, and apr reads from S3", || {
+            run_program(&mut cargo("build", ["--package", "apr-cli"]))?;
+            run_program(&mut cargo("build", ["--package", "apr-testkit", "--example", "hub"]))?;
+            let folder = target_dir().join("debug");
+            reference::check_with_hub_client(&folder.join("apr"), &folder.join("examples/hub"))
+        });
+    }
     if torch.is_some() {
         steps.run("torch loads what apr writes", || ask("apr-pytorch", "torch::"));
+    }
+    let transformers = steps.run("transformers and onnxruntime, to compare with", reference::set_up_transformers);
+    if transformers.is_some() {
+        steps.run("onnxruntime runs what apr writes, as transformers computes", || ask("apr-cli", "onnx_export::"));
+        steps.run("graphs of families compute what transformers computes", || ask("apr-cli", "graphs::"));
+        steps.run("graphs of families do so for odd sizes and rare options", || {
+            reference::check_graphs(&target_dir().join("debug/apr"))
+        });
     }
     if llama_cpp.and(minilm).is_some() {
         steps.run("llama.cpp quantizes to the same files", || ask("apr-cli", "llama_cpp::"));
@@ -29,5 +45,5 @@ pub(crate) fn run(steps: &mut Steps) {
 /// Runs the tests of a crate that ask a peer, and lets them record what it agreed with.
 fn ask(package: &str, tests: &str) -> crate::steps::Outcome {
     let mut command = cargo("test", ["--package", package, "--all-features", "--test", "*", tests]);
-    run_program(command.env("APR_INTEROP", "1"))
+    run_program(command.env("APR_INTEROP", "1").env("APR_GRAPH_PYTHON", reference::graph_python()))
 }

@@ -68,12 +68,45 @@ pub(crate) fn check_with_llama_cpp(apr: &Path) -> Outcome {
     run(program(python()).arg("xtask/interop/llama_cpp_check.py").arg(apr).arg(minilm()))
 }
 
+/// Installs Hugging Face's client and a store that speaks S3.
+pub(crate) fn set_up_hub_client() -> Outcome {
+    pip(&["install", "--requirement", "xtask/requirements-hub.txt"])
+}
+
+/// Lets Hugging Face's client and apr share a cache, and apr read from S3; `hub` serves a folder as a hub.
+pub(crate) fn check_with_hub_client(apr: &Path, hub: &Path) -> Outcome {
+    run(program(python()).arg("xtask/interop/hub_check.py").args([apr, hub]).arg("fixtures/tiny-llama"))
+}
+
 /// Lets a reader that knows only the specification open what `apr` encrypts, signs and licenses.
 pub(crate) fn check_sealed(apr: &Path) -> Outcome {
     run(program(python())
         .arg("xtask/interop/apr2_reference_check.py")
         .arg(apr)
         .arg("fixtures/tiny-llama/model.safetensors"))
+}
+
+/// A Python with transformers and onnxruntime, once it was [set up](set_up_transformers).
+pub(crate) fn graph_python() -> PathBuf {
+    std::env::var_os("APR_GRAPH_PYTHON").map_or_else(|| folder().join("graphs/bin/python"), PathBuf::from)
+}
+
+/// Makes a virtual environment for transformers and onnxruntime, unless there is a Python that has them.
+pub(crate) fn set_up_transformers() -> Outcome {
+    let has_all = ["-c", "import onnx, onnxruntime, torch, transformers; print(1)"];
+    if output(program(graph_python()).args(has_all)).is_some() {
+        return Ok(());
+    }
+    let environment = folder().join("graphs");
+    run(program("python3").args(["-m", "venv", "--clear"]).arg(&environment))?;
+    let mut pip = program(environment.join("bin/python"));
+    pip.args(["-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input", "install"]);
+    run_pip(pip.args(["--requirement", "xtask/requirements-graphs.txt"]))
+}
+
+/// Lets onnxruntime compute exported models of all families, beside transformers.
+pub(crate) fn check_graphs(apr: &Path) -> Outcome {
+    run(program(graph_python()).arg("xtask/interop/graphs.py").arg(apr))
 }
 
 /// Looks for a Python with torch, and installs Debian's where there is none: PyPI's needs CUDA libraries to import.

@@ -17,6 +17,7 @@ pub(crate) const PORTABLE: [&str; 20] = [
     "apr-infer",
     "apr-gguf",
     "apr-numpy",
+    "apr-onnx",
     "apr-pytorch",
     "apr-safetensors",
     "apr-registry",

@@ -167,11 +167,11 @@ impl GraphTable {
 }
 
 /// A family's `[graph]` table, computed for one checkpoint.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct GraphSettings<'a> {
     table: &'a GraphTable,
     model: &'a FamilyModel<'a>,
-    task: Option<&'a str>,
+    task: String,
 }
 
 impl<'a> FamilyModel<'a> {
@@ -182,7 +182,18 @@ impl<'a> FamilyModel<'a> {
     where
         'a: 'm,
     {
-        Some(GraphSettings { table: self.family.graph.as_ref()?, model: self, task })
+        let table = self.family.graph.as_ref()?;
+        let task = task.map_or_else(|| self.task(), str::to_owned);
+        Some(GraphSettings { table, model: self, task })
+    }
+
+    /// What the configuration's class is for. Older names of classes say it in another way.
+    fn task(&self) -> String {
+        let class = self.dimensions.entry("architectures").and_then(|names| Some(names.get(0)?.as_str()?.to_owned()));
+        if class.is_some_and(|class| class.ends_with("LMHeadModel")) {
+            return "CausalLM".to_owned();
+        }
+        self.dimensions.entry("task").and_then(|task| Some(task.as_str()?.to_owned())).unwrap_or_default()
     }
 }
 
@@ -204,13 +215,8 @@ impl<'a> GraphSettings<'a> {
 
     /// The task that a head is for, such as `CausalLM`; no text where there is no head.
     #[must_use]
-    pub fn task(&self) -> String {
-        self.task
-            .map_or_else(
-                || self.config("task").and_then(|task| Some(task.as_str()?.to_owned())),
-                |task| Some(task.to_owned()),
-            )
-            .unwrap_or_default()
+    pub fn task(&self) -> &str {
+        &self.task
     }
 
     /// Why the blocks can't compute this configuration, where the table says so.
@@ -240,7 +246,7 @@ impl<'a> GraphSettings<'a> {
 
     /// Name of the placeholder that numbers the layers of a stack.
     #[must_use]
-    pub fn index(&self, stack: &str) -> &'a str {
+    pub fn layer_index(&self, stack: &str) -> &'a str {
         self.table.stacks.get(stack).and_then(|stack| stack.index.as_deref()).unwrap_or("layer")
     }
 
@@ -270,6 +276,6 @@ impl<'a> GraphSettings<'a> {
     }
 
     fn compute(&self, expression: &Expression, numbers: &[(&str, u64)]) -> Option<Value> {
-        self.model.dimensions.value_for(expression, numbers, self.task)
+        self.model.dimensions.value_for(expression, numbers, Some(&self.task))
     }
 }

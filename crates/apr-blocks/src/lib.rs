@@ -89,11 +89,11 @@ pub fn graphs(model: &FamilyModel<'_>, tensors: &[TensorInfo], options: &GraphOp
     if let Some(why) = settings.refusal() {
         return Err(Error::version(format!("the graph of family {}: {why}", model.family().name())));
     }
-    let model = Model::new(settings, tensors, options.opset);
     let kind = settings.kind().ok_or_else(|| {
         let (family, task) = (settings.model().family().name(), settings.task());
         Error::version(format!("family {family} has no graph of a model for the task '{task}'"))
     })?;
+    let model = Model::new(settings, tensors, options.opset);
     let parts = parts(&model, &kind, options.past)?;
     Ok(Graphs { parts, unused: model.unused() })
 }

@@ -98,7 +98,7 @@ impl<'p> Place<'p> {
     }
 
     fn json(self, option: &str) -> Option<Json> {
-        let index = self.model.settings.index(self.stack);
+        let index = self.model.settings.layer_index(self.stack);
         match self.layer {
             Some(layer) => self.model.settings.option(self.stack, option, &[(index, layer), ("layer", layer)]),
             None => self.model.settings.option(self.stack, option, &[]),
@@ -198,7 +198,7 @@ impl<'p> Place<'p> {
 
     /// The same, with numbers for other placeholders than the layer.
     pub(crate) fn numbered(self, part: &str, more: &[(&str, u64)]) -> Option<String> {
-        let index = self.model.settings.index(self.stack);
+        let index = self.model.settings.layer_index(self.stack);
         let mut numbers = more.to_vec();
         numbers.extend(self.layer.iter().flat_map(|layer| [(index, *layer), ("layer", *layer)]));
         let names = self.model.settings.weights(self.stack, part, &numbers);

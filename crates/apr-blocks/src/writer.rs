@@ -213,8 +213,11 @@ impl<'m> Writer<'m> {
     /// The function with this body; a new one where there is none yet.
     fn function(&self, name: &str, body: Body) -> Op {
         let mut functions = self.model.functions.borrow_mut();
-        let same = |function: &&Function| Body { name: String::new(), ..function.body.clone() } == body;
-        if let Some(known) = functions.iter().find(same) {
+        let is_same = |function: &&Function| {
+            let Body { values, nodes, inputs, outputs, .. } = &function.body;
+            (nodes, values, inputs, outputs) == (&body.nodes, &body.values, &body.inputs, &body.outputs)
+        };
+        if let Some(known) = functions.iter().find(is_same) {
             return known.op.clone();
         }
         let alike = functions.iter().filter(|function| function.op.name.trim_end_matches(char::is_numeric) == name);

@@ -76,14 +76,25 @@ pub struct Target {
     pub shards: bool,
     /// Whether tensors can be compressed, encrypted and signed.
     pub seals: bool,
-    /// Whether a file says what the model computes, so that a model is only written with a graph.
-    pub computes: bool,
+    /// Whether a file says what the model computes.
+    pub computes: Computes,
     /// Whether a file can say that its tensors lie in the order of their first use.
     pub streaming: bool,
     /// What tensors can be aligned to.
     pub alignments: Alignments,
     /// Quantized types that the format has.
     pub quantized: QuantizedTypes,
+}
+
+/// Whether files of a format say what the model computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Computes {
+    /// They hold tensors.
+    Nothing,
+    /// They do, where that is known.
+    IfKnown,
+    /// They do: a model is only written with a graph.
+    Always,
 }
 
 /// What tensors can be aligned to, in bytes.

@@ -15,6 +15,7 @@ use apr_registry::{CheckpointReader, DType, Limits, PlanOptions, Serial, Shape, 
 use apr_source::Source;
 use apr_tensor::block::{can_dequantize, can_quantize, dequantize, needs_importance, quantize};
 
+pub use apr_hub::answers::read_any as read_answers;
 pub use generated::{roundtrip_apr2, roundtrip_gguf};
 pub use packed::{decode_block, open_encrypted, read_aprn, read_manifest};
 
@@ -56,6 +57,22 @@ pub fn read_pytorch(data: &[u8]) {
 pub fn read_numpy(data: &[u8]) {
     if let Ok(reader) = apr_registry::numpy::open(data.to_vec(), NAME, &limits()) {
         use_reader(&reader);
+    }
+}
+
+/// Reads the input as an ONNX model, takes it apart and puts it together again.
+pub fn read_onnx(data: &[u8]) {
+    use apr_registry::onnx;
+    let Ok(reader) = onnx::open(data.to_vec(), NAME, &limits()) else { return };
+    use_reader(&reader);
+    if let Ok(Some(graph)) = reader.graph() {
+        std::hint::black_box(apr_graph::check(&graph));
+    }
+    if let Ok(Some(skeleton)) = onnx::skeleton::read_companion(&reader) {
+        let options = onnx::skeleton::RestoreOptions::default();
+        let tensors = onnx::skeleton::tensors(skeleton.clone(), &limits()).expect("what was read before");
+        // Tensors that share some of their bytes are refused.
+        std::hint::black_box(onnx::skeleton::restore(skeleton, &tensors, &options, &limits()).is_ok());
     }
 }
 

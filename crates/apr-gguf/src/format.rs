@@ -1,6 +1,6 @@
 //! What GGUF says of itself.
 
-use apr_core::{Alignments, Convention, Format, QuantizedTypes, Target};
+use apr_core::{Alignments, Computes, Convention, Format, QuantizedTypes, Target};
 
 /// llama.cpp's format of today.
 pub static FORMAT: Format = Format {
@@ -18,7 +18,7 @@ pub static FORMAT: Format = Format {
         self_contained: false,
         shards: true,
         seals: false,
-        computes: false,
+        computes: Computes::Nothing,
         streaming: false,
         alignments: Alignments::PowersOfTwo,
         quantized: QuantizedTypes::Ggml,

@@ -134,7 +134,8 @@ impl Cost {
 /// ```
 #[must_use]
 pub fn cost(graph: &Graph, inference: &Inference, sizes: Sizes<'_>) -> Cost {
-    let mut counter = Counter { graph, inference, sizes, signatures: Vec::new() };
+    let functions = graph.functions.iter().map(|function| &function.op).collect();
+    let mut counter = Counter { graph, functions, inference, sizes, signatures: Vec::new() };
     for signature in &inference.signatures {
         let function = &graph.functions[signature.function.0 as usize];
         let opsets = if function.opsets.is_empty() { &graph.opsets } else { &function.opsets };
@@ -182,6 +183,7 @@ struct Counted {
 
 struct Counter<'a> {
     graph: &'a Graph,
+    functions: HashSet<&'a Op>,
     inference: &'a Inference,
     sizes: Sizes<'a>,
     /// Of the signatures so far.
@@ -206,7 +208,7 @@ impl Counter<'_> {
     }
 
     fn node(&self, body: &Body, node: &Node, opsets: &[Opset], calls: &mut Calls<'_>) -> Counted {
-        if self.graph.function(&node.op).is_some() {
+        if self.functions.contains(&node.op) {
             let counted = calls.next().filter(|at| self.is_of(*at, node)).and_then(|at| self.signatures.get(at));
             let unknown = Totals { unknown: 1, ..Totals::default() };
             return counted.cloned().unwrap_or_else(|| Counted { totals: unknown, ..Counted::default() });

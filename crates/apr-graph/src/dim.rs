@@ -43,6 +43,9 @@ enum Factor {
 const MAX_PRODUCTS: usize = 16;
 /// Most factors in a product; a larger one is unknown.
 const MAX_FACTORS: usize = 8;
+/// Most symbols and numbers in a size, those in quotients included; a larger one is unknown. So no chain of nodes can make
+/// a size that is long or deep.
+const MAX_WEIGHT: usize = 64;
 
 impl Dim {
     /// A number.
@@ -128,10 +131,11 @@ impl Dim {
         };
         let mut products = Vec::with_capacity(sum.0.len());
         for (dividend, count) in &sum.0 {
+            let (count, times) = (i128::from(*count), i128::from(*times));
             if count % times != 0 {
                 return None;
             }
-            products.push((without(dividend, factors)?, i128::from(count / times)));
+            products.push((without(dividend, factors)?, count / times));
         }
         Some(collect(products))
     }
@@ -145,7 +149,8 @@ impl Dim {
         match (self, divisor) {
             (Self::Known(_), Self::Known(sum)) if sum.0.is_empty() => Self::Unknown,
             (Self::Known(a), Self::Known(b)) => match (self.as_integer(), divisor.as_integer()) {
-                (Some(a), Some(b)) => Self::integer(a.div_euclid(b)),
+                (Some(a), Some(b)) => a.checked_div_euclid(b).map_or(Self::Unknown, Self::integer),
+                _ if a.weight() + b.weight() >= MAX_WEIGHT => Self::Unknown,
                 _ => Self::Known(Sum(vec![(vec![Factor::Quotient(Box::new((a.clone(), b.clone())))], 1)])),
             },
             _ => Self::Unknown,
@@ -174,6 +179,14 @@ impl Dim {
         smallest.is_some_and(|smallest| smallest >= least)
     }
 
+    /// How much memory it takes, in symbols and numbers.
+    pub(crate) fn weight(&self) -> usize {
+        match self {
+            Self::Unknown => 1,
+            Self::Known(sum) => 1 + sum.weight(),
+        }
+    }
+
     /// The symbols in it.
     #[must_use]
     pub fn symbols(&self) -> Vec<Arc<str>> {
@@ -187,7 +200,21 @@ impl Dim {
     }
 }
 
+impl Factor {
+    fn weight(&self) -> usize {
+        match self {
+            Self::Symbol(_) => 1,
+            Self::Quotient(parts) => parts.0.weight() + parts.1.weight(),
+        }
+    }
+}
+
 impl Sum {
+    /// How many symbols and numbers there are in it.
+    fn weight(&self) -> usize {
+        self.0.iter().map(|(factors, _)| 1 + factors.iter().map(Factor::weight).sum::<usize>()).sum()
+    }
+
     fn value(&self, size: &dyn Fn(&str) -> Option<u64>) -> Option<i128> {
         self.0.iter().try_fold(0_i128, |sum, (factors, times)| {
             let product = factors.iter().try_fold(i128::from(*times), |product, factor| {
@@ -229,7 +256,8 @@ fn collect(products: impl IntoIterator<Item = (Product, i128)>) -> Dim {
     }
     let products: Result<Vec<_>, _> =
         sum.into_iter().map(|(factors, times)| i64::try_from(times).map(|times| (factors, times))).collect();
-    products.map_or(Dim::Unknown, |products| Dim::Known(Sum(products)))
+    let sum = products.map(Sum).ok().filter(|sum| sum.weight() <= MAX_WEIGHT);
+    sum.map_or(Dim::Unknown, Dim::Known)
 }
 
 /// The factors that are left when these are taken out, each once.
@@ -371,6 +399,22 @@ mod tests {
         assert_eq!(Dim::fixed(u64::MAX), Dim::Unknown);
         assert_eq!(Dim::symbol("a").quotient(&Dim::fixed(0)), Dim::Unknown);
         assert_eq!(Dim::symbol("a").quotient(&Dim::symbol("b")).value(&|_| Some(0)), None);
+    }
+
+    #[test]
+    fn quotients_of_quotients_are_unknown_in_the_end() {
+        let mut size = Dim::symbol("frames");
+        for _ in 0..100_000 {
+            size = size.minus(&Dim::fixed(1)).quotient(&Dim::fixed(2)).plus(&Dim::fixed(1));
+        }
+        assert_eq!(size, Dim::Unknown);
+    }
+
+    #[test]
+    fn the_smallest_number_divides_without_overflow() {
+        let least = Dim::integer(i64::MIN);
+        assert_eq!(least.quotient(&Dim::integer(-1)), Dim::Unknown);
+        assert_eq!(least.times(&Dim::symbol("a")).exact_quotient(&Dim::integer(-1)), Some(Dim::Unknown));
     }
 
     #[test]

@@ -77,9 +77,20 @@ impl Findings {
         }
     }
 
-    /// Makes errors from a position on warnings.
-    pub(crate) fn soften(&mut self, from: usize) {
-        let errors = self.list.iter_mut().skip(from).filter(|finding| finding.severity == Severity::Error);
+    /// How many there are now, for [`Self::rewind`] and [`Self::soften`].
+    pub(crate) fn mark(&self) -> Mark {
+        Mark { kept: self.list.len(), omitted: self.omitted }
+    }
+
+    /// Takes back what came after a mark.
+    pub(crate) fn rewind(&mut self, mark: Mark) {
+        self.list.truncate(mark.kept);
+        self.omitted = mark.omitted;
+    }
+
+    /// Makes errors that came after a mark warnings.
+    pub(crate) fn soften(&mut self, mark: Mark) {
+        let errors = self.list.iter_mut().skip(mark.kept).filter(|finding| finding.severity == Severity::Error);
         errors.for_each(|finding| finding.severity = Severity::Warning);
     }
 
@@ -93,6 +104,13 @@ impl Findings {
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
+}
+
+/// A place in [`Findings`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Mark {
+    kept: usize,
+    omitted: u64,
 }
 
 /// The path of a node: its name, or its operator and place where it has none.

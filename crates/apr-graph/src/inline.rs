@@ -52,18 +52,28 @@ type Places = Vec<Option<ValueId>>;
 #[derive(Default)]
 struct Names {
     prefix: String,
-    taken: HashSet<String>,
+    /// Names, with the number that the next twin may get.
+    taken: HashMap<String, u32>,
 }
 
 impl Names {
     fn unique(&mut self, name: String) -> String {
-        if name.is_empty() || self.taken.insert(name.clone()) {
+        if name.is_empty() {
             return name;
         }
-        let numbered = (1..).map(|number| format!("{name}_{number}"));
-        let free = numbered.into_iter().find(|candidate| !self.taken.contains(candidate)).unwrap_or(name);
-        self.taken.insert(free.clone());
-        free
+        let Some(mut number) = self.taken.get(&name).copied() else {
+            self.taken.insert(name.clone(), 1);
+            return name;
+        };
+        loop {
+            let candidate = format!("{name}_{number}");
+            number += 1;
+            if !self.taken.contains_key(&candidate) {
+                self.taken.insert(candidate.clone(), 1);
+                self.taken.insert(name, number);
+                return candidate;
+            }
+        }
     }
 }
 
@@ -89,7 +99,7 @@ impl Inliner<'_> {
         copy.name.clone_from(&body.name);
         copy.doc.clone_from(&body.doc);
         (copy.inputs, copy.outputs) = (body.inputs.clone(), body.outputs.clone());
-        names.taken.extend(body.values.iter().map(|value| value.name.clone()));
+        names.taken.extend(body.values.iter().map(|value| (value.name.clone(), 1)));
         let places: Places = (0..body.values.len()).map(|at| u32::try_from(at).ok().map(ValueId)).collect();
         self.nodes(&From { body, settings, depth }, &mut copy, &places, &mut names)?;
         Ok(copy)
@@ -118,8 +128,8 @@ impl Inliner<'_> {
         }
         let place = |at: usize| u32::try_from(at).ok().map(ValueId).filter(|_| !absent.contains(&at));
         let places: Places = (0..moved.values.len()).map(place).collect();
-        let mut names = Names { prefix: prefix.to_owned(), taken: HashSet::new() };
-        names.taken.extend(moved.values.iter().map(|value| value.name.clone()));
+        let mut names = Names { prefix: prefix.to_owned(), taken: HashMap::new() };
+        names.taken.extend(moved.values.iter().map(|value| (value.name.clone(), 1)));
         let inside = From { body, settings: from.settings, depth: from.depth + 1 };
         self.nodes(&inside, &mut moved, &places, &mut names)?;
         Ok(moved)

@@ -47,6 +47,7 @@ mod meaning;
 mod node;
 mod operators;
 pub mod outline;
+mod upgrade;
 mod uses;
 mod value;
 
@@ -63,5 +64,6 @@ pub use inline::inline;
 pub use meaning::Meaning;
 pub use node::{Attribute, AttributeValue, Name, Node, Op};
 pub use operators::{AttributeKind, Occurs, Operator, Parameter, Setting, TypeSet};
+pub use upgrade::upgrade;
 pub use uses::{Use, uses};
 pub use value::{Constant, ConstantData, Origin, TensorType, Value, ValueType, View, WeightRef};

@@ -43,11 +43,12 @@ mod graph;
 mod names;
 pub mod proto;
 mod reader;
+pub mod scan;
 pub mod skeleton;
 pub mod write;
 
 use apr_core::protobuf::decode_varint;
-use apr_core::{Alignments, Convention, Format, QuantizedTypes, Target};
+use apr_core::{Alignments, Computes, Convention, Format, QuantizedTypes, Target};
 use apr_graph::ElementType;
 
 pub use describe::{METADATA, TENSORS};
@@ -69,7 +70,7 @@ pub static FORMAT: Format = Format {
         self_contained: false,
         shards: false,
         seals: false,
-        computes: true,
+        computes: Computes::Always,
         streaming: false,
         alignments: Alignments::Fixed,
         quantized: QuantizedTypes::None,

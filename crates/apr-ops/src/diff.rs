@@ -21,9 +21,12 @@ use serde::Serialize;
 use apr_tokenizer::vocabulary;
 
 pub use alike::{Alike, alike};
+
 use compare::{Comparison, Norms, compare};
 use metadata::metadata_changes;
 use pairing::{Pair, pair};
+
+use crate::graph::{Computed, StructureDiff};
 
 /// What to compare, and how strictly.
 #[derive(Debug, Clone)]
@@ -156,8 +159,21 @@ pub struct DiffReport {
     pub vocab: Option<VocabChanges>,
     /// Metadata that differs, provenance aside.
     pub metadata: Vec<MetadataChange>,
+    /// What differs in what they compute, where that is known of both in the same way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub structure: Option<StructureDiff>,
     /// Bytes that were read.
     pub bytes_read: u64,
+}
+
+impl DiffReport {
+    /// The same with what differs in what the models compute.
+    #[must_use]
+    pub fn with_graphs(mut self, left: &Computed, right: &Computed) -> Self {
+        self.structure = StructureDiff::new(left, right);
+        self.same &= self.structure.as_ref().is_none_or(StructureDiff::is_empty);
+        self
+    }
 }
 
 /// A model to compare: its checkpoint, what the user calls it, and its family where that is known, so that tensors are
@@ -221,6 +237,7 @@ pub fn diff<P: Pipeline>(
         added: pairing.added,
         vocab,
         metadata: metadata_changes(left, right)?,
+        structure: None,
         bytes_read,
     })
 }

@@ -1,8 +1,10 @@
 //! What loading files would run: one file, or many.
 
+use apr_core::counted;
 use apr_registry::numpy::{NPY, NPZ};
+use apr_registry::onnx;
 use apr_registry::pytorch::{self, FileVerdict, PICKLE, ScanReport, TAR, ZIP};
-use apr_registry::{ByteSource, HEAD_LEN, Limits, Result, may_hold_code, read_vec, recognise};
+use apr_registry::{ByteSource, Escaped, HEAD_LEN, Limits, Result, may_hold_code, read_vec, recognise};
 use serde::Serialize;
 
 /// What a scan of several files found.
@@ -69,9 +71,34 @@ pub fn scan_file<S: ByteSource>(source: S, name: &str, limits: &Limits) -> Resul
         let problem = format!("this is {}, which this version of apr does not look into", format.name);
         return Ok(ScanReport::unreadable(name, format.name, problem));
     }
-    let mut report = pytorch::scan_other(source, name, limits)?;
+    let mut report = pytorch::scan_other(&source, name, limits)?;
     if report.pickles.is_empty() {
         format.name.clone_into(&mut report.kind);
     }
+    if *format == onnx::FORMAT {
+        judge_onnx(&mut report, onnx::scan::scan(&source, limits));
+    }
     Ok(report)
+}
+
+/// Adds what an ONNX model reaches besides its file: Python, and files outside of its folder.
+fn judge_onnx(report: &mut ScanReport, found: Result<onnx::scan::Scan>) {
+    let found = match found {
+        Ok(found) => found,
+        Err(error) => {
+            report.problems.push(error.to_string());
+            report.verdict = report.verdict.max(FileVerdict::Unreadable);
+            return;
+        }
+    };
+    report.warnings.extend(found.warnings());
+    if !found.python.is_empty() {
+        report.verdict = report.verdict.max(FileVerdict::Suspicious);
+    }
+    if let [(tensor, location), ..] = found.outside.as_slice() {
+        let (tensor, location) = (Escaped::short(tensor), Escaped::short(location));
+        let count = counted(found.outside.len() as u64, "tensor");
+        report.warnings.push(format!("{count} lie outside of the model's folder: '{tensor}' in '{location}'"));
+        report.verdict = FileVerdict::Dangerous;
+    }
 }

@@ -16,6 +16,7 @@ use work::{CheckBuffers, FileChunk, produce};
 
 pub use report::{Check, CheckOutcome, Finding, Status, ValidateReport};
 
+use crate::graph::Computed;
 use crate::integrity::{Checks, Mismatch, mismatches};
 pub use crate::physics::Level;
 use crate::physics::{Physics, Violation, expectation};
@@ -41,6 +42,8 @@ pub struct ValidateOptions<'a> {
     pub trusted: &'a [[u8; 32]],
     /// The families that are known: a checkpoint of none of them must not claim to be of one. `None`: not checked.
     pub families: Option<&'a Families>,
+    /// What the model's file says that it computes. `None`: it says nothing.
+    pub graphs: Option<&'a Computed>,
 }
 
 impl Default for ValidateOptions<'_> {
@@ -55,6 +58,7 @@ impl Default for ValidateOptions<'_> {
             require_signature: false,
             trusted: &[],
             families: None,
+            graphs: None,
         }
     }
 }
@@ -74,6 +78,7 @@ pub fn validate<P: Pipeline>(
     let mut pass = Pass::new(reader, file, model, options);
     pass.check_shapes()?;
     pass.check_hyperparameters();
+    pass.check_graph();
     pass.check_companions()?;
     let tasks = pass.tasks()?;
     let wants_sums = pass.wants_sums();

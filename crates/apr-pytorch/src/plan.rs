@@ -5,13 +5,15 @@ use std::collections::{HashMap, HashSet};
 use apr_core::{
     DType, Error, FileInfo, Layout, Loss, Metadata, PlannedTensor, Result, TensorInfo, check_file_name, keys,
 };
+use apr_graph::Graph;
 use serde_json::{Map, Value};
 
 use crate::flatten::MAX_NAME;
 use crate::pickle::build::MAX_DIMS;
-use crate::pickle::encode::{self, Item, Kind};
+use crate::pickle::encode::{self, Item, Kind, Object};
 use crate::pickle::globals::{storage_class, untyped_name};
 use crate::record::{END_RECORDS_LEN, Record};
+use crate::script::{Module, program};
 use crate::writer::{BYTE_ORDER, Plan, PytorchWriter, VERSION};
 
 /// Longest name of the folder that all entries are in; PyTorch's ZIP library stops at 512 bytes for the whole.
@@ -62,19 +64,111 @@ pub fn plan(tensors: &[TensorInfo], metadata: &Metadata, options: &WriteOptions)
     if options.named_files {
         check_file_name(&options.file_name)?;
     }
-    let lens = tensors.iter().map(check_tensor).collect::<Result<Vec<_>>>()?;
-    check_unique(tensors)?;
-    let owners = owners(tensors, &lens, metadata);
-    let (streamed, storages) = number_storages(&owners);
-    let pickle = pickle(tensors, &owners, &storages)?;
+    let storages = Storages::of(tensors, metadata)?;
+    let pickle = encode::state_dict(&storages.items(tensors)?);
+    let front = vec![("data.pkl", pickle), ("byteorder", BYTE_ORDER.to_vec())];
+    archive(tensors, &storages, front, losses(metadata), options)
+}
 
+/// Plans a TorchScript archive: the tensors as parameters of modules, and a `forward` that computes what the graph says, for
+/// `torch.jit.load` from 1.13 on. Weights of the graph name the tensors, and may look at them in any way; their stored
+/// types may differ from those that it computes with. Without a graph there are parameters only.
+///
+/// ```
+/// use apr_core::{CheckpointWriter, DType, Metadata, Shape, TensorInfo};
+/// use apr_graph::{Dim, ElementType, GraphBuilder, Meaning, infer};
+/// use apr_pytorch::{WriteOptions, plan_script};
+///
+/// let mut graph = GraphBuilder::new(17);
+/// let main = graph.body();
+/// let x = main.input("x", ElementType::F32, [Dim::symbol("n"), Dim::fixed(2)], Meaning::Unknown);
+/// let w = main.weight("fc.weight", ElementType::F32, [2, 1]);
+/// let y = main.op("MatMul", [x, w]).output("y");
+/// main.output("y", y, Meaning::Unknown);
+/// let mut graph = graph.finish();
+/// infer(&mut graph);
+///
+/// let weight = TensorInfo { name: "fc.weight".into(), dtype: DType::F32, shape: Shape::from([2, 1]) };
+/// let writer = plan_script(&[weight], &Metadata::new(), Some(&graph), &WriteOptions::default())?;
+/// assert_eq!(writer.layout().tensors.len(), 1);
+/// # Ok::<(), apr_core::Error>(())
+/// ```
+///
+/// # Errors
+/// Those of [`plan`], and E001 for names that modules can't have; E003 for an operator that the program's language has no
+/// counterpart for, with its node.
+pub fn plan_script(
+    tensors: &[TensorInfo],
+    metadata: &Metadata,
+    graph: Option<&Graph>,
+    options: &WriteOptions,
+) -> Result<PytorchWriter> {
+    if options.named_files {
+        check_file_name(&options.file_name)?;
+    }
+    let storages = Storages::of(tensors, metadata)?;
+    let (root, source) = program(tensors, graph)?;
+    let mut items: Vec<Option<Item<'_>>> = storages.items(tensors)?.into_iter().map(Some).collect();
+    let pickle = encode::module(&object(&root, &mut items));
+    let front = vec![
+        ("data.pkl", pickle),
+        ("byteorder", BYTE_ORDER.to_vec()),
+        ("constants.pkl", encode::nothing()),
+        ("code/__torch__.py", source.into_bytes()),
+    ];
+    archive(tensors, &storages, front, losses(metadata), options)
+}
+
+/// A module as it is pickled; each of the items is one module's.
+fn object<'a>(module: &'a Module, items: &mut [Option<Item<'a>>]) -> Object<'a> {
+    let tensors = module.tensors.iter().filter_map(|(name, position)| Some((name.as_str(), items[*position].take()?)));
+    let tensors = tensors.collect();
+    let objects = module.modules.iter().map(|(name, inner)| (name.as_str(), object(inner, items))).collect();
+    Object { class: &module.class, tensors, objects }
+}
+
+/// The storages of tensors.
+struct Storages {
+    /// Lengths of the tensors in bytes.
+    lens: Vec<u64>,
+    /// For each tensor the one whose storage it has.
+    owners: Vec<usize>,
+    /// The tensors whose bytes are written.
+    streamed: Vec<usize>,
+    /// For each tensor the number of its storage.
+    numbers: Vec<usize>,
+}
+
+impl Storages {
+    fn of(tensors: &[TensorInfo], metadata: &Metadata) -> Result<Self> {
+        let lens = tensors.iter().map(check_tensor).collect::<Result<Vec<_>>>()?;
+        check_unique(tensors)?;
+        let owners = owners(tensors, &lens, metadata);
+        let (streamed, numbers) = number_storages(&owners);
+        Ok(Self { lens, owners, streamed, numbers })
+    }
+
+    fn items<'a>(&self, tensors: &'a [TensorInfo]) -> Result<Vec<Item<'a>>> {
+        tensors.iter().zip(&self.owners).map(|(tensor, &owner)| item(tensor, self.numbers[owner])).collect()
+    }
+}
+
+/// The archive: what is known beforehand, the storages, the version.
+fn archive(
+    tensors: &[TensorInfo],
+    storages: &Storages,
+    front: Vec<(&str, Vec<u8>)>,
+    losses: Vec<Loss>,
+    options: &WriteOptions,
+) -> Result<PytorchWriter> {
     let folder = folder(&options.file_name);
-    let mut records = Vec::with_capacity(streamed.len() + 3);
-    push(&mut records, format!("{folder}/data.pkl"), pickle.len() as u64)?;
-    push(&mut records, format!("{folder}/byteorder"), BYTE_ORDER.len() as u64)?;
-    let mut layout = Layout { losses: losses(metadata), ..Layout::default() };
-    for (key, &source) in streamed.iter().enumerate() {
-        let len = lens[source];
+    let mut records = Vec::with_capacity(storages.streamed.len() + front.len() + 1);
+    for (name, content) in &front {
+        push(&mut records, format!("{folder}/{name}"), content.len() as u64)?;
+    }
+    let mut layout = Layout { losses, ..Layout::default() };
+    for (key, &source) in storages.streamed.iter().enumerate() {
+        let len = storages.lens[source];
         let offset = push(&mut records, format!("{folder}/data/{key}"), len)
             .map_err(|error| error.for_tensor(&tensors[source].name))?;
         layout.tensors.push(PlannedTensor { source, file: 0, offset, len });
@@ -86,8 +180,9 @@ pub fn plan(tensors: &[TensorInfo], metadata: &Metadata, options: &WriteOptions)
     let len = directory.checked_add(directory_len).and_then(|end| end.checked_add(END_RECORDS_LEN));
     let len = len.ok_or_else(|| Error::memory("the archive exceeds 2^64 bytes"))?;
     layout.files.push(FileInfo { name: options.file_name.clone(), len });
-    let names = streamed.iter().map(|&source| tensors[source].name.clone()).collect();
-    Ok(PytorchWriter::new(Plan { layout, names, records, pickle, named: options.named_files }))
+    let names = storages.streamed.iter().map(|&source| tensors[source].name.clone()).collect();
+    let front = front.into_iter().map(|(_, content)| content).collect();
+    Ok(PytorchWriter::new(Plan { layout, names, records, front, named: options.named_files }))
 }
 
 /// Appends an entry; gives the offset of its content.
@@ -153,11 +248,6 @@ fn number_storages(owners: &[usize]) -> (Vec<usize>, Vec<usize>) {
         streamed.push(position);
     }
     (streamed, storages)
-}
-
-fn pickle(tensors: &[TensorInfo], owners: &[usize], storages: &[usize]) -> Result<Vec<u8>> {
-    let items = tensors.iter().zip(owners).map(|(tensor, &owner)| item(tensor, storages[owner]));
-    Ok(encode::state_dict(&items.collect::<Result<Vec<_>>>()?))
 }
 
 fn item(tensor: &TensorInfo, storage: usize) -> Result<Item<'_>> {

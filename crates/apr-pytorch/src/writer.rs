@@ -11,15 +11,14 @@ pub(crate) const BYTE_ORDER: &[u8] = b"little";
 /// Content of the entry `version`.
 pub(crate) const VERSION: &[u8] = b"3\n";
 
-/// Entries in front of the first storage.
-const FIRST_STORAGE: usize = 2;
-
 /// A state dict being written; [`plan`](crate::plan()) makes it.
 ///
 /// Nothing is ever patched, so any sink will do, a pipe too. Losses have no place in the format: callers report them.
 #[derive(Debug)]
 pub struct PytorchWriter {
     plan: Plan,
+    /// Entries in front of the first storage.
+    first: usize,
     due: Due,
     /// Checksum of those.
     crc: Crc32,
@@ -33,16 +32,18 @@ pub(crate) struct Plan {
     pub(crate) layout: Layout,
     /// Names of the layout's tensors.
     pub(crate) names: Vec<String>,
-    /// Pickle, byte order, the layout's tensors, version.
+    /// Those in front of the storages, the layout's tensors, version.
     pub(crate) records: Vec<Record>,
-    pub(crate) pickle: Vec<u8>,
+    /// Contents of the entries in front of the storages.
+    pub(crate) front: Vec<Vec<u8>>,
     /// Whether the sink hears the file's name.
     pub(crate) named: bool,
 }
 
 impl PytorchWriter {
     pub(crate) fn new(plan: Plan) -> Self {
-        Self { plan, due: Due::default(), crc: Crc32::new(), crcs: Vec::new() }
+        let first = plan.front.len();
+        Self { plan, first, due: Due::default(), crc: Crc32::new(), crcs: Vec::new() }
     }
 
     /// Writes an entry whose content is available.
@@ -58,7 +59,7 @@ impl PytorchWriter {
 
     fn start_tensor(&self, sink: &mut dyn Sink) -> Result<()> {
         match self.due.tensor(&self.plan.layout) {
-            Some(_) => sink.write_all(&self.plan.records[FIRST_STORAGE + self.due.position()].local()),
+            Some(_) => sink.write_all(&self.plan.records[self.first + self.due.position()].local()),
             None => Ok(()),
         }
     }
@@ -67,7 +68,7 @@ impl PytorchWriter {
     fn advance(&mut self, sink: &mut dyn Sink) -> Result<()> {
         while self.due.complete(&self.plan.layout).is_some() {
             let crc = std::mem::take(&mut self.crc).value();
-            sink.write_all(&self.plan.records[FIRST_STORAGE + self.due.position() - 1].descriptor(crc))?;
+            sink.write_all(&self.plan.records[self.first + self.due.position() - 1].descriptor(crc))?;
             self.crcs.push(crc);
             self.start_tensor(sink)?;
         }
@@ -94,9 +95,9 @@ impl CheckpointWriter for PytorchWriter {
         if let Some(file) = self.plan.layout.files.first().filter(|_| self.plan.named) {
             sink.next_file(&file.name)?;
         }
-        let pickle = std::mem::take(&mut self.plan.pickle);
-        self.write_record(sink, 0, &pickle)?;
-        self.write_record(sink, 1, BYTE_ORDER)?;
+        for (record, content) in std::mem::take(&mut self.plan.front).into_iter().enumerate() {
+            self.write_record(sink, record, &content)?;
+        }
         self.start_tensor(sink)?;
         self.advance(sink)
     }

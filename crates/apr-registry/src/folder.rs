@@ -158,7 +158,7 @@ impl FolderCheckpoint {
         let architecture: Map<String, Value> = config
             .iter()
             .filter(|(key, _)| *key != keys::MODEL_TYPE)
-            .filter_map(|(key, value)| Some((key.to_owned(), hyperparameter(value, true)?)))
+            .filter_map(|(key, value)| Some((key.to_owned(), hyperparameter(key, value, true)?)))
             .collect();
         self.metadata.set_default(keys::ARCHITECTURE, architecture);
         Ok(())
@@ -166,15 +166,20 @@ impl FolderCheckpoint {
 }
 
 /// What of a configuration's entry describes the network: scalars, short lists of them (the channels of convolutions),
-/// and those of a part with a configuration of its own (`text_config`). Tables of labels are neither.
-fn hyperparameter(value: &Value, top: bool) -> Option<Value> {
+/// those of a part with a configuration of its own (`text_config`), and how positions and quantized weights are to be
+/// computed with. Tables of labels are neither.
+fn hyperparameter(key: &str, value: &Value, top: bool) -> Option<Value> {
     /// Longest list that is kept.
     const LONGEST: usize = 256;
+    /// Entries that are objects; those of rotary positions may have one for each kind of layer.
+    const OBJECTS: [&str; 5] =
+        ["rope_parameters", "rope_scaling", "full_attention", "sliding_attention", "quantization_config"];
     let is_scalar = |value: &Value| value.is_number() || value.is_boolean() || value.is_string();
     match value {
         Value::Array(items) => (items.len() <= LONGEST && items.iter().all(is_scalar)).then(|| value.clone()),
-        Value::Object(part) if top && part.contains_key(keys::MODEL_TYPE) => {
-            let entries = part.iter().filter_map(|(key, value)| Some((key.clone(), hyperparameter(value, false)?)));
+        Value::Object(part) if OBJECTS.contains(&key) || (top && part.contains_key(keys::MODEL_TYPE)) => {
+            let entries =
+                part.iter().filter_map(|(key, value)| Some((key.clone(), hyperparameter(key, value, false)?)));
             Some(Value::Object(entries.collect()))
         }
         value => is_scalar(value).then(|| value.clone()),

@@ -151,9 +151,20 @@ pub(crate) static FORMATS: &[Registration] = &[
         ..told_apart(&apr_pytorch::FORMAT)
     },
     Registration {
+        plan: Some(|tensors, metadata, companions, options| {
+            let write_options =
+                apr_pytorch::WriteOptions { file_name: options.file_name.clone(), named_files: options.folder };
+            let graph = options.models.first().map(|model| &model.graph);
+            let weights = apr_pytorch::plan_script(tensors, metadata, graph, &write_options)?;
+            Ok(Box::new(WithCompanions::new(weights, companions, options.folder)))
+        }),
+        ..told_apart(&apr_pytorch::SCRIPT)
+    },
+    Registration {
         open: Some(|source, name, options| Ok(Box::new(apr_onnx::open(source, name, &options.limits)?))),
         open_set: Some(|set, name, options| Ok(Box::new(apr_onnx::open_in(set, name, &options.limits)?))),
         plan: Some(plan_onnx),
+        in_folder: InFolder { rank: 3, extensions: &["onnx"], ..InFolder::NONE },
         ..told_apart(&apr_onnx::FORMAT)
     },
     Registration {

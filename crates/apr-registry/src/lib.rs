@@ -31,9 +31,9 @@ mod unread;
 mod weights;
 
 pub use apr_core::{
-    Alignments, ByteSource, CheckpointReader, CheckpointWriter, Code, Convention, DType, DTypeKind, Error, Escaped,
-    FileInfo, Format, HEAD_LEN, IoCause, Layout, Limits, Loss, MemoryFolder, Metadata, Notes, Pipeline, QuantizedTypes,
-    Result, Serial, Shape, Sink, SourceSet, Target, TensorInfo, digest, keys, read_vec,
+    Alignments, ByteSource, CheckpointReader, CheckpointWriter, Code, Computes, Convention, DType, DTypeKind, Error,
+    Escaped, FileInfo, Format, HEAD_LEN, IoCause, Layout, Limits, Loss, MemoryFolder, Metadata, Notes, Pipeline,
+    QuantizedTypes, Result, Serial, Shape, Sink, SourceSet, Target, TensorInfo, digest, keys, read_vec,
 };
 #[cfg(feature = "typed")]
 pub use apr_format::aprn;

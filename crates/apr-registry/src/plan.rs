@@ -1,6 +1,6 @@
 //! Planning the output.
 
-use apr_core::{Alignments, CheckpointWriter, Error, Format, Metadata, Result, Target, TensorInfo};
+use apr_core::{Alignments, CheckpointWriter, Computes, Error, Format, Metadata, Result, Target, TensorInfo};
 use apr_format::apr2::{self, CompanionFile};
 
 use crate::formats::FORMATS;
@@ -67,7 +67,7 @@ impl PlanOptions {
         type Wish<'a> = (&'a str, bool, fn(&Target) -> bool);
         let places_data = self.external_data != apr_onnx::write::ExternalData::Auto;
         let wanted: [Wish<'_>; 5] = [
-            ("--external-data works", places_data, |target| target.computes),
+            ("--external-data works", places_data, |target| target.computes == Computes::Always),
             ("--shard-size works", self.shard_size.is_some(), |target| target.shards),
             ("--streaming works", self.streaming, |target| target.streaming),
             ("--compress, --encrypt, --recipient and --sign work", self.apr2.seals(), |target| target.seals),

@@ -10,7 +10,7 @@ use apr_core::{CheckpointReader, Error, Result};
 use apr_io::{Interrupt, Sources, Threads};
 use apr_llama::describe;
 use apr_ops::diff::{DiffOptions, DiffReport, Side, alike, diff};
-use apr_ops::graph::{Computed, computed};
+use apr_ops::graph::{Computed, computed, of_file};
 use apr_ops::inspect::{InspectReport, inspect};
 use apr_ops::lint::{LintReport, lint};
 use apr_ops::tensors::{TensorsOptions, TensorsReport, list};
@@ -124,7 +124,12 @@ impl Model {
     /// E002 and E007 when bytes can't be read; what is wrong with bytes that can is in the report.
     pub fn validate(&self, options: ValidateOptions<'_>) -> Result<ValidateReport> {
         let source = self.source();
-        let options = ValidateOptions { families: options.families.or(Some(&self.families)), ..options };
+        let own = of_file(&self.source())?;
+        let options = ValidateOptions {
+            families: options.families.or(Some(&self.families)),
+            graphs: options.graphs.or(own.as_ref()),
+            ..options
+        };
         self.checked(validate(&*self.reader, &self.name, source.family()?, options, &threads()?, &()))
     }
 

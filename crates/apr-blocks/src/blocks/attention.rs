@@ -45,7 +45,9 @@ impl Heads {
         let heads = place.size("heads")?;
         let kv_heads = place.size_or_none("kv_heads")?.unwrap_or(heads);
         let head_dim = place.size("head_dim")?;
-        if kv_heads == 0 || heads % kv_heads != 0 || head_dim == 0 {
+        // The product is a length of vectors, too.
+        let is_absurd = heads.checked_mul(head_dim).is_none_or(|width| width == 0 || width > 1 << 40);
+        if is_absurd || kv_heads == 0 || heads % kv_heads != 0 {
             return Err(apr_core::Error::format(format!(
                 "{heads} heads of {head_dim} can't share {kv_heads} keys and values evenly"
             )));

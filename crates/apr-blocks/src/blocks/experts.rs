@@ -2,7 +2,7 @@
 //! (Shazeer et al. 2017, <https://arxiv.org/abs/1701.06538>).
 
 use apr_core::{Error, Result};
-use apr_graph::ValueId;
+use apr_graph::{ElementType, ValueId, View};
 
 use super::activation::Activation;
 use crate::model::Place;
@@ -28,7 +28,7 @@ impl Writer<'_> {
     /// The sum over the chosen experts of `share * expert(x)`, plus shared experts that every token goes through.
     fn experts(&mut self, place: Place<'_>, count: u64, x: ValueId) -> Result<ValueId> {
         let tokens = self.flattened(place, x)?;
-        let shares = self.shares(place, tokens)?;
+        let shares = self.shares(place, count, tokens)?;
         let mut sum = self.make("Sub", "nothing", [tokens, tokens]);
         for expert in 0..count {
             sum = self.expert(place, expert, tokens, shares, sum)?;
@@ -45,23 +45,28 @@ impl Writer<'_> {
     }
 
     /// What share of a token goes to each expert, `[tokens, experts]`: 0 where it is not among the `experts_per_token`
-    /// highest. Option `router` says how scores become shares: `softmax` of all scores, `softmax_of_chosen`.
-    /// `router_normal`: the chosen shares are divided by their sum. `router_scale` is a factor of them.
-    fn shares(&mut self, place: Place<'_>, tokens: ValueId) -> Result<ValueId> {
+    /// highest. Option `router` says how scores become shares: `softmax` of all scores, `softmax_of_chosen`, `sigmoid` of
+    /// each. A tensor `router_bias` counts for the choice alone. `router_normal`: the chosen shares are divided by their sum.
+    /// `router_scale` is a factor of them.
+    fn shares(&mut self, place: Place<'_>, count: u64, tokens: ValueId) -> Result<ValueId> {
         self.scope("router", |w| {
             let scores = w.linear_part(place, "router", tokens)?;
-            let chosen = place.size("experts_per_token")?;
-            let of_chosen = match place.text("router")?.as_str() {
-                "softmax" => false,
-                "softmax_of_chosen" => true,
+            let kind = place.text("router")?;
+            let ranked = match kind.as_str() {
+                "softmax" => w.softmax("all_shares", scores),
+                "softmax_of_chosen" => scores,
+                "sigmoid" => w.make("Sigmoid", "all_shares", [scores]),
                 other => return Err(place.unknown("router", other)),
             };
-            let softmax =
-                |w: &mut Self, name: &str, x: ValueId| w.op("Softmax", [x]).attribute("axis", -1).output(name);
-            let ranked = if of_chosen { scores } else { softmax(w, "all_shares", scores) };
-            let [mut best, places] = w.best("best", ranked, chosen);
-            if of_chosen {
-                best = softmax(w, "chosen_shares", best);
+            let choice = w.for_choice(place, count, ranked)?;
+            let [best, places] = w.best("best", choice, place.size("experts_per_token")?);
+            let mut best = if choice == ranked {
+                best
+            } else {
+                w.op("GatherElements", [ranked, places]).attribute("axis", 1).output("chosen")
+            };
+            if kind == "softmax_of_chosen" {
+                best = w.softmax("chosen_shares", best);
             }
             if place.truth("router_normal")? {
                 let sum = w.sum("sum", best, -1);
@@ -72,6 +77,54 @@ impl Writer<'_> {
             }
             Ok(w.scattered(scores, places, best))
         })
+    }
+
+    fn softmax(&mut self, name: &str, x: ValueId) -> ValueId {
+        self.op("Softmax", [x]).attribute("axis", -1).output(name)
+    }
+
+    /// What experts are chosen by: their shares, plus a bias, and the lowest number in groups that are not among the best.
+    fn for_choice(&mut self, place: Place<'_>, count: u64, shares: ValueId) -> Result<ValueId> {
+        let choice = match place.tensor_or_none("router_bias") {
+            Some(bias) => {
+                let bias = self.tensor(&bias)?;
+                self.make("Add", "biased", [shares, bias])
+            }
+            None => shares,
+        };
+        match place.size_or_none("router_groups")?.filter(|groups| *groups > 1) {
+            Some(groups) if count.is_multiple_of(groups) => {
+                self.scope("groups", |w| w.in_best_groups(place, groups, choice))
+            }
+            Some(groups) => Err(Error::format(format!("{count} experts are no {groups} groups of one size"))),
+            None => Ok(choice),
+        }
+    }
+
+    /// Keeps the experts of the `router_best_groups` best groups. Option `router_group_score`: `highest` of its experts, or
+    /// `two_highest` together.
+    fn in_best_groups(&mut self, place: Place<'_>, groups: u64, choice: ValueId) -> Result<ValueId> {
+        let grouped = self.reshape("grouped", choice, &[0, signed(groups), -1]);
+        let best = match place.text("router_group_score")?.as_str() {
+            "highest" => 1,
+            "two_highest" => 2,
+            other => return Err(place.unknown("router_group_score", other)),
+        };
+        let [best, _] = self.best("best_of_group", grouped, best);
+        let scores = self.sum("scores", best, -1);
+        let axis = self.ints(&[-1]);
+        let scores = self.make("Squeeze", "score_of_group", [scores, axis]);
+        let [_, places] = self.best("best_groups", scores, place.size("router_best_groups")?);
+        let zeros = self.make("Sub", "zeros", [scores, scores]);
+        let ones = self.op("GatherElements", [zeros, places]).attribute("axis", 1).output("zeros_of_best");
+        let one = self.float(1.0);
+        let ones = self.make("Add", "ones", [ones, one]);
+        let kept = self.op("ScatterElements", [zeros, places, ones]).attribute("axis", 1).output("kept");
+        let kept = self.cast("is_kept", kept, ElementType::Bool);
+        let kept = self.unsqueeze("is_kept_by_expert", kept, &[2]);
+        let lowest = self.float(f64::from(f32::MIN));
+        let choice = self.make("Where", "choice", [kept, grouped, lowest]);
+        Ok(self.reshape("flat", choice, &[0, -1]))
     }
 
     /// The highest values along the last axis, and their places.
@@ -115,7 +168,12 @@ impl Writer<'_> {
         Ok(results[0])
     }
 
+    /// The network of an expert: gated, by modules of its own (`expert_gate`, `expert_up`, `expert_down`), or by its part of
+    /// tensors of all experts (`experts_gate_up`, `experts_down`).
     fn expert_network(&mut self, place: Place<'_>, expert: u64, x: ValueId) -> Result<ValueId> {
+        if place.tensor_or_none("experts_gate_up").is_some() {
+            return self.stacked_expert(place, expert, x);
+        }
         let activation = Activation::of(place, "activation")?;
         let name = |part: &str| {
             let module = place.numbered(part, &[("expert", expert)]);
@@ -125,6 +183,47 @@ impl Writer<'_> {
         let up = self.linear(place, "up", x, &name("expert_up")?)?;
         let gated = self.gated(activation, gate, up);
         self.linear(place, "down", gated, &name("expert_down")?)
+    }
+
+    /// `down(gate sigmoid(alpha gate) (up + 1))`, with gate and up cut off at a limit, and columns of both in turn (gpt-oss,
+    /// 2025, <https://github.com/openai/gpt-oss>). Options `expert_alpha`, `expert_limit`.
+    fn stacked_expert(&mut self, place: Place<'_>, expert: u64, x: ValueId) -> Result<ValueId> {
+        let both = self.stacked_linear(place, expert, "experts_gate_up", x)?;
+        let gate = self.every_second("gate", both, 0);
+        let up = self.every_second("up", both, 1);
+        let limit = place.number("expert_limit")?;
+        let (low, high) = (self.float(-limit), self.float(limit));
+        let gate = self.make("Min", "gate_limited", [gate, high]);
+        let up = self.make("Clip", "up_limited", [up, low, high]);
+        let steep = self.scaled("steep", gate, place.number("expert_alpha")?);
+        let share = self.make("Sigmoid", "gate_share", [steep]);
+        let gate = self.make("Mul", "activation", [gate, share]);
+        let one = self.float(1.0);
+        let up = self.make("Add", "up_plus_one", [up, one]);
+        let gated = self.make("Mul", "gated", [gate, up]);
+        self.stacked_linear(place, expert, "experts_down", gated)
+    }
+
+    /// Every second element along the last axis.
+    fn every_second(&mut self, name: &str, x: ValueId, first: i64) -> ValueId {
+        let (start, end) = (self.ints(&[first]), self.ints(&[i64::MAX]));
+        let (axis, step) = (self.ints(&[-1]), self.ints(&[2]));
+        self.make("Slice", name, [x, start, end, axis, step])
+    }
+
+    /// A linear layer by an expert's part of a tensor `[experts, inputs, outputs]`, and of a bias `[experts, outputs]`.
+    fn stacked_linear(&mut self, place: Place<'_>, expert: u64, part: &str, x: ValueId) -> Result<ValueId> {
+        let of_expert = |w: &mut Self, tensor: &str| -> Result<ValueId> {
+            let dims = w.model.using(tensor)?;
+            let shape = dims.get(1..).unwrap_or_default().to_vec();
+            let slice = View::Slice { axis: 0, start: expert, len: 1 };
+            w.viewed(tensor, vec![slice, View::Reshaped(shape.clone())], shape)
+        };
+        let weight = of_expert(self, &place.module(part)?)?;
+        let product = self.make("MatMul", part, [x, weight]);
+        let Some(bias) = place.tensor_or_none(&format!("{part}_bias")) else { return Ok(product) };
+        let bias = of_expert(self, &bias)?;
+        Ok(self.scope(part, |w| w.make("Add", "bias", [product, bias])))
     }
 
     /// Adds the expert of all tokens, where the family has one; its share is the sigmoid of a score where there is a weight

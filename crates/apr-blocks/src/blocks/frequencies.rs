@@ -88,9 +88,10 @@ impl<'p> Rotation<'p> {
     }
 
     fn required(&self, key: &str) -> Result<f64> {
-        self.number(key).ok_or_else(|| {
+        let number = self.number(key).ok_or_else(|| {
             Error::format(format!("the configuration lacks '{key}' for rotary positions of type '{}'", self.kind()))
-        })
+        })?;
+        positive(key, number)
     }
 
     fn kind(&self) -> &str {
@@ -104,10 +105,8 @@ impl<'p> Rotation<'p> {
     }
 
     fn theta(&self) -> Result<f64> {
-        match self.number("rope_theta") {
-            Some(theta) => Ok(theta),
-            None => self.place.number("rotary_theta"),
-        }
+        let theta = self.number("rope_theta").map_or_else(|| self.place.number("rotary_theta"), Ok)?;
+        positive("rope_theta", theta)
     }
 
     /// The length of the texts that the model was trained with.
@@ -115,15 +114,16 @@ impl<'p> Rotation<'p> {
         let config = |path: &str| self.place.model.settings.config(path).and_then(|json| json.as_f64());
         let own =
             config("original_max_position_embeddings").or_else(|| self.number("original_max_position_embeddings"));
-        own.map_or_else(|| self.place.number("max_positions"), Ok)
+        let trained = own.map_or_else(|| self.place.number("max_positions"), Ok)?;
+        positive("original_max_position_embeddings", trained)
     }
 
     /// `factor`, or else how much longer texts may be than the trained ones.
     fn stretch(&self) -> Result<f64> {
-        match self.number("factor") {
-            Some(factor) => Ok(factor),
-            None => Ok(self.place.number("max_positions")? / self.trained()?),
-        }
+        let stated = self.number("factor");
+        let factor =
+            stated.map_or_else(|| Ok::<_, Error>(self.place.number("max_positions")? / self.trained()?), Ok)?;
+        positive("factor", factor)
     }
 
     /// The frequencies of `dim` dimensions.
@@ -131,10 +131,7 @@ impl<'p> Rotation<'p> {
     /// # Errors
     /// E003 for a type of scaling that is not known; E001 when the configuration lacks what it needs.
     pub(crate) fn frequencies(&self, dim: u64) -> Result<Frequencies> {
-        if dim == 0 || dim % 2 == 1 || dim > 1 << 16 {
-            return Err(Error::format(format!("rotary positions can't turn {dim} dimensions of a head")));
-        }
-        let plain = Plain { theta: self.theta()?, dim };
+        let plain = Plain::new(self.theta()?, dim)?;
         let fixed = |inverse: Vec<f64>| Frequencies { inverse: Inverse::Fixed(single(&inverse)), factor: 1.0 };
         match self.kind() {
             "default" => Ok(fixed(plain.inverse())),
@@ -145,7 +142,7 @@ impl<'p> Rotation<'p> {
             "llama3" => Ok(fixed(self.llama3(&plain)?)),
             "yarn" => self.yarn(&plain),
             "longrope" | "su" => self.longrope(&plain),
-            "dynamic" => Ok(Frequencies {
+            "dynamic" if dim > 2 => Ok(Frequencies {
                 inverse: Inverse::Growing {
                     theta: plain.theta,
                     factor: self.required("factor")?,
@@ -214,6 +211,12 @@ impl<'p> Rotation<'p> {
         })
     }
 
+    /// What queries and keys grow by where DeepSeek stretches positions: `0.1 mscale_all_dim log(factor) + 1`.
+    pub(crate) fn score_factor(&self) -> f64 {
+        let (all, factor) = (self.number("mscale_all_dim").unwrap_or(0.0), self.number("factor").unwrap_or(1.0));
+        if self.kind() == "default" || factor <= 1.0 { 1.0 } else { 0.1 * all * factor.ln() + 1.0 }
+    }
+
     /// LongRoPE (Ding et al. 2024, <https://arxiv.org/abs/2402.13753>).
     fn longrope(&self, plain: &Plain) -> Result<Frequencies> {
         let trained = self.trained()?;
@@ -238,6 +241,14 @@ impl<'p> Rotation<'p> {
     }
 }
 
+/// A number that things are divided by, or taken to a power.
+fn positive(key: &str, number: f64) -> Result<f64> {
+    match number > 0.0 && number.is_finite() {
+        true => Ok(number),
+        false => Err(Error::format(format!("'{key}' for rotary positions is {number}, and not above zero"))),
+    }
+}
+
 /// Rotary positions as they were first: `theta^(-2i / dim)`.
 struct Plain {
     theta: f64,
@@ -245,6 +256,14 @@ struct Plain {
 }
 
 impl Plain {
+    fn new(theta: f64, dim: u64) -> Result<Self> {
+        // No head has as many as the last of these.
+        if dim == 0 || dim % 2 == 1 || dim > 1 << 12 {
+            return Err(Error::format(format!("rotary positions can't turn {dim} dimensions of a head")));
+        }
+        Ok(Self { theta, dim })
+    }
+
     fn inverse(&self) -> Vec<f64> {
         (0..self.dim / 2).map(|at| self.theta.powf(-((2 * at) as f64) / self.dim as f64)).collect()
     }

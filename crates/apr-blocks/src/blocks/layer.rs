@@ -4,6 +4,7 @@ use apr_core::Result;
 use apr_graph::ValueId;
 
 use super::attention::{Given, Heads, KeyValue};
+use super::latent::is_latent;
 use super::norm::Norm;
 use super::rotary::Rotary;
 use crate::model::Place;
@@ -87,7 +88,11 @@ impl Writer<'_> {
         let residual = Residual::of(place)?;
         let norms = Norms::of(place)?;
         let before = self.norm_before(place, norms, "attention", x)?;
-        let (attended, cache) = self.attention(place, before, rotary, given)?;
+        let (attended, cache) = if is_latent(place)? {
+            self.latent_attention(place, before, rotary, given)?
+        } else {
+            self.attention(place, before, rotary, given)?
+        };
         let mut middle = self.added(place, norms, "attention", x, attended)?;
         let mut made = None;
         if let Some(encoded) = encoded {

@@ -7,6 +7,7 @@ pub(crate) mod embeddings;
 pub(crate) mod experts;
 pub(crate) mod feed_forward;
 pub(crate) mod frequencies;
+pub(crate) mod latent;
 pub(crate) mod layer;
 pub(crate) mod linear;
 pub(crate) mod mask;

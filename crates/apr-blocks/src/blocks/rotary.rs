@@ -13,8 +13,10 @@ use crate::writer::{Writer, signed};
 enum Layout {
     /// One of the first half with one of the second half (LLaMA in Hugging Face's order, GPT-NeoX).
     Halves,
-    /// Neighbours (GPT-J, Cohere, GLM, DeepSeek).
+    /// Neighbours (GPT-J, Cohere, GLM, DeepSeek-V2).
     Pairs,
+    /// Neighbours, which end up in different halves (DeepSeek-V3).
+    PairsToHalves,
 }
 
 /// How a layer turns its queries and keys.
@@ -34,7 +36,7 @@ pub(crate) struct Turn {
 }
 
 impl Rotary {
-    /// Options `rotary` (whether positions are rotary in this layer), `rotary_layout` (`halves`, `pairs`), `rotary_dim` or
+    /// Options `rotary` (whether positions are rotary in this layer), `rotary_layout` (`halves`, `pairs`, `pairs_to_halves`), `rotary_dim` or
     /// `rotary_share` of the head's dimensions, and those of [`Rotation`].
     pub(crate) fn of(place: Place<'_>, head_dim: u64) -> Result<Option<Self>> {
         if !place.truth("rotary")? {
@@ -43,6 +45,7 @@ impl Rotary {
         let layout = match place.text_or_none("rotary_layout")?.as_deref() {
             None | Some("halves") => Layout::Halves,
             Some("pairs") => Layout::Pairs,
+            Some("pairs_to_halves") => Layout::PairsToHalves,
             Some(other) => return Err(place.unknown("rotary_layout", other)),
         };
         let rotation = Rotation::of(place)?;
@@ -67,7 +70,7 @@ impl Writer<'_> {
             let angles = w.make("Mul", "angles", [column, inverse]);
             let half = signed(rotary.dim / 2);
             let both = match rotary.layout {
-                Layout::Halves => w.concat("both", &[angles, angles], -1),
+                Layout::Halves | Layout::PairsToHalves => w.concat("both", &[angles, angles], -1),
                 Layout::Pairs => {
                     let column = w.reshape("angle_column", angles, &[0, 0, 0, half, 1]);
                     let twice = w.concat("twice", &[column, column], -1);
@@ -141,8 +144,9 @@ impl Writer<'_> {
     /// `x cos + turned(x) sin`, where `turned` makes of a pair (a, b) the pair (-b, a).
     fn rotated_whole(&mut self, rotary: &Rotary, x: ValueId, turn: Turn) -> ValueId {
         let half = rotary.dim / 2;
+        let x = if rotary.layout == Layout::PairsToHalves { self.apart(x, signed(half)) } else { x };
         let quarter_turn = match rotary.layout {
-            Layout::Halves => {
+            Layout::Halves | Layout::PairsToHalves => {
                 let [first, second] = self.split("halves", x, -1, [half, half]);
                 let negative = self.make("Neg", "negative", [second]);
                 self.concat("quarter_turn", &[negative, first], -1)
@@ -159,5 +163,12 @@ impl Writer<'_> {
         let along = self.make("Mul", "along", [x, turn.cos]);
         let across = self.make("Mul", "across", [quarter_turn, turn.sin]);
         self.make("Add", "turned", [along, across])
+    }
+
+    /// The first ones of all pairs, then the second ones.
+    fn apart(&mut self, x: ValueId, half: i64) -> ValueId {
+        let pairs = self.reshape("neighbours", x, &[0, 0, 0, half, 2]);
+        let sides = self.transpose("by_side", pairs, [0, 1, 2, 4, 3]);
+        self.reshape("apart", sides, &[0, 0, 0, 2 * half])
     }
 }

@@ -5,7 +5,8 @@ use apr_graph::{Dim, ElementType, Meaning, ValueId};
 
 use super::head;
 use super::stack::{Around, layers};
-use crate::blocks::attention::{Heads, KeyValue};
+use crate::blocks::attention::KeyValue;
+use crate::blocks::latent::cache_dims;
 use crate::blocks::mask::{Field, Sight};
 use crate::blocks::norm::Norm;
 use crate::model::{Model, Place};
@@ -79,12 +80,13 @@ pub(crate) fn cache_inputs(
     of: &str,
     length: &Dim,
 ) -> Result<KeyValue> {
-    let heads = Heads::of(place)?;
-    let mut input = |kind: &str, meaning: Meaning| {
-        let shape = [Dim::symbol(BATCH), Dim::fixed(heads.kv_heads), length.clone(), Dim::fixed(heads.head_dim)];
+    let [heads, key_dim, value_dim] = cache_dims(place)?;
+    let mut input = |kind: &str, meaning: Meaning, dim: u64| {
+        let shape = [Dim::symbol(BATCH), Dim::fixed(heads), length.clone(), Dim::fixed(dim)];
         w.body().input(&format!("past_key_values.{layer}.{of}{kind}"), ElementType::F32, shape, meaning)
     };
-    Ok(KeyValue { key: input("key", Meaning::PastKey), value: input("value", Meaning::PastValue) })
+    let key = input("key", Meaning::PastKey, key_dim);
+    Ok(KeyValue { key, value: input("value", Meaning::PastValue, value_dim) })
 }
 
 /// Keys and values of a layer as outputs: `present.0.key`, or with `of` in between.

@@ -63,7 +63,7 @@ pub(crate) fn layers(w: &mut Writer<'_>, place: Place<'_>, x: ValueId, around: &
         let place = place.layer(layer);
         // A layer without a table of relative positions has that of the one before.
         table = place.tensor_or_none("relative").or(table);
-        layer_call(w, place, layer, &shared, (window(place)?, table.clone()), around, &mut stacked)?;
+        layer_call(w, place, layer, &shared, &(window(place)?, table.clone()), around, &mut stacked)?;
     }
     Ok(stacked)
 }
@@ -127,12 +127,12 @@ fn layer_call(
     place: Place<'_>,
     layer: u64,
     shared: &Shared,
-    lens: Lens,
+    lens: &Lens,
     around: &Around<'_>,
     stacked: &mut Stacked,
 ) -> Result<()> {
     let at = usize::try_from(layer).unwrap_or(usize::MAX);
-    let mask = shared.masks.iter().find(|(known, _)| *known == lens).and_then(|(_, mask)| *mask);
+    let mask = shared.masks.iter().find(|(known, _)| known == lens).and_then(|(_, mask)| *mask);
     let rotary = Rotary::of(place, Heads::of(place)?.head_dim)?;
     let turn = rotary.as_ref().and_then(|rotary| shared.turns.iter().find(|(known, _)| known == rotary));
     let turn = turn.map(|(_, turn)| *turn);

@@ -5,9 +5,11 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use apr::{DType, Escaped};
+use apr_blocks::GraphOptions;
 use apr_core::counted;
 use apr_io::io_error;
 use apr_ops::diff::{DiffOptions, DiffReport, MetadataChange, Side, TensorDiff, Verdict, alike, diff};
+use apr_ops::graph::{NodeChange, StructureDiff, computed};
 use apr_view::parse_search;
 
 use crate::args::DiffArgs;
@@ -41,10 +43,17 @@ pub(super) fn run(args: &DiffArgs, context: &Context) -> Outcome {
     let families = (context.family(&views.left)?, context.family(&views.right)?);
     let left = Side { reader: &views.left, name: &left.name, model: families.0.as_ref() };
     let right = Side { reader: &views.right, name: &right.name, model: families.1.as_ref() };
+    if options.filter.is_none() {
+        context.sources.read_whole();
+    }
     let report = diff(left, right, &options, &context.pipeline()?, &bar);
     context.sources.check_unchanged()?;
-    let report = report?;
+    let mut report = report?;
     drop(bar);
+    let graphs = |source| computed(source, &GraphOptions::default());
+    if let (Ok(left), Ok(right)) = (graphs(&sources.0), graphs(&sources.1)) {
+        report = report.with_graphs(&left, &right);
+    }
     context.printer.report(&report, |out, report| render(out, report, args, &options))?;
     let is_kept = report.l2_gate.is_none_or(|gate| gate.passed);
     if (args.exit_code && !report.same) || !is_kept { Err(Failure::Validation) } else { Ok(()) }
@@ -95,7 +104,27 @@ fn render(out: &mut dyn Write, report: &DiffReport, args: &DiffArgs, options: &D
     }
     report.metadata.iter().try_for_each(|change| render_change(out, change))?;
     render_rounded(out, report)?;
+    report.structure.iter().try_for_each(|structure| render_structure(out, structure))?;
     render_verdict(out, report)
+}
+
+/// What differs in what the models compute.
+fn render_structure(out: &mut dyn Write, structure: &StructureDiff) -> io::Result<()> {
+    for NodeChange { node, left, right } in structure.changed.iter().take(SHOWN) {
+        let (left, right) = (Escaped::short(left), Escaped::short(right));
+        writeln!(out, "{BAD}computes otherwise{BAD:#}: {}: {left} -> {right}", Escaped::short(node))?;
+    }
+    render_more(out, structure.changed.len(), SHOWN)?;
+    for (names, label) in [
+        (&structure.removed, "computed by the left model only"),
+        (&structure.added, "computed by the right model only"),
+    ] {
+        for name in names.iter().take(SHOWN) {
+            writeln!(out, "{BAD}{label}{BAD:#}: {}", Escaped::short(name))?;
+        }
+        render_more(out, names.len(), SHOWN)?;
+    }
+    Ok(())
 }
 
 /// Rounded tensors by their dtypes: how far they are off, and how far they may be.

@@ -1,6 +1,6 @@
 //! What APR1 says of itself.
 
-use apr_core::{Alignments, Convention, Format, QuantizedTypes, Target};
+use apr_core::{Alignments, Computes, Convention, Format, QuantizedTypes, Target};
 
 use super::{MAGIC, MAGIC_0_2};
 
@@ -20,7 +20,7 @@ pub static FORMAT: Format = Format {
         self_contained: false,
         shards: false,
         seals: false,
-        computes: false,
+        computes: Computes::Nothing,
         streaming: false,
         alignments: Alignments::Fixed,
         quantized: QuantizedTypes::All,

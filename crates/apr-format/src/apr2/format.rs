@@ -1,6 +1,6 @@
 //! What the native container says of itself.
 
-use apr_core::{Alignments, Convention, Format, QuantizedTypes, Target};
+use apr_core::{Alignments, Computes, Convention, Format, QuantizedTypes, Target};
 
 use super::{Header, MAGIC};
 
@@ -20,7 +20,7 @@ pub static FORMAT: Format = Format {
         self_contained: true,
         shards: true,
         seals: true,
-        computes: false,
+        computes: Computes::Nothing,
         streaming: true,
         alignments: Alignments::OneOf(&[32, 64]),
         quantized: QuantizedTypes::All,

@@ -1,7 +1,7 @@
 //! Whether a graph is one that ONNX allows.
 
 mod nodes;
-mod order;
+pub(crate) mod order;
 
 use std::collections::{HashMap, HashSet};
 
@@ -195,10 +195,8 @@ impl<'g> Checker<'g> {
             Origin::Missing if used => {
                 self.error(place, format!("value '{}' is read, and nothing makes it", value.name));
             }
-            Origin::Outer(id) => {
-                if around.is_none_or(|around| around.values.len() <= id.0 as usize) {
-                    self.error(place, format!("value '{}' is not in the body around", value.name));
-                }
+            Origin::Outer(id) if around.is_none_or(|around| around.values.len() <= id.0 as usize) => {
+                self.error(place, format!("value '{}' is not in the body around", value.name));
             }
             Origin::Constant(constant) if !has_its_bytes(constant) => {
                 self.error(place, format!("constant '{}' has not as many elements as its shape says", value.name));
@@ -259,7 +257,7 @@ impl<'g> Checker<'g> {
 /// Whether each value is read, or is an output.
 fn used(body: &Body) -> Vec<bool> {
     let mut used = vec![false; body.values.len()];
-    let reads = body.nodes.iter().flat_map(|node| order::reads(node));
+    let reads = body.nodes.iter().flat_map(order::reads);
     for id in body.outputs.iter().copied().chain(reads) {
         if let Some(used) = used.get_mut(id.0 as usize) {
             *used = true;

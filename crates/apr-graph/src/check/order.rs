@@ -3,7 +3,7 @@
 use crate::{Body, Node, Origin, ValueId};
 
 /// What a node reads: its inputs, and what its bodies take from the body around.
-pub(super) fn reads(node: &Node) -> impl Iterator<Item = ValueId> {
+pub(crate) fn reads(node: &Node) -> impl Iterator<Item = ValueId> {
     let captured = node.bodies().flat_map(|body| &body.values).filter_map(|value| match value.origin {
         Origin::Outer(id) => Some(id),
         _ => None,

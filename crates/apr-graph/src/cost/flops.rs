@@ -4,13 +4,14 @@ use super::{Sizes, elements};
 use crate::{Body, Node, Origin, TensorType};
 
 /// How the operations of an operator are counted.
+#[derive(Clone, Copy)]
 enum Rule {
     /// Elements are moved, not computed.
     Moves,
     /// One for each element of the first input.
     Input,
     /// Products of matrices: two for each element of the output and each of the inner dimension.
-    Product { a: usize },
+    Product,
     /// Two for each element of the output and of the weight, over the output's channels.
     Convolution { weight: usize },
     /// Two for each element of the input and of the weight, over the input's channels.
@@ -78,35 +79,47 @@ const READS_PART: &[&str] = &["Gather", "GatherElements", "GatherND", "Slice", "
 /// Those that give elements another shape and need not touch them, or make what is in the graph.
 const FREE: &[&str] = &["Constant", "Flatten", "Identity", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze"];
 
+const PRODUCTS: &[&str] = &[
+    "DynamicQuantizeMatMul",
+    "FusedGemm",
+    "FusedMatMul",
+    "Gemm",
+    "MatMul",
+    "MatMulBnb4",
+    "MatMulInteger",
+    "MatMulIntegerToFloat",
+    "MatMulNBits",
+    "QGemm",
+    "QLinearMatMul",
+];
+
+const KINDS: &[(&str, Rule)] = &[
+    ("Attention", Rule::Attention),
+    ("Conv", Rule::Convolution { weight: 1 }),
+    ("ConvInteger", Rule::Convolution { weight: 1 }),
+    ("ConvTranspose", Rule::Transposed),
+    ("DeformConv", Rule::Convolution { weight: 1 }),
+    ("Einsum", Rule::Einsum),
+    ("FusedConv", Rule::Convolution { weight: 1 }),
+    ("GRU", Rule::Recurrent),
+    ("GroupQueryAttention", Rule::Attention),
+    ("LSTM", Rule::Recurrent),
+    ("MultiHeadAttention", Rule::Attention),
+    ("QLinearConv", Rule::Convolution { weight: 3 }),
+    ("RNN", Rule::Recurrent),
+];
+
+/// `None`: one for each element that is made.
 fn rule(node: &Node) -> Option<Rule> {
     let name = &*node.op.name;
-    let own = [&*node.op.domain, name];
-    Some(match own {
-        ["com.microsoft", "Attention" | "MultiHeadAttention" | "GroupQueryAttention"] | ["", "Attention"] => {
-            Rule::Attention
-        }
-        _ => match name {
-            "MatMul"
-            | "Gemm"
-            | "MatMulInteger"
-            | "MatMulNBits"
-            | "FusedMatMul"
-            | "QLinearMatMul"
-            | "DynamicQuantizeMatMul"
-            | "MatMulIntegerToFloat"
-            | "FusedGemm"
-            | "MatMulBnb4"
-            | "QGemm" => Rule::Product { a: 0 },
-            "Conv" | "ConvInteger" | "FusedConv" | "DeformConv" => Rule::Convolution { weight: 1 },
-            "QLinearConv" => Rule::Convolution { weight: 3 },
-            "ConvTranspose" => Rule::Transposed,
-            "LSTM" | "GRU" | "RNN" => Rule::Recurrent,
-            "Einsum" => Rule::Einsum,
-            _ if name.starts_with("Reduce") || name.contains("Pool") || name.starts_with("Arg") => Rule::Input,
-            _ if MOVES.contains(&name) => Rule::Moves,
-            _ => return None,
-        },
-    })
+    let kind = KINDS.iter().find(|(other, _)| *other == name).map(|(_, rule)| *rule);
+    kind.or_else(|| PRODUCTS.contains(&name).then_some(Rule::Product))
+        .or_else(|| MOVES.contains(&name).then_some(Rule::Moves))
+        .or_else(|| reduces(name).then_some(Rule::Input))
+}
+
+fn reduces(name: &str) -> bool {
+    name.starts_with("Reduce") || name.starts_with("Arg") || name.contains("Pool")
 }
 
 pub(super) fn is_free(node: &Node) -> bool {
@@ -137,7 +150,7 @@ pub(super) fn flops(body: &Body, node: &Node, sizes: Sizes<'_>) -> Option<u64> {
     match rule(node) {
         Some(Rule::Moves) => Some(0),
         Some(Rule::Input) => count(0),
-        Some(Rule::Product { a }) => product(body, node, a, sizes),
+        Some(Rule::Product) => product(body, node, sizes),
         Some(Rule::Convolution { weight }) => {
             let channels = dim(tensor(body, node, weight)?, 0, sizes)?.max(1);
             Some(twice(made(body, node, sizes)?, count(weight)? / channels))
@@ -158,8 +171,8 @@ fn twice(a: u64, b: u64) -> u64 {
     a.saturating_mul(b).saturating_mul(2)
 }
 
-fn product(body: &Body, node: &Node, a: usize, sizes: Sizes<'_>) -> Option<u64> {
-    let shape = tensor(body, node, a)?.shape.as_ref()?;
+fn product(body: &Body, node: &Node, sizes: Sizes<'_>) -> Option<u64> {
+    let shape = tensor(body, node, 0)?.shape.as_ref()?;
     let turned = node.int("transA").is_some_and(|turned| turned != 0);
     let inner = if turned { shape.len().checked_sub(2)? } else { shape.len().checked_sub(1)? };
     Some(twice(made(body, node, sizes)?, shape[inner].value(sizes)?))

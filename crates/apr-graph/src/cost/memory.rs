@@ -1,14 +1,13 @@
 //! Which values are in memory while a node runs.
 
 use super::{Sizes, bytes, flops};
+use crate::check::order;
 use crate::{Body, Node, Origin};
 
 /// The values of a body that are in memory.
 pub(super) struct Memory {
     /// Bytes of each value; 0 for those that are in another's memory, or not of this body.
     bytes: Vec<u64>,
-    /// The last node that reads each value, or a value that is in its memory.
-    last: Vec<Option<usize>>,
     /// Values by the node after which they go.
     goes: Vec<Vec<usize>>,
     live: u64,
@@ -20,7 +19,6 @@ impl Memory {
         let holder = holders(body);
         let mut memory = Self {
             bytes: body.values.iter().map(|value| bytes(value, sizes).unwrap_or(0)).collect(),
-            last: vec![None; body.values.len()],
             goes: vec![Vec::new(); body.nodes.len()],
             live: 0,
         };
@@ -30,15 +28,7 @@ impl Memory {
                 memory.bytes[at] = 0;
             }
         }
-        for (position, node) in body.nodes.iter().enumerate() {
-            for id in node.inputs.iter().chain(&node.outputs).flatten() {
-                memory.last[holder[id.0 as usize]] = Some(position);
-            }
-        }
-        for output in &body.outputs {
-            memory.last[holder[output.0 as usize]] = None;
-        }
-        for (at, last) in memory.last.iter().enumerate() {
+        for (at, last) in last_uses(body, &holder).into_iter().enumerate() {
             if let Some(goes) = last.and_then(|last| memory.goes.get_mut(last)) {
                 goes.push(at);
             }
@@ -57,6 +47,22 @@ impl Memory {
         }
         used
     }
+}
+
+/// The last node that reads each value, or a value that is in its memory; `None` for what the caller gets.
+fn last_uses(body: &Body, holder: &[usize]) -> Vec<Option<usize>> {
+    let mut last = vec![None; body.values.len()];
+    for (position, node) in body.nodes.iter().enumerate() {
+        for id in order::reads(node).chain(node.outputs.iter().copied().flatten()) {
+            if let Some(holder) = holder.get(id.0 as usize) {
+                last[*holder] = Some(position);
+            }
+        }
+    }
+    for output in &body.outputs {
+        last[holder[output.0 as usize]] = None;
+    }
+    last
 }
 
 /// For each value the one whose memory it is in: itself, or what it is another shape of.

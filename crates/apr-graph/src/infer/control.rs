@@ -1,5 +1,7 @@
 //! Branches and loops.
 
+use std::collections::HashSet;
+
 use super::engine::{Around, Engine, Made, Scope, bodies_mut, size};
 use super::merge::{either, merge, without_shape};
 use crate::{Body, Dim, ElementType, Node, Operator, TensorType, ValueType};
@@ -54,7 +56,7 @@ impl Engine<'_> {
                 .map_err(|error| format!("input '{}' of '{name}': {error}", value.name))?;
         }
         let scope = Scope { prefix: format!("{}{name}/", scope.prefix), ..*scope };
-        self.body(body, Some(around), Vec::new(), &scope, calls);
+        self.body(body, Some(around), HashSet::new(), &scope, calls);
         Ok(body.outputs.iter().map(|output| body.value(*output).kind.clone()).collect())
     }
 
@@ -68,13 +70,13 @@ impl Engine<'_> {
         let taken = taken(node, around);
         let mut results: Vec<Vec<ValueType>> = Vec::new();
         for (name, body) in bodies_mut(node) {
-            let before = self.findings.clone();
+            let before = self.findings.mark();
             results.push(self.within(name, body, &[], around, scope, calls)?);
             match taken {
                 Some(branch) if branch == name => {}
-                Some(_) => self.findings = before,
+                Some(_) => self.findings.rewind(before),
                 // It may be there for other inputs than these types allow.
-                None => self.findings.soften(before.list.len()),
+                None => self.findings.soften(before),
             }
         }
         let at = taken.and_then(|branch| bodies_mut(node).position(|(name, _)| name == branch));
@@ -100,7 +102,7 @@ impl Engine<'_> {
         calls: &mut Vec<Option<usize>>,
     ) -> Result<(Vec<ValueType>, Vec<ValueType>), String> {
         let Repeated { mut inputs, states, first_output } = repeated;
-        let marks = (self.findings.clone(), calls.len());
+        let marks = (self.findings.mark(), calls.len());
         let before = if states.is_empty() { None } else { self.copy(body) };
         if before.is_none() {
             inputs[states.clone()].iter_mut().for_each(|state| *state = without_shape(state));
@@ -118,7 +120,7 @@ impl Engine<'_> {
             }
             inputs[states.clone()].clone_from_slice(&joined);
             body.clone_from(before);
-            self.findings.clone_from(&marks.0);
+            self.findings.rewind(marks.0);
             calls.truncate(marks.1);
         }
         Err("its states have no types that stay".to_owned())

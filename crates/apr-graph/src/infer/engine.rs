@@ -1,14 +1,15 @@
 //! The walk over a body's nodes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::functions::Key;
+use super::merge::without_shape;
 use super::{Inference, MAX_DEPTH, Signature, merge};
 use crate::finding::node_path;
 use crate::operators::{Call, Input, Known, elements, known, type_of};
 use crate::{
-    Attribute, AttributeValue, Body, Findings, Function, Graph, Node, Op, Operator, Opset, Origin, Severity, ValueId,
-    ValueType,
+    Attribute, AttributeValue, Body, Dim, Findings, Function, Graph, Node, Op, Operator, Opset, Origin, Severity,
+    ValueId, ValueType,
 };
 
 /// What all bodies share.
@@ -23,6 +24,9 @@ pub(super) struct Engine<'g> {
     pub(super) findings: Findings,
     /// Nodes that may still be followed before repeated work is given up.
     pub(super) left: u64,
+    /// Sizes that may still be kept, so that the types take no more memory than the graph justifies.
+    room: u64,
+    room_said: bool,
     pub(super) gave_up: bool,
 }
 
@@ -41,7 +45,7 @@ pub(super) struct Scope<'s> {
 pub(super) struct Facts {
     pub(super) known: Vec<Option<Known>>,
     /// Parameters that the call left out.
-    pub(super) absent: Vec<ValueId>,
+    pub(super) absent: HashSet<ValueId>,
 }
 
 /// The body around, for values that are its.
@@ -81,16 +85,19 @@ impl<'g> Engine<'g> {
             active: Vec::new(),
             findings: Findings::default(),
             left: 0,
+            room: 0,
+            room_said: false,
             gave_up: false,
         }
     }
 
     pub(super) fn run(mut self, body: &mut Body) -> Inference {
         let functions: u64 = self.functions.iter().map(|function| size(&function.body)).sum();
+        self.room = (size(body) + functions).saturating_mul(32).saturating_add(1 << 20);
         self.left = (size(body) + functions).saturating_mul(8).saturating_add(100_000);
         let scope = Scope { prefix: String::new(), opsets: self.opsets, of_call: &[], depth: 0 };
         let mut calls = Vec::new();
-        self.body(body, None, Vec::new(), &scope, &mut calls);
+        self.body(body, None, HashSet::new(), &scope, &mut calls);
         Inference { findings: self.findings, calls, signatures: self.signatures }
     }
 
@@ -99,7 +106,7 @@ impl<'g> Engine<'g> {
         &mut self,
         body: &mut Body,
         around: Option<Around<'_>>,
-        absent: Vec<ValueId>,
+        absent: HashSet<ValueId>,
         scope: &Scope<'_>,
         calls: &mut Vec<Option<usize>>,
     ) -> Facts {
@@ -112,7 +119,7 @@ impl<'g> Engine<'g> {
         &mut self,
         body: &mut Body,
         given: Vec<(ValueId, Option<Known>)>,
-        absent: Vec<ValueId>,
+        absent: HashSet<ValueId>,
         scope: &Scope<'_>,
         calls: &mut Vec<Option<usize>>,
     ) {
@@ -205,8 +212,30 @@ impl<'g> Engine<'g> {
         let shapes = operator.rule.map_or(Ok(()), |rule| rule(&mut call)).err();
         let elements = elements::apply(&mut call).err();
         known::fill(&mut call);
-        let problems = elements.into_iter().chain(shapes).collect();
-        Ok(Made { kinds: call.outputs, known: call.known, problems })
+        let mut made = Made { kinds: call.outputs, known: call.known, problems: Vec::new() };
+        let sizes = made.kinds.iter_mut().filter_map(impossible_sizes).next();
+        made.problems.extend(elements.into_iter().chain(shapes).chain(sizes));
+        Ok(made)
+    }
+
+    /// What is known of a value, without its shape and contents where there is no more room for such.
+    fn affordable(
+        &mut self,
+        kind: ValueType,
+        known: Option<Known>,
+        node: &Node,
+        path: &dyn Fn(&Node) -> String,
+    ) -> (ValueType, Option<Known>) {
+        let weight = weight(&kind, known.as_ref());
+        if let Some(room) = self.room.checked_sub(weight) {
+            self.room = room;
+            return (kind, known);
+        }
+        if !std::mem::replace(&mut self.room_said, true) {
+            let message = "shapes take more memory than the graph's size justifies, and are not followed from here";
+            self.findings.add(Severity::Notice, path(node), message);
+        }
+        (without_shape(&kind), None)
     }
 
     /// Writes what a node makes to its outputs.
@@ -215,6 +244,7 @@ impl<'g> Engine<'g> {
         for (output, kind) in node.outputs.iter().zip(made.kinds) {
             let known = known.next().flatten();
             let Some(output) = output else { continue };
+            let (kind, known) = self.affordable(kind, known, node, path);
             let Some(value) = body.values.get_mut(output.0 as usize) else { continue };
             match merge(&value.kind, kind) {
                 Ok(kind) => value.kind = kind,
@@ -226,6 +256,34 @@ impl<'g> Engine<'g> {
             facts.known[output.0 as usize] = known;
         }
     }
+}
+
+/// Most dimensions of a tensor. Files have up to eight; a chain of nodes could make millions.
+const MAX_RANK: usize = 64;
+
+/// Takes a shape away that no tensor has, and says why.
+fn impossible_sizes(kind: &mut ValueType) -> Option<String> {
+    let ValueType::Tensor(tensor) = kind else { return None };
+    let shape = tensor.shape.as_mut()?;
+    if shape.len() > MAX_RANK {
+        let problem = format!("the result has {} dimensions, more than {MAX_RANK}", shape.len());
+        tensor.shape = None;
+        return Some(problem);
+    }
+    let below = shape.iter_mut().find(|size| size.as_integer().is_some_and(|size| size < 0))?;
+    let problem = format!("the result has the size {below}");
+    *below = Dim::Unknown;
+    Some(problem)
+}
+
+/// What a type and contents take of the room for sizes.
+fn weight(kind: &ValueType, known: Option<&Known>) -> u64 {
+    let shape = match kind {
+        ValueType::Tensor(tensor) => tensor.shape.as_deref().unwrap_or_default(),
+        _ => &[],
+    };
+    let dims = shape.iter().chain(known.and_then(Known::dims).unwrap_or_default());
+    dims.map(|dim| dim.weight() as u64).sum()
 }
 
 /// The operator of a node, in the version that the body states.

@@ -1,5 +1,7 @@
 //! Calls of functions: each kind of call is followed once.
 
+use std::collections::HashSet;
+
 use super::engine::{Around, Engine, Made, Scope};
 use super::{Signature, merge};
 use crate::finding::node_path;
@@ -77,11 +79,13 @@ impl Engine<'_> {
         }
         let definition = &self.functions[function];
         let mut body = definition.body.clone();
-        let mut absent = Vec::new();
+        let mut absent = HashSet::new();
         let parameters = body.inputs.clone();
         for (id, given) in parameters.iter().zip(&key.inputs) {
             match given {
-                None => absent.push(*id),
+                None => {
+                    absent.insert(*id);
+                }
                 Some((kind, _)) => {
                     let value = body.value_mut(*id);
                     value.kind = merge(&value.kind, kind.clone())

@@ -10,10 +10,10 @@ pub(crate) fn merge(declared: &ValueType, inferred: ValueType) -> Result<ValueTy
         (ValueType::Unknown, inferred) => Ok(inferred),
         (declared, ValueType::Unknown) => Ok(declared.clone()),
         (ValueType::Tensor(declared), ValueType::Tensor(inferred)) => {
-            tensors(declared, inferred).map(ValueType::Tensor)
+            tensors(declared, &inferred).map(ValueType::Tensor)
         }
         (ValueType::SparseTensor(declared), ValueType::SparseTensor(inferred)) => {
-            tensors(declared, inferred).map(ValueType::SparseTensor)
+            tensors(declared, &inferred).map(ValueType::SparseTensor)
         }
         (ValueType::Sequence(declared), ValueType::Sequence(inferred)) => {
             merge(declared, *inferred).map(|inner| ValueType::Sequence(Box::new(inner)))
@@ -30,12 +30,12 @@ pub(crate) fn merge(declared: &ValueType, inferred: ValueType) -> Result<ValueTy
     }
 }
 
-fn tensors(declared: &TensorType, inferred: TensorType) -> Result<TensorType, String> {
+fn tensors(declared: &TensorType, inferred: &TensorType) -> Result<TensorType, String> {
     let problem = || format!("{declared} is declared, and {inferred} is made");
-    if let (Some(a), Some(b)) = (declared.element, inferred.element) {
-        if a != b {
-            return Err(problem());
-        }
+    if let (Some(a), Some(b)) = (declared.element, inferred.element)
+        && a != b
+    {
+        return Err(problem());
     }
     let element = declared.element.or(inferred.element);
     let shape = match (&declared.shape, &inferred.shape) {
@@ -63,10 +63,10 @@ pub(crate) fn either(a: &ValueType, b: &ValueType) -> Result<ValueType, String> 
     Ok(match (a, b) {
         (ValueType::Unknown, other) | (other, ValueType::Unknown) => without_shape(other),
         (ValueType::Tensor(a), ValueType::Tensor(b)) => {
-            if let (Some(left), Some(right)) = (a.element, b.element) {
-                if left != right {
-                    return Err(format!("{a} and {b} differ"));
-                }
+            if let (Some(left), Some(right)) = (a.element, b.element)
+                && left != right
+            {
+                return Err(format!("{a} and {b} differ"));
             }
             ValueType::Tensor(crate::operators::sequence::common(a, b))
         }

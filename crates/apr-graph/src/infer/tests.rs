@@ -260,9 +260,86 @@ fn a_graph_of_a_hundred_thousand_nodes_is_followed() {
         x = main.op("LayerNormalization", [y, w]).output("norm");
     }
     let mut graph = graph.finish();
-    let start = std::time::Instant::now();
     let found = infer(&mut graph).findings;
-    eprintln!("inferred {} nodes in {:?}", graph.body.nodes.len(), start.elapsed());
     assert!(found.list.iter().all(|finding| finding.severity != Severity::Error), "{found:?}");
     assert_eq!(shown(&graph, x), "f32[batch, sequence, 320]");
+}
+
+#[test]
+fn functions_that_call_functions_too_deep_are_an_error_not_an_overflow() {
+    let mut graph = GraphBuilder::new(17);
+    let mut callee = crate::Op::onnx("Relu");
+    for level in 0..10_000 {
+        let mut body = BodyBuilder::default();
+        let x = body.parameter("x");
+        let y = body.call(&callee, [x]).output("call");
+        body.output("y", y, Meaning::Unknown);
+        callee = graph.function("apr", &format!("f{level}"), body);
+    }
+    let x = graph.body().input("x", ElementType::F32, sizes("n"), Meaning::Unknown);
+    let y = graph.body().call(&callee, [x]).output("call");
+    graph.body().output("y", y, Meaning::Unknown);
+    let mut graph = graph.finish();
+    let inference = infer(&mut graph);
+    assert!(inference.findings.list[0].message.contains("nested more than 64 deep"));
+    assert!(crate::inline(&graph).unwrap_err().to_string().contains("more than 64 deep"));
+    let _ = crate::cost(&graph, &inference, &|_| None);
+    assert!(crate::check(&graph).is_empty());
+}
+
+#[test]
+fn tensors_of_ever_more_dimensions_are_an_error() {
+    let mut graph = GraphBuilder::new(17);
+    let main = graph.body();
+    let mut x = main.input("x", ElementType::F32, sizes("n"), Meaning::Unknown);
+    let axes = main.ints(&(0..30).collect::<Vec<_>>());
+    for _ in 0..10 {
+        x = main.op("Unsqueeze", [x, axes]).output("wider");
+    }
+    let found = infer(&mut graph.finish()).findings;
+    assert_eq!(found.list[0].message, "Unsqueeze: the result has 91 dimensions, more than 64");
+    assert_eq!(found.list.len(), 1);
+}
+
+#[test]
+fn contents_that_take_more_memory_than_the_graph_are_given_up_with_a_notice() {
+    let mut graph = GraphBuilder::new(17);
+    let main = graph.body();
+    let mut x = main.ints(&(0..60).collect::<Vec<_>>());
+    let one = main.ints(&[1]);
+    for _ in 0..40_000 {
+        x = main.op("Add", [x, one]).output("sum");
+    }
+    let mut graph = graph.finish();
+    let found = infer(&mut graph).findings;
+    assert_eq!(found.list.len(), 1);
+    assert!(found.list[0].message.contains("more memory than the graph's size justifies"));
+    assert_eq!(shown(&graph, x), "i64[?]");
+}
+
+#[test]
+fn a_branch_that_is_never_taken_decides_nothing() {
+    let mut graph = GraphBuilder::new(17);
+    let main = graph.body();
+    let x = main.input("x", ElementType::F32, sizes("n 8"), Meaning::Unknown);
+    let rank = main.op("Shape", [x]).output("shape");
+    let rank = main.op("Size", [rank]).output("rank");
+    let two = main.int(2);
+    let which = main.op("Equal", [rank, two]).output("which");
+    let branch = |op: &str, axis: i64| {
+        let mut body = BodyBuilder::default();
+        let y = body.op(op, []).attribute("axis", axis).output("y");
+        body.output("y", y, Meaning::Unknown);
+        let mut body = body.finish();
+        let outer = body.add_value("outer", ValueType::Unknown, Origin::Outer(x));
+        body.nodes[0].inputs = vec![Some(outer)];
+        body
+    };
+    // An axis that there is not would be an error, were the branch ever taken.
+    let node = main.op("If", [which]).attribute("then_branch", branch("Flatten", 0));
+    let y = node.attribute("else_branch", branch("Softmax", 5)).output("if");
+    let mut graph = graph.finish();
+    let found = infer(&mut graph).findings;
+    assert!(found.is_empty(), "{found:?}");
+    assert_eq!(shown(&graph, y), "f32[1, 8*n]");
 }

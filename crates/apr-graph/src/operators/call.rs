@@ -5,8 +5,9 @@ use std::rc::Rc;
 use super::Operator;
 use crate::{Attribute, AttributeValue, Constant, ConstantData, Dim, ElementType, Node, TensorType, ValueType};
 
-/// Most elements of a tensor whose contents are followed.
-pub(crate) const MAX_KNOWN: usize = 1024;
+/// Most elements of a tensor whose contents are followed, and of a constant whose elements are looked at.
+pub(crate) const MAX_KNOWN: usize = 64;
+const MAX_CONSTANT: usize = 1024;
 
 /// What is known of a small tensor's elements, in order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -21,7 +22,7 @@ impl Known {
     /// The elements of a constant, where it is small and has numbers.
     pub(crate) fn of(constant: &Constant) -> Option<Self> {
         let ConstantData::Bytes(bytes) = &constant.data else { return None };
-        if bytes.len() > MAX_KNOWN * 8 {
+        if bytes.len() > MAX_CONSTANT * 8 {
             return None;
         }
         if let Some(floats) = constant.as_floats() {
@@ -239,7 +240,7 @@ impl<'a> Call<'a> {
     /// Says what an output's elements are one by one.
     pub(crate) fn set_known(&mut self, position: usize, known: Option<Known>) {
         if let Some(output) = self.known.get_mut(position) {
-            *output = known.filter(|known| known.len() <= MAX_KNOWN);
+            *output = known;
         }
     }
 

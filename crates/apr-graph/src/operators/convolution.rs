@@ -54,10 +54,10 @@ impl Window {
             Some("VALID") => Pads::Given(vec![0; 2 * rank]),
             _ => Pads::Given(call.list("pads").map_or_else(|| vec![0; 2 * rank], <[i64]>::to_vec)),
         };
-        if let Pads::Given(pads) = &pads {
-            if pads.len() != 2 * rank {
-                return Err(format!("'pads' has {} numbers, not {}", pads.len(), 2 * rank));
-            }
+        if let Pads::Given(pads) = &pads
+            && pads.len() != 2 * rank
+        {
+            return Err(format!("'pads' has {} numbers, not {}", pads.len(), 2 * rank));
         }
         let (strides, dilations) = (list("strides")?, list("dilations")?);
         Ok(Self { kernel, strides, dilations, pads, ceil: call.is_set("ceil_mode") })
@@ -97,8 +97,11 @@ impl Window {
     }
 }
 
-/// `[batch, channels]` and the image of an input.
-fn image<'a>(call: &Call<'a>, position: usize) -> Result<Option<(&'a [Dim], &'a [Dim])>, String> {
+/// `[batch, channels]`, and the sizes of the image.
+type Image<'a> = (&'a [Dim], &'a [Dim]);
+
+/// The image of an input, where its shape is known.
+fn image<'a>(call: &Call<'a>, position: usize) -> Result<Option<Image<'a>>, String> {
     match call.shape(position) {
         None => Ok(None),
         Some(shape) if shape.len() < 2 => Err(format!("{} is {}, no image", call.name_of(position), show(shape))),

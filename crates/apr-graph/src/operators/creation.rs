@@ -63,10 +63,10 @@ fn constant_of_shape(call: &mut Call<'_>) -> Result<(), String> {
     call.set_element(0, element);
     let Some(shape) = from_sizes(call, 0)? else { return Ok(()) };
     let count = product(&shape).size().and_then(|count| usize::try_from(count).ok());
-    if let (Some(Known::Ints(value)), Some(count)) = (value, count.filter(|count| *count <= MAX_KNOWN)) {
-        if let [value] = &*value {
-            call.set_known(0, Some(Known::Ints(vec![value.clone(); count].into())));
-        }
+    if let (Some(Known::Ints(value)), Some(count)) = (value, count.filter(|count| *count <= MAX_KNOWN))
+        && let [value] = &*value
+    {
+        call.set_known(0, Some(Known::Ints(vec![value.clone(); count].into())));
     }
     call.set_shape(0, shape);
     Ok(())

@@ -152,10 +152,10 @@ fn element_by_name(name: &str) -> Option<crate::ElementType> {
 /// The same bits as elements of another type of the same width.
 fn bit_cast(call: &mut Call<'_>) -> Result<(), String> {
     let to = call.element_attribute("to")?;
-    if let (Some(from), Some(to)) = (call.element(0), to) {
-        if from.bits() != to.bits() {
-            return Err(format!("{from} has {} bits, and {to} has {}", from.bits(), to.bits()));
-        }
+    if let (Some(from), Some(to)) = (call.element(0), to)
+        && from.bits() != to.bits()
+    {
+        return Err(format!("{from} has {} bits, and {to} has {}", from.bits(), to.bits()));
     }
     call.set_element(0, to);
     like_first(call)
@@ -172,10 +172,10 @@ fn dropout(call: &mut Call<'_>) -> Result<(), String> {
 }
 
 fn softmax(call: &mut Call<'_>) -> Result<(), String> {
-    if let (Some(shape), Some(axis)) = (call.shape(0), call.int("axis")) {
-        if !shape.is_empty() {
-            super::call::axis(axis, shape.len())?;
-        }
+    if let (Some(shape), Some(axis)) = (call.shape(0), call.int("axis"))
+        && !shape.is_empty()
+    {
+        super::call::axis(axis, shape.len())?;
     }
     like_first(call)
 }

@@ -1,7 +1,7 @@
 //! Operators that take or put elements by their places.
 
 use super::Rule;
-use super::call::{Call, Known, axes, axis, show};
+use super::call::{Call, Known, MAX_KNOWN, axes, axis, show};
 use super::elementwise::like_first;
 use crate::Dim;
 
@@ -24,7 +24,9 @@ fn gather(call: &mut Call<'_>) -> Result<(), String> {
     let (Some(data), Some(places)) = (call.shape(0), call.shape(1)) else { return Ok(()) };
     let along = axis(call.int("axis").unwrap_or(0), data.len())?;
     call.set_shape(0, [&data[..along], places, &data[along + 1..]].concat());
-    if let (1, Some(known), Some(places)) = (data.len(), call.dims(0), call.ints(1)) {
+    if let (1, Some(known), Some(places)) =
+        (data.len(), call.dims(0), call.ints(1).filter(|places| places.len() <= MAX_KNOWN))
+    {
         let picked: Result<Vec<_>, String> =
             places.iter().map(|place| Ok(known[axis(*place, known.len())?].clone())).collect();
         call.set_known(0, Some(Known::Ints(picked?.into())));
@@ -33,10 +35,10 @@ fn gather(call: &mut Call<'_>) -> Result<(), String> {
 }
 
 fn gather_elements(call: &mut Call<'_>) -> Result<(), String> {
-    if let (Some(data), Some(places)) = (call.shape(0), call.shape(1)) {
-        if data.len() != places.len() {
-            return Err(format!("{} and {} have not as many dimensions", show(data), show(places)));
-        }
+    if let (Some(data), Some(places)) = (call.shape(0), call.shape(1))
+        && data.len() != places.len()
+    {
+        return Err(format!("{} and {} have not as many dimensions", show(data), show(places)));
     }
     if let Some(places) = call.shape(1) {
         call.set_shape(0, places.to_vec());
@@ -144,38 +146,50 @@ fn slice(call: &mut Call<'_>) -> Result<(), String> {
     Ok(())
 }
 
+/// A list that is an attribute before version 10 and an input since.
+struct List<'c, 'a> {
+    call: &'c Call<'a>,
+    name: &'static str,
+    position: usize,
+}
+
+impl List<'_, '_> {
+    fn is_attribute(&self) -> bool {
+        self.call.operator.setting(self.name).is_some()
+    }
+
+    /// Its elements; as many that are not known where only their number is.
+    fn dims(&self) -> Option<Vec<Dim>> {
+        if self.is_attribute() {
+            return Some(self.call.list(self.name)?.iter().copied().map(Dim::integer).collect());
+        }
+        if let Some(dims) = self.call.dims(self.position) {
+            return Some(dims.to_vec());
+        }
+        let [length] = self.call.shape(self.position)? else { return None };
+        let length = length.size().and_then(|length| usize::try_from(length).ok()).filter(|length| *length <= 64)?;
+        Some(vec![Dim::Unknown; length])
+    }
+
+    /// Its elements as numbers; those of `default` where it is left out.
+    fn numbers(&self, default: impl FnOnce() -> Vec<i64>) -> Option<Vec<i64>> {
+        if self.is_attribute() {
+            return Some(self.call.list(self.name).map_or_else(default, <[i64]>::to_vec));
+        }
+        if self.call.has(self.position) { self.call.ints(self.position) } else { Some(default()) }
+    }
+}
+
 /// What is cut, where all of it but single starts and ends is known.
 fn cuts(call: &Call<'_>, rank: usize) -> Result<Option<Vec<Cut>>, String> {
-    let attributes = call.operator.setting("starts").is_some();
-    let list = |name: &str, position: usize| -> Option<Vec<Dim>> {
-        if attributes {
-            return Some(call.list(name)?.iter().copied().map(Dim::integer).collect());
-        }
-        Some(call.dims(position)?.to_vec())
-    };
-    let length = |position: usize| match call.shape(position) {
-        Some([length]) => length.size().and_then(|length| usize::try_from(length).ok()).filter(|length| *length <= 64),
-        _ => None,
-    };
-    let unknown = |position: usize| length(position).map(|length| vec![Dim::Unknown; length]);
-    let starts = list("starts", 1).or_else(|| unknown(1));
-    let ends = list("ends", 2).or_else(|| unknown(2));
-    let (Some(starts), Some(ends)) = (starts, ends) else { return Ok(None) };
-    if starts.len() != ends.len() {
-        return Err(format!("there are {} starts and {} ends", starts.len(), ends.len()));
-    }
-    let numbers = |name: &str, position: usize, default: &dyn Fn(usize) -> i64| -> Option<Vec<i64>> {
-        let given = if attributes { call.list(name).is_some() } else { call.has(position) };
-        match given {
-            false => Some((0..starts.len()).map(default).collect()),
-            true if attributes => call.list(name).map(<[i64]>::to_vec),
-            true => call.ints(position),
-        }
-    };
-    let along = numbers("axes", 3, &|position| i64::try_from(position).unwrap_or(i64::MAX));
-    let steps = if attributes { Some(vec![1; starts.len()]) } else { numbers("steps", 4, &|_| 1) };
+    let list = |name: &'static str, position: usize| List { call, name, position };
+    let (Some(starts), Some(ends)) = (list("starts", 1).dims(), list("ends", 2).dims()) else { return Ok(None) };
+    let count = starts.len();
+    let first = || (0..count).filter_map(|axis| i64::try_from(axis).ok()).collect();
+    let along = list("axes", 3).numbers(first);
+    let steps = list("steps", 4).numbers(|| vec![1; count]);
     let (Some(along), Some(steps)) = (along, steps) else { return Ok(None) };
-    if along.len() != starts.len() || steps.len() != starts.len() {
+    if [ends.len(), along.len(), steps.len()].iter().any(|other| *other != count) {
         return Err("starts, ends, axes and steps are not equally many".to_owned());
     }
     let along = axes(&along, rank)?;
@@ -215,6 +229,7 @@ fn cut_size(size: &Dim, cut: &Cut) -> Dim {
 /// A bound as ONNX clamps it.
 fn clamp(bound: i64, size: i64, step: i64) -> i64 {
     let bound = if bound < 0 { bound.saturating_add(size) } else { bound };
+    let size = size.max(0);
     if step > 0 { bound.clamp(0, size) } else { bound.clamp(-1, size - 1) }
 }
 
@@ -224,13 +239,22 @@ const END: i64 = i32::MAX as i64;
 /// A bound counted from the start of a dimension whose size has symbols, where it surely lies within.
 fn from_start(bound: &Dim, size: &Dim, step: i64) -> Option<Dim> {
     match bound.as_integer() {
-        Some(bound) if bound >= END => Some(if step > 0 { size.clone() } else { size.minus(&Dim::fixed(1)) }),
-        Some(bound) if bound <= -END => Some(if step > 0 { Dim::fixed(0) } else { Dim::integer(-1) }),
+        Some(bound) if bound.saturating_abs() >= END => Some(an_end(bound, size, step)),
         Some(0) => Some(Dim::fixed(0)),
         // The last elements: there must be as many, or the model was not meant for this size.
         Some(bound) if bound < 0 => Some(size.plus(&Dim::integer(bound))),
         Some(bound) => size.is_at_least(bound).then(|| Dim::integer(bound)),
         None => within(bound, size),
+    }
+}
+
+/// The end that a very large or very small number means.
+fn an_end(bound: i64, size: &Dim, step: i64) -> Dim {
+    match (bound > 0, step > 0) {
+        (true, true) => size.clone(),
+        (true, false) => size.minus(&Dim::fixed(1)),
+        (false, true) => Dim::fixed(0),
+        (false, false) => Dim::integer(-1),
     }
 }
 
@@ -247,9 +271,9 @@ fn cut_known(known: &[Dim], cut: &Cut) -> Option<Vec<Dim>> {
     let end = clamp(cut.end.as_integer()?, size, cut.step);
     let mut part = Vec::new();
     let mut place = start;
-    while (cut.step > 0 && place < end) || (cut.step < 0 && place > end) {
+    while part.len() <= MAX_KNOWN && ((cut.step > 0 && place < end) || (cut.step < 0 && place > end)) {
         part.push(known.get(usize::try_from(place).ok()?)?.clone());
         place = place.checked_add(cut.step)?;
     }
-    Some(part)
+    (part.len() <= MAX_KNOWN).then_some(part)
 }

@@ -1,7 +1,7 @@
 //! Operators that change a shape and no element, or put elements elsewhere.
 
 use super::Rule;
-use super::call::{Call, Known, axes, axis, product, same, show};
+use super::call::{Call, Known, MAX_KNOWN, axes, axis, product, same, show};
 use super::creation::from_sizes;
 use crate::{Dim, ValueType};
 
@@ -37,7 +37,8 @@ fn concat(call: &mut Call<'_>) -> Result<(), String> {
     call.set_shape(0, joined(&shapes, along)?);
     if first.len() == 1 {
         let parts: Option<Vec<_>> = (0..call.inputs.len()).map(|position| call.dims(position)).collect();
-        call.set_known(0, parts.map(|parts| Known::Ints(parts.concat().into())));
+        let short = |parts: &Vec<&[Dim]>| parts.iter().map(|part| part.len()).sum::<usize>() <= MAX_KNOWN;
+        call.set_known(0, parts.filter(short).map(|parts| Known::Ints(parts.concat().into())));
     }
     Ok(())
 }
@@ -114,10 +115,10 @@ fn reshape(call: &mut Call<'_>) -> Result<(), String> {
         None => call.dims(1).map(<[Dim]>::to_vec),
     };
     let Some(target) = target else {
-        if let Some([rank]) = call.shape(1) {
-            if let Some(rank) = rank.size().filter(|rank| *rank <= 64) {
-                call.set_shape(0, (0..rank).map(|_| Dim::Unknown).collect());
-            }
+        if let Some([rank]) = call.shape(1)
+            && let Some(rank) = rank.size().filter(|rank| *rank <= 64)
+        {
+            call.set_shape(0, (0..rank).map(|_| Dim::Unknown).collect());
         }
         return Ok(());
     };
@@ -134,13 +135,7 @@ fn reshaped(from: Option<&[Dim]>, target: &[Dim], zero_is_zero: bool) -> Result<
     let mut open = None;
     for (position, dim) in target.iter().enumerate() {
         let dim = match dim.as_integer() {
-            Some(0) if !zero_is_zero => match from {
-                Some(from) => from
-                    .get(position)
-                    .cloned()
-                    .ok_or_else(|| format!("size {position} is taken from an input of {} dimensions", from.len()))?,
-                None => Dim::Unknown,
-            },
+            Some(0) if !zero_is_zero => taken_over(from, position)?,
             Some(-1) => {
                 if open.replace(position).is_some() {
                     return Err("two sizes are -1".to_owned());
@@ -168,6 +163,13 @@ fn reshaped(from: Option<&[Dim]>, target: &[Dim], zero_is_zero: bool) -> Result<
     Ok(shape)
 }
 
+/// The size of the input at the same place.
+fn taken_over(from: Option<&[Dim]>, position: usize) -> Result<Dim, String> {
+    let Some(from) = from else { return Ok(Dim::Unknown) };
+    let missing = || format!("size {position} is taken from an input of {} dimensions", from.len());
+    from.get(position).cloned().ok_or_else(missing)
+}
+
 /// The product of the one over that of the others. A factor that is not known may stand on both sides.
 fn what_is_left(from: &[Dim], others: &[&Dim]) -> Result<Dim, String> {
     let mut left: Vec<_> = from.iter().collect();
@@ -186,7 +188,7 @@ fn what_is_left(from: &[Dim], others: &[&Dim]) -> Result<Dim, String> {
         return match (a, b) {
             (0, _) => Ok(Dim::fixed(0)),
             (_, 0) => Err("it has elements".to_owned()),
-            (a, b) if a % b == 0 => Ok(Dim::integer(a / b)),
+            (a, b) if a.checked_rem(b) == Some(0) => Ok(Dim::integer(a / b)),
             _ => Err(format!("{a} elements are no multiple of {b}")),
         };
     }
@@ -333,11 +335,11 @@ fn center_crop_pad(call: &mut Call<'_>) -> Result<(), String> {
 }
 
 fn depth_to_space(call: &mut Call<'_>) -> Result<(), String> {
-    blocks(call, |size, block| size.times(block), |channels, blocks| channels.quotient(blocks))
+    blocks(call, super::super::dim::Dim::times, super::super::dim::Dim::quotient)
 }
 
 fn space_to_depth(call: &mut Call<'_>) -> Result<(), String> {
-    blocks(call, |size, block| size.quotient(block), |channels, blocks| channels.times(blocks))
+    blocks(call, super::super::dim::Dim::quotient, super::super::dim::Dim::times)
 }
 
 /// Blocks of pixels become channels, or the other way.

@@ -72,10 +72,10 @@ fn top_k(call: &mut Call<'_>) -> Result<(), String> {
         None => call.scalar(1),
     };
     let k = k.unwrap_or(Dim::Unknown);
-    if let (Some(k), Some(size)) = (k.as_integer(), shape[along].as_integer()) {
-        if k > size || k < 0 {
-            return Err(format!("k is {k}, and there are {size} elements along axis {along}"));
-        }
+    if let (Some(k), Some(size)) = (k.as_integer(), shape[along].as_integer())
+        && (k > size || k < 0)
+    {
+        return Err(format!("k is {k}, and there are {size} elements along axis {along}"));
     }
     shape[along] = k;
     call.set_shape(0, shape.clone());

@@ -76,10 +76,10 @@ fn sequence_erase(call: &mut Call<'_>) -> Result<(), String> {
 
 fn sequence_insert(call: &mut Call<'_>) -> Result<(), String> {
     if let (Some(all), Some(one)) = (inner_tensor(call, 0), call.tensor(1)) {
-        if let (Some(a), Some(b)) = (all.element, one.element) {
-            if a != b {
-                return Err(format!("the sequence is of {a}, and the tensor of {b}"));
-            }
+        if let (Some(a), Some(b)) = (all.element, one.element)
+            && a != b
+        {
+            return Err(format!("the sequence is of {a}, and the tensor of {b}"));
         }
         call.set_kind(0, sequence(common(all, one)));
     }

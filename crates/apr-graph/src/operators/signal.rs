@@ -14,13 +14,7 @@ fn half(size: &Dim) -> Dim {
 fn dft(call: &mut Call<'_>) -> Result<(), String> {
     let Some(shape) = call.shape(0) else { return Ok(()) };
     let mut sizes = shape.to_vec();
-    let given = if call.operator.setting("axis").is_some() {
-        call.int("axis")
-    } else if call.has(2) {
-        call.scalar(2).and_then(|axis| axis.as_integer())
-    } else {
-        Some(-2)
-    };
+    let given = dft_axis(call);
     let (onesided, inverse) = (call.is_set("onesided"), call.is_set("inverse"));
     match given {
         Some(given) => {
@@ -36,6 +30,14 @@ fn dft(call: &mut Call<'_>) -> Result<(), String> {
     }
     call.set_shape(0, sizes);
     Ok(())
+}
+
+/// The axis, an attribute before version 20 and an input since; `None` where it is not known.
+fn dft_axis(call: &Call<'_>) -> Option<i64> {
+    if call.operator.setting("axis").is_some() {
+        return call.int("axis");
+    }
+    if call.has(2) { call.scalar(2)?.as_integer() } else { Some(-2) }
 }
 
 /// The size along the axis.

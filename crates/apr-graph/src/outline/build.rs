@@ -4,10 +4,11 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
+use super::context::{Argument, Context, Flow};
 use super::fold::{self, Run};
 use super::members::{Member, members, parts};
-use super::{Edge, End, Item, ItemKind, OutlineOptions, Port, Scene, WeightUse, shown};
-use crate::{AttributeValue, Body, Dim, Function, Graph, Node, Op, Origin, Value, ValueId};
+use super::{Edge, End, Item, ItemKind, OutlineOptions, Port, Scene};
+use crate::{AttributeValue, Function, Graph, Node, Op, Origin, ValueId};
 
 /// Most parts of a path that are groups, and most functions and branches within each other; what lies deeper is shown as
 /// one node.
@@ -25,132 +26,10 @@ pub(super) struct Outliner<'a> {
     depth: usize,
 }
 
-/// What a function is called with.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Argument {
-    /// A value that flows.
-    Flows,
-    /// A weight with that many elements and this type, or a constant.
-    Fixed { elements: u64, kind: Option<String> },
-}
-
-/// A body with what is asked of it often.
-struct Context<'a> {
-    body: &'a Body,
-    /// The nodes that read a value.
-    readers: Vec<Vec<u32>>,
-    /// Parameters of a function that are weights or constants.
-    fixed: HashMap<ValueId, Argument>,
-    outputs: HashSet<ValueId>,
-}
-
 /// What becomes an item: the nodes of each repetition.
 struct Folded<'a> {
     run: Run,
     members: &'a [Member],
-}
-
-/// What flows into and out of one repetition of an item, in the order of its ports.
-struct Flow {
-    inputs: Vec<Option<ValueId>>,
-    outputs: Vec<Option<ValueId>>,
-}
-
-impl<'a> Context<'a> {
-    fn new(body: &'a Body, fixed: HashMap<ValueId, Argument>) -> Self {
-        let mut readers = vec![Vec::new(); body.values.len()];
-        for (position, node) in (0_u32..).zip(&body.nodes) {
-            for value in reads(node) {
-                readers[value.0 as usize].push(position);
-            }
-        }
-        Self { body, readers, fixed, outputs: body.outputs.iter().copied().collect() }
-    }
-
-    /// The nodes that are shown: constants are not.
-    fn nodes(&self) -> Vec<usize> {
-        (0..self.body.nodes.len()).filter(|node| !self.body.nodes[*node].op.is("Constant")).collect()
-    }
-
-    /// Whether a value flows, as opposed to weights and constants.
-    fn flows(&self, id: ValueId) -> bool {
-        match self.body.value(id).origin {
-            Origin::Weight(_) | Origin::Constant(_) | Origin::Missing => false,
-            Origin::Node(node) => !self.body.node(node).op.is("Constant"),
-            Origin::Input | Origin::Outer(_) => !self.fixed.contains_key(&id),
-        }
-    }
-
-    /// Elements of a weight; 0 for what is no weight.
-    fn elements(&self, id: ValueId) -> u64 {
-        let value = self.body.value(id);
-        match (&value.origin, self.fixed.get(&id)) {
-            (_, Some(Argument::Fixed { elements, .. })) => *elements,
-            (Origin::Weight(_), _) => elements(value),
-            _ => 0,
-        }
-    }
-
-    /// Whether a value is a weight, by itself or as what a function is called with.
-    fn is_weight(&self, id: ValueId) -> bool {
-        matches!(self.body.value(id).origin, Origin::Weight(_)) || self.elements(id) > 0
-    }
-
-    fn kind(&self, id: ValueId) -> Option<String> {
-        match self.fixed.get(&id) {
-            Some(Argument::Fixed { kind, .. }) => kind.clone(),
-            _ => shown(self.body.value(id).tensor()),
-        }
-    }
-
-    fn port(&self, id: ValueId) -> Port {
-        Port { name: self.body.value(id).name.clone(), kind: self.kind(id) }
-    }
-
-    /// What flows into and out of a set of nodes.
-    fn flow(&self, nodes: &[usize]) -> Flow {
-        let within: HashSet<usize> = nodes.iter().copied().collect();
-        let (mut inputs, mut outputs, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
-        for &position in nodes {
-            let node = &self.body.nodes[position];
-            for value in reads(node).filter(|value| self.flows(*value)) {
-                let made = match self.body.value(value).origin {
-                    Origin::Node(maker) => within.contains(&(maker.0 as usize)),
-                    _ => false,
-                };
-                if !made && seen.insert(value) {
-                    inputs.push(Some(value));
-                }
-            }
-            for &value in node.outputs.iter().flatten() {
-                let leaves = |reader: &u32| !within.contains(&(*reader as usize));
-                if self.outputs.contains(&value) || self.readers[value.0 as usize].iter().any(leaves) {
-                    outputs.push(Some(value));
-                }
-            }
-        }
-        Flow { inputs, outputs }
-    }
-
-    fn parameters(&self, nodes: &[usize]) -> u64 {
-        let weights: HashSet<ValueId> = nodes.iter().flat_map(|node| reads(&self.body.nodes[*node])).collect();
-        weights.into_iter().fold(0, |sum, weight| sum.saturating_add(self.elements(weight)))
-    }
-}
-
-/// What a node reads, values that its branches take from around them included.
-pub(super) fn reads(node: &Node) -> impl Iterator<Item = ValueId> {
-    let around = node.bodies().flat_map(|body| &body.values).filter_map(|value| match value.origin {
-        Origin::Outer(id) => Some(id),
-        _ => None,
-    });
-    node.inputs.iter().copied().flatten().chain(around)
-}
-
-/// Elements of a tensor whose shape is known.
-fn elements(value: &Value) -> u64 {
-    let sizes = value.shape().into_iter().flatten().map(Dim::size);
-    sizes.into_iter().try_fold(1_u64, |product, size| product.checked_mul(size?)).unwrap_or(0)
 }
 
 impl<'a> Outliner<'a> {
@@ -336,15 +215,7 @@ impl<'a> Outliner<'a> {
         if node.bodies().next().is_some() && self.depth < DEEPEST {
             return ItemKind::Group { function: Some(op), scene: Arc::new(self.branches(node)) };
         }
-        let weights = reads(node).filter(|value| context.is_weight(*value));
-        let weights = weights.map(|value| WeightUse {
-            tensor: match &context.body.value(value).origin {
-                Origin::Weight(weight) => weight.tensor.clone(),
-                _ => context.body.value(value).name.clone(),
-            },
-            kind: context.kind(value),
-        });
-        ItemKind::Node { op, weights: weights.collect() }
+        ItemKind::Node { op, weights: context.weights(node) }
     }
 
     /// The scene of a function, as it is called here.
@@ -481,7 +352,7 @@ fn hash_attributes(node: &Node, hasher: &mut DefaultHasher) {
 mod tests {
     use super::super::{OutlineOptions, outline};
     use super::*;
-    use crate::{BodyBuilder, ElementType, GraphBuilder, Meaning};
+    use crate::{BodyBuilder, Dim, ElementType, GraphBuilder, Meaning};
 
     fn layer(main: &mut BodyBuilder, name: &str, x: ValueId, mask: ValueId, op: &str) -> ValueId {
         main.scope(name, |main| {
@@ -542,6 +413,21 @@ mod tests {
         let scene = outline(&model(&["Mul", "Mul", "Add", "Mul", "Mul", "Add"]), OutlineOptions::default());
         assert_eq!(names(&scene)[2], ("layers.0-5", 2));
         assert_eq!(names(scene.items[2].scene().unwrap()), [("layers.0-1", 2), ("layers.2", 1)]);
+    }
+
+    #[test]
+    fn what_is_made_of_weights_alone_is_looked_at_as_a_weight() {
+        let mut graph = GraphBuilder::new(17);
+        let main = graph.body();
+        let x = main.input("x", ElementType::F32, [Dim::symbol("n"), Dim::fixed(8)], Meaning::Unknown);
+        let w = main.weight("w", ElementType::BF16, [8, 8]);
+        let cast = main.op("Cast", [w]).attribute("to", 1).output("w/cast");
+        let y = main.op("MatMul", [x, cast]).output("project");
+        main.output("y", y, Meaning::Unknown);
+        let scene = outline(&graph.finish(), OutlineOptions::default());
+        assert_eq!(names(&scene), [("x", 1), ("project", 1), ("y", 1)]);
+        let ItemKind::Node { weights, .. } = &scene.items[1].kind else { panic!("a node") };
+        assert_eq!((weights[0].tensor.as_str(), scene.items[1].parameters), ("w", 64));
     }
 
     #[test]

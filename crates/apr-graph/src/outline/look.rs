@@ -169,8 +169,27 @@ fn source(body: &Body, id: ValueId) -> Place {
     }
 }
 
+/// What a node does in a line: `Clip(x, [6])`, `Concat(a, b; axis=1)`. Weights are tensors, constants their values.
+#[must_use]
+pub fn node_text(body: &Body, node: &Node) -> String {
+    let input = |input: &Option<ValueId>| {
+        let Some(id) = input else { return String::new() };
+        match source(body, *id) {
+            Place::Weight(name) | Place::Constant(name) => name,
+            _ => body.value(*id).name.clone(),
+        }
+    };
+    let mut text = format!("{}({}", node.op, node.inputs.iter().map(input).collect::<Vec<_>>().join(", "));
+    for (position, attribute) in node.attributes.iter().enumerate() {
+        let before = if position == 0 { "; " } else { ", " };
+        text.push_str(&format!("{before}{}={}", attribute.name, attribute_text(&attribute.value)));
+    }
+    text.push(')');
+    text
+}
+
 fn readers(body: &Body, id: ValueId) -> Place {
-    let reads = |node: &&Node| super::build::reads(node).any(|value| value == id);
+    let reads = |node: &&Node| super::context::reads(node).any(|value| value == id);
     let mut names: Vec<String> = body.nodes.iter().filter(reads).map(|node| node.name.clone()).collect();
     if body.outputs.contains(&id) {
         names.push("output".to_owned());

@@ -6,6 +6,7 @@
 //! kind and one of another, four times over.
 
 mod build;
+mod context;
 mod fold;
 mod look;
 mod members;
@@ -16,7 +17,7 @@ use serde::{Serialize, Serializer};
 
 use crate::{Graph, TensorType};
 
-pub use look::{AttributeView, NodeView, Place, ValueView};
+pub use look::{AttributeView, NodeView, Place, ValueView, node_text};
 
 /// How much of the structure an outline shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

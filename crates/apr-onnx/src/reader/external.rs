@@ -80,7 +80,7 @@ impl<'a> Files<'a> {
 /// # Errors
 /// E001 for one that is absolute or leads out, and for the marks of programs that hold the data in memory.
 pub(crate) fn check_location(location: &str) -> Result<()> {
-    let plain = |part: &str| !matches!(part, "" | "." | "..") && !part.contains(['\\', ':']);
+    let plain = |part: &str| !matches!(part, "" | "." | "..") && !part.contains(['\\', ':', '*']);
     if !location.is_empty() && location.split('/').all(plain) && !location.contains(char::is_control) {
         return Ok(());
     }

@@ -109,6 +109,17 @@ pub(crate) fn tensors<'m>(model: &'m Model, take: Take<'_, 'm>) -> Result<()> {
     Ok(())
 }
 
+/// Calls `take` for each dense tensor, those that sparse ones consist of included.
+pub(crate) fn each_tensor(model: &Model, take: &mut dyn FnMut(String, &Tensor) -> Result<()>) -> Result<()> {
+    tensors(model, &mut |name, found, _| match found {
+        Found::Dense(tensor) => take(name, tensor),
+        Found::Sparse(tensor) => {
+            take(name.clone(), &tensor.values)?;
+            take(name, &tensor.indices)
+        }
+    })
+}
+
 fn in_graph<'m>(scope: &Scope, graph: &'m Graph, take: Take<'_, 'm>) -> Result<()> {
     let owner = if scope.prefix.is_empty() { Owner::Main } else { Owner::Inner };
     for (position, tensor) in graph.initializers.iter().enumerate() {

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use crate::listing::{hex, lines};
 
-fn open(path: &Path, limits: &Limits) -> apr_core::Result<OnnxReader> {
+pub(crate) fn open(path: &Path, limits: &Limits) -> apr_core::Result<OnnxReader> {
     let folder = ModelFolder::open(path.parent().expect("a folder"))?;
     apr_onnx::open_as_stored(&folder, path.file_name().and_then(|name| name.to_str()).expect("a name"), limits)
 }

@@ -1,7 +1,9 @@
 //! ONNX models read as the `onnx` package reads them.
 
 mod corpus;
+mod golden;
 mod graph;
+mod hostile;
 mod listing;
 mod skeleton;
 

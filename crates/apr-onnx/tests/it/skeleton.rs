@@ -10,7 +10,7 @@ use apr_testkit::locate;
 use crate::corpus::models_as_stored;
 
 /// Writes the model that a reader has under the names of its file, from its skeleton and its tensors.
-fn rewritten(reader: &OnnxReader, file_name: &str) -> MemoryFolder {
+pub(crate) fn rewritten(reader: &OnnxReader, file_name: &str) -> MemoryFolder {
     let skeleton = read_companion(reader).expect("readable").expect("a model has one");
     let options = RestoreOptions { file_name: file_name.to_owned(), named_files: true };
     let mut writer = restore(skeleton, reader.tensors(), &options, &Limits::default()).expect("it fits");

@@ -1,5 +1,6 @@
 //! What a model computes: its graphs, and what can be said of them without a weight being read.
 
+mod difference;
 mod report;
 
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ use apr_source::Source;
 use apr_view::named;
 use serde::Serialize;
 
+pub use difference::{NodeChange, StructureDiff};
 pub use report::{CostReport, EndReport, GraphReport, PartReport, PartSummary, report, summaries};
 
 use crate::own_graph::own_graph;
@@ -60,14 +62,26 @@ pub enum Origin {
 /// needs.
 pub fn computed(source: &Source<'_>, options: &GraphOptions) -> Result<Computed> {
     if options.task.is_none()
-        && let Some((graph, unused)) = own_graph(source)?
+        && let Some(own) = of_file(source)?
     {
-        return Ok(Computed { origin: Origin::File, parts: vec![Part::new("model", graph)], unused });
+        return Ok(own);
     }
     let Some(family) = source.family()? else { return Err(without_family(source.name())) };
     let found = graphs(family, source.reader().tensors(), options)?;
     let parts = found.parts.into_iter().map(|part| Part::new(part.name, part.graph)).collect();
     Ok(Computed { origin: Origin::Family(family.family().name().to_owned()), parts, unused: found.unused })
+}
+
+/// The graph of the model's file, where that has one.
+///
+/// # Errors
+/// E002 where it is damaged, E007 when reading fails, E008 over the limits.
+pub fn of_file(source: &Source<'_>) -> Result<Option<Computed>> {
+    Ok(own_graph(source)?.map(|(graph, unused)| Computed {
+        origin: Origin::File,
+        parts: vec![Part::new("model", graph)],
+        unused,
+    }))
 }
 
 /// The size that costs are told for where nobody says another: one text, image or sound, 128 tokens of it, and none

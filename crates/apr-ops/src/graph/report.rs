@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use apr_graph::outline::{OutlineOptions, Scene, outline};
-use apr_graph::{Body, Cost, Dim, Findings, Graph, Meaning, ValueId};
+use apr_graph::{Body, Cost, Dim, Findings, Graph, Meaning, Origin as From, ValueId};
 use apr_registry::Format;
 use apr_source::Source;
 use serde::Serialize;
@@ -118,7 +118,9 @@ impl PartSummary {
         let Part { name, graph, .. } = part;
         let body = &graph.body;
         let domain = |domain: &str| if domain.is_empty() { "ai.onnx".to_owned() } else { domain.to_owned() };
-        let ends = |ids: &[ValueId]| ids.iter().map(|id| EndReport::new(body, *id)).collect();
+        // Old files list their weights among the inputs; the caller need not give them.
+        let is_given = |id: &&ValueId| !matches!(body.value(**id).origin, From::Weight(_) | From::Constant(_));
+        let ends = |ids: &[ValueId]| ids.iter().filter(is_given).map(|id| EndReport::new(body, *id)).collect();
         let operators = operators(graph);
         let cost = part.cost(sizes);
         Self {

@@ -1,9 +1,9 @@
 //! A model for a format that says what it computes.
 
 use apr_blocks::{GraphOptions, graphs};
-use apr_graph::{Graph, infer};
-use apr_registry::onnx::write::Model;
-use apr_registry::{CheckpointReader, Loss, Metadata, PlanOptions, keys};
+use apr_graph::{Graph, infer, inline};
+use apr_registry::onnx::write::{Model, Properties};
+use apr_registry::{CheckpointReader, Loss, Metadata, PlanOptions, keys, onnx};
 use apr_source::Source;
 use apr_source::naming::canonical;
 use apr_view::{Unpacked, View};
@@ -16,6 +16,7 @@ use crate::convert::ConvertOptions;
 use crate::graph::without_family;
 use crate::import::{Foreign, restore};
 use crate::inline::{InlineValidator, ValidationConfig};
+use crate::own_graph::own_graph;
 use crate::physics::Physics;
 
 /// What is wanted of the graph of a model.
@@ -37,6 +38,11 @@ impl GraphWishes {
         *self == Self::default()
     }
 
+    /// As the families' blocks take them.
+    pub(super) fn options(&self, opset: i64) -> GraphOptions {
+        GraphOptions { past: self.with_past, opset, task: self.task.clone() }
+    }
+
     /// The operators' version: blocks of quantized tensors need a newer one than the rest.
     fn opset(&self, reader: &dyn CheckpointReader, storage: &Storage) -> i64 {
         const USUAL: i64 = 17;
@@ -51,7 +57,7 @@ impl Job {
     /// Plans a file that holds what the model computes.
     pub(super) fn plan_computed<R, E: From<JobError>>(
         &self,
-        reader: View<'_>,
+        reader: &View<'_>,
         source: &Source<'_>,
         then: impl FnOnce(Planned<'_>) -> Result<R, E>,
     ) -> Result<R, E> {
@@ -62,38 +68,31 @@ impl Job {
             );
             return Err(JobError::Request(message).into());
         }
-        let foreign = restore(&source.through(&reader), self.target.format, self.validation);
+        let foreign = restore(&source.through(reader), self.target.format, self.validation);
         let Foreign { prepared, mut losses, .. } = foreign.map_err(JobError::from)?;
-        let restored = source.through(&prepared.view);
-        let Some(family) = restored.family().map_err(JobError::from)? else {
-            return Err(JobError::from(without_family(source.name())).into());
-        };
-        let mut view = canonical(&prepared.view, family);
-        let metadata = std::mem::replace(view.metadata_mut(), Metadata::new());
+        let metadata = prepared.view.metadata().clone();
         let storage = Storage {
             precision: self.weights.precision,
             dequantize: self.weights.dequantize,
             blocks: self.graph.blocks,
         };
-        let options = GraphOptions {
-            past: self.graph.with_past,
-            opset: self.graph.opset(&view, &storage),
-            task: self.graph.task.clone(),
-        };
-        let found = graphs(family, prepared.view.tensors(), &options).map_err(JobError::from)?;
+        let restored = source.through(&prepared.view);
+        let Computation { mut view, models } = self.computation(&restored, &storage)?;
+        *view.metadata_mut() = Metadata::new();
+        view.keep_companions(|name| name != onnx::skeleton::COMPANION);
         let (unpacked, parts) = Unpacked::beside(&view);
         let mut binder = Binder::new(&unpacked, &parts, storage);
-        let mut models = Vec::new();
-        for part in found.parts {
-            let mut graph = part.graph;
+        let mut bound_models = Vec::with_capacity(models.len());
+        for (name, graph) in models {
+            let mut graph = inline(&graph).map_err(JobError::from)?;
             binder.bind(&mut graph).map_err(JobError::from)?;
             infer(&mut graph);
-            models.push((part.name, graph));
+            bound_models.push((name, graph));
         }
         let (bound, unused) = binder.finish();
         losses.extend(unused);
         losses.extend(lost_metadata(&metadata));
-        let job = Self { target: self.target_of(models)?, ..self.clone() };
+        let job = Self { target: self.target_of(bound_models, &properties(&metadata))?, ..self.clone() };
         let bound_view = View::of(&unpacked, bound.tensors);
         let options = ConvertOptions {
             targets: bound.targets,
@@ -108,15 +107,43 @@ impl Job {
             options,
             losses,
             validator: InlineValidator::for_checkpoint(values, bound_view.tensors(), None),
-            family: prepared.family,
-            misfits: prepared.misfits,
-            warnings: prepared.warnings.into_iter().chain(bound.warnings).collect(),
+            family: prepared.family.clone(),
+            misfits: prepared.misfits.clone(),
+            warnings: prepared.warnings.iter().cloned().chain(bound.warnings).collect(),
         };
         then(Planned::new(&job, source, &bound_view, parts)?)
     }
 
+    /// What the model computes: as the file that it came from says, or else its family.
+    fn computation<'v>(&self, source: &Source<'v>, storage: &Storage) -> Result<Computation<'v>, JobError> {
+        if let Some((graph, _)) = own_graph(source)? {
+            return self.own_computation(source, graph);
+        }
+        let Some(family) = source.family()? else { return Err(without_family(source.name()).into()) };
+        let options = self.graph.options(self.graph.opset(source.reader(), storage));
+        let found = graphs(family, source.reader().tensors(), &options)?;
+        let models = found.parts.into_iter().map(|part| (part.name.to_owned(), part.graph)).collect();
+        Ok(Computation { view: canonical(source.reader(), family), models })
+    }
+
+    /// The graph of the file that the model came from.
+    fn own_computation<'v>(&self, source: &Source<'v>, graph: Graph) -> Result<Computation<'v>, JobError> {
+        let GraphWishes { opset, with_past, task, .. } = &self.graph;
+        if *with_past || task.is_some() {
+            let message = "the model has a graph of its own: --with-past and --task are for graphs that a family makes";
+            return Err(JobError::Request(message.to_owned()));
+        }
+        let own = graph.opset("").unwrap_or_default();
+        if let Some(opset) = opset.filter(|opset| *opset != own) {
+            let message = format!("the model's graph has operators of version {own}, and apr keeps them: not {opset}");
+            return Err(JobError::Request(message));
+        }
+        let stem = self.target.file_name.rsplit_once('.').map_or("model", |(stem, _)| stem);
+        Ok(Computation { view: View::new(source.reader()), models: vec![(stem.to_owned(), graph)] })
+    }
+
     /// The layout of the output with these models in it.
-    fn target_of(&self, models: Vec<(&str, Graph)>) -> Result<PlanOptions, JobError> {
+    fn target_of(&self, models: Vec<(String, Graph)>, properties: &Properties) -> Result<PlanOptions, JobError> {
         let is_one = models.len() == 1;
         if !is_one && !self.target.folder {
             let names: Vec<String> = models.iter().map(|(name, _)| format!("{name}.onnx")).collect();
@@ -130,16 +157,41 @@ impl Job {
             } else {
                 format!("{name}.{}", extension.unwrap_or("onnx"))
             };
-            Model::new(&file_name, graph)
+            Model { properties: properties.clone(), ..Model::new(&file_name, graph) }
         });
         Ok(PlanOptions { models: models.collect(), ..self.target.clone() })
+    }
+}
+
+/// What a model computes, and the tensors under the names that its graphs use.
+struct Computation<'v> {
+    view: View<'v>,
+    /// Names of the parts, and their graphs.
+    models: Vec<(String, Graph)>,
+}
+
+/// What the file says beside graph and tensors: as the file that the model came from did.
+fn properties(metadata: &Metadata) -> Properties {
+    let Some(entry) = metadata.object(onnx::METADATA) else { return Properties::default() };
+    let text = |key: &str| entry.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let number = |key: &str| entry.get(key).and_then(Value::as_i64);
+    let pairs = entry.get("metadata").and_then(Value::as_object).into_iter().flatten();
+    let pairs = pairs.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
+    Properties {
+        ir_version: number("ir_version").unwrap_or_default(),
+        domain: text("domain"),
+        model_version: number("model_version"),
+        doc: text("doc"),
+        metadata: pairs.collect(),
+        ..Properties::default()
     }
 }
 
 /// Metadata that nothing in the output says.
 fn lost_metadata(metadata: &Metadata) -> Vec<Loss> {
     // These say what the format implies, or the caller stores them elsewhere.
-    const CARED_FOR: [&str; 8] = [
+    const CARED_FOR: [&str; 9] = [
+        onnx::METADATA,
         keys::APR_VERSION,
         keys::MODEL_TYPE,
         keys::ARCHITECTURE,

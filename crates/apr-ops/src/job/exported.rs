@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use apr_quantize::TensorTarget;
 use apr_registry::onnx::skeleton;
 use apr_registry::onnx::write::ExternalData;
-use apr_registry::{CheckpointReader, DType, Limits, TensorInfo};
+use apr_registry::{CheckpointReader, Computes, DType, Limits, TensorInfo};
 use apr_source::Source;
 use apr_source::exported::as_stored;
 use apr_tensor::cast::can_cast;
@@ -25,17 +25,17 @@ impl Job {
         let has_graph = reader.companions().iter().any(|companion| companion.name == skeleton::COMPANION);
         let changes = self.weights.quantize.is_some() || self.weights.precision.is_some();
         let places_data = self.target.external_data != ExternalData::Auto;
-        self.computes() && has_graph && self.graph.is_empty() && !changes && !places_data
+        self.computes() == Computes::Always && has_graph && self.graph.is_empty() && !changes && !places_data
     }
 
     /// Plans that file.
     pub(super) fn plan_exported<R, E: From<JobError>>(
         &self,
-        reader: View<'_>,
+        reader: &View<'_>,
         source: &Source<'_>,
         then: impl FnOnce(Planned<'_>) -> Result<R, E>,
     ) -> Result<R, E> {
-        let foreign = restore(&source.through(&reader), self.target.format, self.validation);
+        let foreign = restore(&source.through(reader), self.target.format, self.validation);
         let Foreign { prepared, losses, .. } = foreign.map_err(JobError::from)?;
         let view = as_stored(&prepared.view).map_err(JobError::from)?;
         let bytes = skeleton::read_companion(&view).map_err(JobError::from)?;

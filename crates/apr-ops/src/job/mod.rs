@@ -26,9 +26,10 @@ mod error;
 mod exported;
 mod layout;
 mod planned;
+mod scripted;
 mod weights;
 
-use apr_registry::{CheckpointReader, Convention, Format, Metadata, PlanOptions, keys};
+use apr_registry::{CheckpointReader, Computes, Convention, Format, Metadata, PlanOptions, keys};
 use apr_source::Source;
 use apr_view::{View, sort_by_first_use};
 
@@ -63,6 +64,8 @@ pub struct Job {
     pub opens: bool,
     /// SHA-256 of the source's file in hexadecimal digits, to be written down.
     pub source_sha256: Option<String>,
+    /// Where a model comes from that was not on this machine: entries of the metadata's `source`.
+    pub provenance: Option<Metadata>,
 }
 
 /// What happens to the names and the layout of a model's tensors.
@@ -88,6 +91,7 @@ impl Job {
             title: None,
             opens: false,
             source_sha256: None,
+            provenance: None,
         }
     }
 
@@ -119,15 +123,18 @@ impl Job {
             Naming::OfTarget if self.target.format.convention == Convention::Canonical => {
                 self.plan_canonical(&selected, source, then)
             }
-            Naming::OfTarget if self.keeps_graph(source.reader()) => self.plan_exported(selected, source, then),
-            Naming::OfTarget if self.computes() => self.plan_computed(selected, source, then),
-            Naming::OfTarget => self.plan_foreign(selected, source, then),
+            Naming::OfTarget if self.keeps_graph(source.reader()) => self.plan_exported(&selected, source, then),
+            Naming::OfTarget => match self.computes() {
+                Computes::Always => self.plan_computed(&selected, source, then),
+                Computes::IfKnown => self.plan_scripted(&selected, source, then),
+                Computes::Nothing => self.plan_foreign(selected, source, then),
+            },
         }
     }
 
     /// Whether the target says what the model computes.
-    fn computes(&self) -> bool {
-        self.target.format.target.is_some_and(|target| target.computes)
+    fn computes(&self) -> Computes {
+        self.target.format.target.map_or(Computes::Nothing, |target| target.computes)
     }
 
     /// Refuses what would do nothing, or say two things at once.
@@ -143,7 +150,7 @@ impl Job {
             ),
             (self.weights.change_dtypes() && self.naming == Naming::AsTheyAre, "a copy changes no weights"),
             (
-                !self.graph.is_empty() && !self.computes(),
+                !self.graph.is_empty() && self.computes() == Computes::Nothing,
                 "--opset, --with-past, --task and --matmul-nbits are about what a model computes, and the output does not \
                  say that",
             ),
@@ -178,11 +185,16 @@ impl Job {
 
     /// Writes down which file the model came from.
     fn record_source(&self, metadata: &mut Metadata) {
-        if let Some(digest) = &self.source_sha256 {
-            let mut source = metadata.object(keys::SOURCE).cloned().unwrap_or_default();
-            source.insert("sha256".to_owned(), digest.as_str().into());
-            metadata.set(keys::SOURCE, source);
+        let came_from = self.provenance.iter().flat_map(Metadata::iter);
+        let mut learnt: Vec<(String, serde_json::Value)> =
+            came_from.map(|(key, value)| (key.to_owned(), value.clone())).collect();
+        learnt.extend(self.source_sha256.iter().map(|digest| ("sha256".to_owned(), digest.as_str().into())));
+        if learnt.is_empty() {
+            return;
         }
+        let mut source = metadata.object(keys::SOURCE).cloned().unwrap_or_default();
+        source.extend(learnt);
+        metadata.set(keys::SOURCE, source);
     }
 }
 

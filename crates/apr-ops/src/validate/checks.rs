@@ -1,6 +1,7 @@
 //! What is checked beside the weights: names and shapes, hyperparameters, companions, checksum, signature.
 
 use apr_core::{Signed, counted};
+use apr_graph::Severity;
 use apr_registry::{Code, Error, Metadata, Result, keys};
 use apr_source::adapter::{AdapterProblem, adapter_of, is_adapter};
 use apr_source::companions::{Learnt, learn_from};
@@ -44,6 +45,29 @@ impl Pass<'_> {
         }
         for (level, message) in hyperparameters::problems(self.reader, self.model.is_some()) {
             self.find(level, Check::Hyperparameters, None, message);
+        }
+    }
+
+    /// Reports what is wrong with the graph of the file.
+    pub(super) fn check_graph(&mut self) {
+        if !self.options.shapes {
+            return;
+        }
+        let graphs = self.options.graphs;
+        for part in graphs.iter().flat_map(|graphs| &graphs.parts) {
+            for finding in &part.findings.list {
+                let level = match finding.severity {
+                    Severity::Error => Level::Error,
+                    Severity::Warning => Level::Warning,
+                    Severity::Notice => continue,
+                };
+                let place = if finding.node.is_empty() { String::new() } else { format!("node '{}': ", finding.node) };
+                self.find(level, Check::Graph, None, format!("{place}{}", finding.message));
+            }
+            if part.findings.omitted > 0 {
+                let message = format!("{} findings more in the graph", part.findings.omitted);
+                self.find(Level::Warning, Check::Graph, None, message);
+            }
         }
     }
 

@@ -1,7 +1,10 @@
 //! What became of each check, in the order in which the report lists them.
 
 use apr_core::counted;
+use apr_graph::Severity;
 use apr_registry::keys;
+
+use crate::graph::Part;
 
 use super::{Check, CheckOutcome, Level, Pass, Status, ValidateOptions};
 
@@ -21,6 +24,7 @@ impl Pass<'_> {
             (Check::Zeros, self.read(zero, tensors)),
             (Check::Shapes, self.shapes_detail()),
             (Check::Hyperparameters, asked(shapes, "GGUF's key-value pairs".to_owned())),
+            (Check::Graph, asked(shapes, self.graph_detail())),
             (Check::Physics, self.physics_detail()),
             (
                 Check::Signature,
@@ -28,7 +32,12 @@ impl Pass<'_> {
             ),
         ];
         let has_pairs = self.reader.metadata().get(keys::GGUF).is_some();
-        let checks = checks.into_iter().filter(|(check, _)| has_pairs || *check != Check::Hyperparameters);
+        let applies = |check: Check| match check {
+            Check::Hyperparameters => has_pairs,
+            Check::Graph => self.options.graphs.is_some(),
+            _ => true,
+        };
+        let checks = checks.into_iter().filter(|(check, _)| applies(*check));
         checks.map(|(check, detail)| self.outcome(check, detail)).collect()
     }
 
@@ -59,6 +68,19 @@ impl Pass<'_> {
             Err(_) if self.has(Check::Shapes) => Ok(String::new()),
             known => known,
         }
+    }
+
+    /// Nodes that were looked at, and how much else there is to know of them.
+    fn graph_detail(&self) -> String {
+        let parts = || self.options.graphs.iter().flat_map(|graphs| &graphs.parts);
+        let nodes_of = |part: &Part| {
+            let functions = part.graph.functions.iter().map(|function| function.body.nodes.len());
+            part.graph.body.nodes.len() + functions.sum::<usize>()
+        };
+        let notices = parts().flat_map(|part| &part.findings.list);
+        let notices = notices.filter(|finding| finding.severity == Severity::Notice).count();
+        let nodes = count(parts().map(nodes_of).sum(), "node");
+        if notices > 0 { format!("{nodes}; `apr graph` has {}", count(notices, "notice")) } else { nodes }
     }
 
     fn physics_detail(&self) -> Detail {

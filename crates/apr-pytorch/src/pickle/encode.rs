@@ -55,6 +55,28 @@ pub(crate) fn state_dict(items: &[Item<'_>]) -> Vec<u8> {
     pickle.bytes
 }
 
+/// An object of a class that an archive's code has, with tensors and objects by name.
+#[derive(Debug)]
+pub(crate) struct Object<'a> {
+    /// Name of the class in `__torch__`.
+    pub(crate) class: &'a str,
+    pub(crate) tensors: Vec<(&'a str, Item<'a>)>,
+    pub(crate) objects: Vec<(&'a str, Object<'a>)>,
+}
+
+/// The pickle of such an object.
+pub(crate) fn module(object: &Object<'_>) -> Vec<u8> {
+    let mut pickle = Pickle { bytes: vec![op::PROTO, 2], memo: 0, known: HashMap::new(), keys: HashMap::new() };
+    pickle.object(object);
+    pickle.bytes.push(op::STOP);
+    pickle.bytes
+}
+
+/// The pickle of an empty tuple.
+pub(crate) fn nothing() -> Vec<u8> {
+    vec![op::PROTO, 2, op::EMPTY_TUPLE, op::STOP]
+}
+
 struct Pickle {
     bytes: Vec<u8>,
     /// Values memoized.
@@ -198,6 +220,25 @@ impl Pickle {
         self.bytes.push(op::TUPLE);
         self.put();
         self.bytes.push(op::BINPERSID);
+    }
+
+    fn object(&mut self, object: &Object<'_>) {
+        self.bytes.push(op::GLOBAL);
+        self.bytes.extend(b"__torch__\n");
+        self.bytes.extend(object.class.as_bytes());
+        self.bytes.push(b'\n');
+        self.bytes.extend([op::EMPTY_TUPLE, op::NEWOBJ, op::EMPTY_DICT, op::MARK]);
+        for (name, tensor) in &object.tensors {
+            self.text(name);
+            self.tensor(tensor);
+        }
+        self.constant("training");
+        self.bytes.push(op::NEWFALSE);
+        for (name, inner) in &object.objects {
+            self.text(name);
+            self.object(inner);
+        }
+        self.bytes.extend([op::SETITEMS, op::BUILD]);
     }
 
     /// A name in the module `torch`.

@@ -1,0 +1,128 @@
+//! Attention whose keys and values are made of a short vector for each token (DeepSeek-V2, 2024,
+//! <https://arxiv.org/abs/2405.04434>).
+
+use apr_core::Result;
+use apr_graph::ValueId;
+
+use super::attention::{Given, Heads, KeyValue};
+use super::frequencies::Rotation;
+use super::norm::Norm;
+use super::rotary::{Rotary, Turn};
+use crate::model::Place;
+use crate::writer::{Writer, signed};
+
+/// The epsilon of the norms of the short vectors, which no configuration states.
+const EPS: f64 = 1e-6;
+
+/// Lengths of the parts of a head, and of the short vector.
+struct Lengths {
+    /// Of the short vector, which keys and values are made of.
+    latent: u64,
+    /// Of the part of a key that is turned by its position; all heads share it.
+    turned: u64,
+    /// Of the part of a key that is not.
+    still: u64,
+    value: u64,
+}
+
+impl Lengths {
+    /// Options `latent_dim`, `turned_dim`, `still_dim`, `value_dim`.
+    fn of(place: Place<'_>) -> Result<Self> {
+        Ok(Self {
+            latent: place.size("latent_dim")?,
+            turned: place.size("turned_dim")?,
+            still: place.size("still_dim")?,
+            value: place.size("value_dim")?,
+        })
+    }
+}
+
+/// Heads, length of a key and length of a value in the cache of a layer.
+pub(crate) fn cache_dims(place: Place<'_>) -> Result<[u64; 3]> {
+    if is_latent(place)? {
+        let lengths = Lengths::of(place)?;
+        return Ok([1, lengths.latent, lengths.turned]);
+    }
+    let heads = Heads::of(place)?;
+    Ok([heads.kv_heads, heads.head_dim, heads.head_dim])
+}
+
+/// Option `attention`: `heads` (the default), or `latent`.
+pub(crate) fn is_latent(place: Place<'_>) -> Result<bool> {
+    match place.text_or_none("attention")?.as_deref() {
+        None | Some("heads") => Ok(false),
+        Some("latent") => Ok(true),
+        Some(other) => Err(place.unknown("attention", other)),
+    }
+}
+
+impl Writer<'_> {
+    /// The short vector and the turned part of the key are what is kept of a token: `key` and `value` of the cache.
+    pub(crate) fn latent_attention(
+        &mut self,
+        place: Place<'_>,
+        x: ValueId,
+        rotary: Option<&Rotary>,
+        given: Given,
+    ) -> Result<(ValueId, KeyValue)> {
+        let lengths = Lengths::of(place)?;
+        let mut heads = Heads::of(place)?;
+        let factor = Rotation::of(place)?.score_factor();
+        heads.scale *= factor * factor;
+        self.scope("attention", |w| {
+            let query = w.latent_query(place, x)?;
+            let query = w.heads_of("query", query, heads.heads, lengths.still + lengths.turned);
+            let query = w.partly_turned(&lengths, rotary, given.turn, query);
+            let short = w.linear_part(place, "latent", x)?;
+            let [latent, turned] = w.split("latent_parts", short, -1, [lengths.latent, lengths.turned]);
+            let latent =
+                w.norm("latent_norm", Norm::of(place)?.with_eps(EPS), latent, &place.module("latent_norm")?)?;
+            let latent = w.unsqueeze("latent_as_head", latent, &[1]);
+            let turned = w.unsqueeze("turned_as_head", turned, &[1]);
+            let turned = match (rotary, given.turn) {
+                (Some(rotary), Some(turn)) => w.rotated("key_rotary", rotary, turned, turn, lengths.turned),
+                _ => turned,
+            };
+            let all = w.with_past(KeyValue { key: latent, value: turned }, given.past);
+            let expanded = w.expanded(place, &heads, &lengths, all)?;
+            let mixed = w.mixed(&heads, query, expanded, given.mask, None)?;
+            Ok((w.linear_part(place, "output", mixed)?, all))
+        })
+    }
+
+    /// Queries: from a short vector, where the checkpoint has `query_down` and `query_up`, else by `query`.
+    fn latent_query(&mut self, place: Place<'_>, x: ValueId) -> Result<ValueId> {
+        let Some(down) = place.module_or_none("query_down") else { return self.linear_part(place, "query", x) };
+        let short = self.linear(place, "query_down", x, &down)?;
+        let module = place.module("query_down_norm")?;
+        let short = self.norm("query_down_norm", Norm::of(place)?.with_eps(EPS), short, &module)?;
+        self.linear_part(place, "query_up", short)
+    }
+
+    /// Queries with their last part turned.
+    fn partly_turned(
+        &mut self,
+        lengths: &Lengths,
+        rotary: Option<&Rotary>,
+        turn: Option<Turn>,
+        query: ValueId,
+    ) -> ValueId {
+        let (Some(rotary), Some(turn)) = (rotary, turn) else { return query };
+        let [still, turned] = self.split("query_parts", query, -1, [lengths.still, lengths.turned]);
+        let turned = self.rotated("query_rotary", rotary, turned, turn, lengths.turned);
+        self.concat("query_joined", &[still, turned], -1)
+    }
+
+    /// Keys and values of all heads, from the short vectors.
+    fn expanded(&mut self, place: Place<'_>, heads: &Heads, lengths: &Lengths, cache: KeyValue) -> Result<KeyValue> {
+        let axis = self.ints(&[1]);
+        let latent = self.make("Squeeze", "latents", [cache.key, axis]);
+        let both = self.linear_part(place, "latent_up", latent)?;
+        let both = self.heads_of("key_and_value", both, heads.heads, lengths.still + lengths.value);
+        let [still, value] = self.split("key_and_value_parts", both, -1, [lengths.still, lengths.value]);
+        // The turned part is the same for all heads.
+        let shape = self.ints(&[1, signed(heads.heads), 1, 1]);
+        let turned = self.make("Expand", "turned_of_all", [cache.value, shape]);
+        Ok(KeyValue { key: self.concat("key", &[still, turned], -1), value })
+    }
+}

@@ -1,0 +1,152 @@
+use apr_arch::Families;
+use apr_blocks::{GraphOptions, Graphs};
+use apr_core::TensorInfo;
+use apr_graph::{Graph, Severity, check, infer};
+
+use crate::cases::Case;
+
+/// Cases whose task no head is for, or whose parts have no block.
+const WITHOUT_GRAPH: [&str; 6] = [
+    "bert_pretraining",
+    "falcon_serial",
+    "wav2vec2_classifier",
+    "wav2vec2_pretraining",
+    "wav2vec2_ctc_layer",
+    "whisper_classifier",
+];
+
+fn with_graph() -> Vec<Case> {
+    Case::all().into_iter().filter(|case| !WITHOUT_GRAPH.contains(&case.name.as_str())).collect()
+}
+
+/// A graph's shapes as text, outputs first.
+fn outputs(graph: &Graph) -> Vec<String> {
+    let port = |id| {
+        let value = graph.body.value(id);
+        format!("{} {}", value.name, value.tensor().expect("a tensor"))
+    };
+    graph.body.outputs.iter().copied().map(port).collect()
+}
+
+fn inferred(mut graphs: Graphs, name: &str) -> Vec<Graph> {
+    graphs.parts.iter_mut().for_each(|part| {
+        infer(&mut part.graph);
+        let found = check(&part.graph);
+        let wrong: Vec<_> = found.list.iter().filter(|finding| finding.severity == Severity::Error).collect();
+        assert!(wrong.is_empty(), "{name}, {}: {wrong:?}", part.name);
+    });
+    graphs.parts.into_iter().map(|part| part.graph).collect()
+}
+
+#[test]
+fn every_built_in_family_has_a_graph_or_says_why_not() {
+    for case in Case::all() {
+        let made = case.graphs(&GraphOptions::default());
+        let expected = !WITHOUT_GRAPH.contains(&case.name.as_str());
+        assert_eq!(made.is_ok(), expected, "{}: {:?}", case.name, made.err());
+    }
+}
+
+#[test]
+fn graphs_pass_the_checks_at_every_opset() {
+    for case in with_graph() {
+        for opset in [17, 23] {
+            for past in [false, true] {
+                let options = GraphOptions { opset, past, ..GraphOptions::default() };
+                inferred(case.graphs(&options).expect("it has a graph"), &case.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn outputs_have_the_shapes_of_the_model() {
+    let of = |name: &str| -> Vec<Vec<String>> {
+        let graphs = Case::named(name).graphs(&GraphOptions::default()).expect("it has a graph");
+        inferred(graphs, name).iter().map(outputs).collect()
+    };
+    let llama = of("llama");
+    assert_eq!(llama[0][0], "logits f32[batch_size, sequence_length, 101]");
+    assert_eq!(llama[0][1], "present.0.key f32[batch_size, 2, past_sequence_length + sequence_length, 8]");
+    assert_eq!(
+        of("bert")[0],
+        ["last_hidden_state f32[batch_size, sequence_length, 32]", "pooler_output f32[batch_size, 32]"]
+    );
+    let whisper = of("whisper");
+    assert_eq!(whisper[0], ["last_hidden_state f32[batch_size, 36, 32]"]);
+    assert_eq!(whisper[1][0], "logits f32[batch_size, decoder_sequence_length, 101]");
+}
+
+#[test]
+fn layers_that_compute_the_same_are_one_function() {
+    let mut case = Case::named("llama").with("num_hidden_layers", 80.into());
+    let first: Vec<TensorInfo> = case.tensors.iter().filter(|info| info.name.contains("layers.0.")).cloned().collect();
+    case.tensors.retain(|info| !info.name.contains("layers."));
+    for layer in 0..80 {
+        let name = |info: &TensorInfo| info.name.replace("layers.0.", &format!("layers.{layer}."));
+        case.tensors.extend(first.iter().map(|info| TensorInfo { name: name(info), ..info.clone() }));
+    }
+    let graphs = case.graphs(&GraphOptions::default()).expect("it has a graph");
+    let graph = &graphs.parts[0].graph;
+    assert_eq!(graph.functions.len(), 1);
+    let calls: Vec<&str> = graph
+        .body
+        .nodes
+        .iter()
+        .filter(|node| graph.function(&node.op).is_some())
+        .map(|node| node.name.as_str())
+        .collect();
+    assert_eq!(calls.len(), 80);
+    assert_eq!((calls[0], calls[79]), ("layers.0", "layers.79"));
+    assert!(graph.functions[0].body.nodes.iter().any(|node| node.name == "attention/scores"));
+}
+
+#[test]
+fn layers_with_windows_and_without_are_two_functions_of_one_kind_each() {
+    // Windows reach the layers as masks: what differs here is that one kind turns its queries and the other does not.
+    let graphs = Case::named("cohere2").graphs(&GraphOptions::default()).expect("it has a graph");
+    let names: Vec<String> =
+        graphs.parts[0].graph.functions.iter().map(|function| function.op.name.to_string()).collect();
+    assert!(names.len() <= 2, "{names:?}");
+    let graphs = Case::named("mixtral").graphs(&GraphOptions::default()).expect("it has a graph");
+    let names: Vec<String> =
+        graphs.parts[0].graph.functions.iter().map(|function| function.op.name.to_string()).collect();
+    assert_eq!(names, ["Expert", "Layer"], "experts are one function, which layers call");
+}
+
+#[test]
+fn a_family_of_ones_own_names_the_same_blocks() {
+    let mut families = Families::builtin();
+    let text = r#"
+        name = "voices"
+        title = "Voices"
+        extends = "llama"
+        model_types = ["voices"]
+        [graph]
+    "#;
+    families.add(text).expect("a family");
+    let case = Case::named("llama");
+    let options = GraphOptions::default();
+    let voices = case.clone().with("model_type", "voices".into());
+    let own = voices.graphs_by(&families, &options).expect("it has a graph");
+    assert_eq!(own, case.graphs(&options).expect("it has a graph"));
+}
+
+#[test]
+fn tensors_that_no_graph_uses_are_named() {
+    let unused = |name: &str| Case::named(name).graphs(&GraphOptions::default()).expect("it has a graph").unused;
+    assert_eq!(unused("llama"), Vec::<String>::new());
+    assert_eq!(unused("wav2vec2"), ["masked_spec_embed"]);
+}
+
+#[test]
+fn another_task_has_another_head() {
+    let case = Case::named("llama");
+    let options = GraphOptions { task: Some(String::new()), ..GraphOptions::default() };
+    let graphs = case.graphs(&options).expect("it has a graph");
+    assert_eq!(
+        outputs(&inferred(graphs.clone(), "llama")[0])[0],
+        "last_hidden_state f32[batch_size, sequence_length, 32]"
+    );
+    assert_eq!(graphs.unused, ["lm_head.weight"]);
+}

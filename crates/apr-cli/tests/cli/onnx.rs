@@ -1,0 +1,105 @@
+//! Models that were exported to ONNX.
+
+use apr_testkit::locate;
+
+use crate::support::Sandbox;
+
+/// `fixtures/onnx/make_exports.py` exported them, and saved the weights that the model had.
+const EXPORTS: [&str; 2] = ["script", "dynamo"];
+
+fn exports() -> String {
+    locate::fixture("onnx/exports").display().to_string()
+}
+
+#[test]
+fn an_exported_model_imports_as_its_weights_do() {
+    let sandbox = Sandbox::new();
+    let folder = exports();
+    for export in EXPORTS {
+        std::fs::create_dir_all(sandbox.path(export)).expect("a folder");
+        for (from, to) in
+            [(format!("{folder}/{export}.onnx"), "model.onnx"), (format!("{folder}/hf/config.json"), "config.json")]
+        {
+            std::fs::copy(from, sandbox.path(&format!("{export}/{to}"))).expect("a file");
+        }
+        sandbox.apr(&format!("import {export} -o {export}.apr --relaxed --json")).ok().says(&["llama"]);
+        sandbox.apr(&format!("diff {folder}/hf {export}.apr")).ok().says(&["SAME: 21 of 21 tensors match"]);
+    }
+}
+
+#[test]
+fn names_and_transpositions_that_the_graph_reveals_are_said() {
+    let sandbox = Sandbox::new();
+    let expected = "15 tensors got names from the graph, of which 15 are transposed to what the modules had";
+    let shown = ["model.layers.1.self_attn.q_proj.weight", expected];
+    sandbox.apr(&format!("tensors {}/script.onnx", exports())).ok().says(&shown);
+    sandbox.apr(&format!("diff {0}/hf {0}/script.onnx", exports())).ok().says(&["SAME: 21 of 21"]);
+}
+
+#[test]
+fn qa_79_an_onnx_file_comes_back_from_apr_byte_for_byte() {
+    let sandbox = Sandbox::new();
+    for export in EXPORTS {
+        let original = format!("{}/{export}.onnx", exports());
+        sandbox.apr(&format!("import {original} -o model.apr -f --relaxed")).ok();
+        sandbox.apr("export model.apr --format onnx -o back.onnx -f").ok();
+        assert!(sandbox.read("back.onnx") == std::fs::read(&original).expect("a fixture"), "{export}");
+        sandbox.apr(&format!("convert {original} -o copy.onnx -f --relaxed")).ok();
+        assert!(sandbox.read("copy.onnx") == sandbox.read("back.onnx"), "{export}");
+    }
+}
+
+#[test]
+fn weights_of_another_precision_become_what_the_graph_computes_with() {
+    let sandbox = Sandbox::new();
+    let original = format!("{}/script.onnx", exports());
+    sandbox.apr(&format!("import {original} -o half.apr --precision bf16 --relaxed")).ok();
+    sandbox.apr("export half.apr --format onnx -o back.onnx").ok();
+    let tensors = sandbox.apr("tensors back.onnx").ok().text();
+    assert!(tensors.contains("f32") && !tensors.contains("bf16"), "{tensors}");
+    sandbox.apr("diff half.apr back.onnx --tolerance 0.01").ok();
+}
+
+#[test]
+fn files_beside_the_model_come_back_too() {
+    let sandbox = Sandbox::new();
+    let folder = locate::fixture("onnx/external");
+    sandbox.apr(&format!("convert {}/model.onnx -o model.apr --relaxed", folder.display())).ok();
+    sandbox.apr("export model.apr --format onnx -o back --relaxed").ok();
+    for file in ["model.onnx", "weights.bin", "whole.bin"] {
+        let original = std::fs::read(folder.join(file)).expect("a fixture");
+        assert!(sandbox.read(&format!("back/{file}")) == original, "{file}");
+    }
+}
+
+#[test]
+fn a_graph_is_shown_as_the_file_has_it_through_apr_too() {
+    let sandbox = Sandbox::new();
+    let original = format!("{}/dynamo.onnx", exports());
+    sandbox.apr(&format!("import {original} -o model.apr --relaxed")).ok();
+    for model in [original.as_str(), "model.apr"] {
+        sandbox.apr(&format!("graph {model}")).ok().says(&["as its file says"]);
+    }
+}
+
+#[test]
+fn scan_flags_data_outside_the_folder_and_names_unknown_domains() {
+    let sandbox = Sandbox::new();
+    let clean = sandbox.apr(&format!("scan {}", locate::fixture("onnx/storages.onnx").display())).ok();
+    clean.says(&["clean", "domains that apr does not know: com.example"]);
+    let file = std::fs::read(locate::fixture("onnx/external/model.onnx")).expect("a fixture");
+    let text = b"weights.bin";
+    let at = file.windows(text.len()).position(|window| window == text).expect("it is there");
+    let mut evil = file;
+    evil[at..at + text.len()].copy_from_slice(b"../../x.bin");
+    sandbox.write("evil.onnx", evil);
+    sandbox.apr("scan evil.onnx").says(&["dangerous", "'a' in '../../x.bin'"]);
+    sandbox.apr("inspect evil.onnx").fails(4, &["E001", "not a path inside the model's folder"]);
+}
+
+#[test]
+fn a_model_prepared_for_onnxruntime_is_refused_by_name() {
+    let sandbox = Sandbox::new();
+    sandbox.write("model.ort", b"\x24\0\0\0ORTM\0\0\0\0\0\0\0\0");
+    sandbox.apr("inspect model.ort").fails(4, &["onnxruntime's own format (.ort)"]);
+}

@@ -1,0 +1,169 @@
+//! A body, with what is asked of it often.
+
+use std::collections::{HashMap, HashSet};
+
+use super::{Port, WeightUse, shown};
+use crate::{Body, Dim, Node, Origin, Value, ValueId};
+
+/// What a function is called with.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Argument {
+    /// A value that flows.
+    Flows,
+    /// A weight with that many elements and this type, or a constant.
+    Fixed { elements: u64, kind: Option<String> },
+}
+
+/// A body with what is asked of it often.
+pub(super) struct Context<'a> {
+    pub(super) body: &'a Body,
+    /// The nodes that read a value.
+    readers: Vec<Vec<u32>>,
+    /// Parameters of a function that are weights or constants, and what nodes make of weights and constants alone.
+    fixed: HashMap<ValueId, Argument>,
+    /// The tensor that such a value is made of.
+    tensors: HashMap<ValueId, &'a str>,
+    outputs: HashSet<ValueId>,
+}
+
+/// What flows into and out of one repetition of an item, in the order of its ports.
+pub(super) struct Flow {
+    pub(super) inputs: Vec<Option<ValueId>>,
+    pub(super) outputs: Vec<Option<ValueId>>,
+}
+
+impl<'a> Context<'a> {
+    pub(super) fn new(body: &'a Body, fixed: HashMap<ValueId, Argument>) -> Self {
+        let mut readers = vec![Vec::new(); body.values.len()];
+        for (position, node) in (0_u32..).zip(&body.nodes) {
+            for value in reads(node) {
+                readers[value.0 as usize].push(position);
+            }
+        }
+        let outputs = body.outputs.iter().copied().collect();
+        let mut context = Self { body, readers, fixed, tensors: HashMap::new(), outputs };
+        body.nodes.iter().for_each(|node| context.fix(node));
+        context
+    }
+
+    /// Notes what a node makes of weights and constants alone, such as a cast of a weight: it is looked at as a weight.
+    fn fix(&mut self, node: &Node) {
+        let draws = node.op.name.starts_with("Random");
+        let leaves = node.outputs.iter().flatten().any(|output| self.outputs.contains(output));
+        if draws || leaves || node.bodies().next().is_some() || reads(node).any(|value| self.flows(value)) {
+            return;
+        }
+        let elements = reads(node).fold(0_u64, |sum, value| sum.saturating_add(self.elements(value)));
+        let tensor = reads(node).find_map(|value| self.tensor(value));
+        for &output in node.outputs.iter().flatten() {
+            let kind = shown(self.body.value(output).tensor());
+            self.fixed.insert(output, Argument::Fixed { elements, kind });
+            self.tensors.extend(tensor.map(|tensor| (output, tensor)));
+        }
+    }
+
+    /// The tensor that a value is, or is made of.
+    fn tensor(&self, id: ValueId) -> Option<&'a str> {
+        match &self.body.value(id).origin {
+            Origin::Weight(weight) => Some(&weight.tensor),
+            _ => self.tensors.get(&id).copied(),
+        }
+    }
+
+    /// The weights that a node reads.
+    pub(super) fn weights(&self, node: &Node) -> Vec<WeightUse> {
+        let weights = reads(node).filter(|value| self.is_weight(*value));
+        let weight = |value| WeightUse {
+            tensor: self.tensor(value).unwrap_or(&self.body.value(value).name).to_owned(),
+            kind: self.kind(value),
+        };
+        weights.map(weight).collect()
+    }
+
+    /// The nodes that are shown: those that make constants are not.
+    pub(super) fn nodes(&self) -> Vec<usize> {
+        let is_shown = |node: &Node| {
+            node.outputs.is_empty() || node.outputs.iter().flatten().any(|output| !self.fixed.contains_key(output))
+        };
+        (0..self.body.nodes.len()).filter(|node| is_shown(&self.body.nodes[*node])).collect()
+    }
+
+    /// Whether a value flows, as opposed to weights and constants.
+    pub(super) fn flows(&self, id: ValueId) -> bool {
+        match self.body.value(id).origin {
+            Origin::Weight(_) | Origin::Constant(_) | Origin::Missing => false,
+            Origin::Input | Origin::Outer(_) | Origin::Node(_) => !self.fixed.contains_key(&id),
+        }
+    }
+
+    /// Elements of a weight; 0 for what is no weight.
+    pub(super) fn elements(&self, id: ValueId) -> u64 {
+        let value = self.body.value(id);
+        match (&value.origin, self.fixed.get(&id)) {
+            (_, Some(Argument::Fixed { elements, .. })) => *elements,
+            (Origin::Weight(_), _) => elements(value),
+            _ => 0,
+        }
+    }
+
+    /// Whether a value is a weight, by itself or as what a function is called with.
+    pub(super) fn is_weight(&self, id: ValueId) -> bool {
+        matches!(self.body.value(id).origin, Origin::Weight(_)) || self.elements(id) > 0
+    }
+
+    pub(super) fn kind(&self, id: ValueId) -> Option<String> {
+        match self.fixed.get(&id) {
+            Some(Argument::Fixed { kind, .. }) => kind.clone(),
+            _ => shown(self.body.value(id).tensor()),
+        }
+    }
+
+    pub(super) fn port(&self, id: ValueId) -> Port {
+        Port { name: self.body.value(id).name.clone(), kind: self.kind(id) }
+    }
+
+    /// What flows into and out of a set of nodes.
+    pub(super) fn flow(&self, nodes: &[usize]) -> Flow {
+        let within: HashSet<usize> = nodes.iter().copied().collect();
+        let (mut inputs, mut outputs, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
+        for &position in nodes {
+            let node = &self.body.nodes[position];
+            for value in reads(node).filter(|value| self.flows(*value)) {
+                let made = match self.body.value(value).origin {
+                    Origin::Node(maker) => within.contains(&(maker.0 as usize)),
+                    _ => false,
+                };
+                if !made && seen.insert(value) {
+                    inputs.push(Some(value));
+                }
+            }
+            for &value in node.outputs.iter().flatten() {
+                let leaves = |reader: &u32| !within.contains(&(*reader as usize));
+                if self.outputs.contains(&value) || self.readers[value.0 as usize].iter().any(leaves) {
+                    outputs.push(Some(value));
+                }
+            }
+        }
+        Flow { inputs, outputs }
+    }
+
+    pub(super) fn parameters(&self, nodes: &[usize]) -> u64 {
+        let weights: HashSet<ValueId> = nodes.iter().flat_map(|node| reads(&self.body.nodes[*node])).collect();
+        weights.into_iter().fold(0, |sum, weight| sum.saturating_add(self.elements(weight)))
+    }
+}
+
+/// What a node reads, values that its branches take from around them included.
+pub(super) fn reads(node: &Node) -> impl Iterator<Item = ValueId> {
+    let around = node.bodies().flat_map(|body| &body.values).filter_map(|value| match value.origin {
+        Origin::Outer(id) => Some(id),
+        _ => None,
+    });
+    node.inputs.iter().copied().flatten().chain(around)
+}
+
+/// Elements of a tensor whose shape is known.
+fn elements(value: &Value) -> u64 {
+    let sizes = value.shape().into_iter().flatten().map(Dim::size);
+    sizes.into_iter().try_fold(1_u64, |product, size| product.checked_mul(size?)).unwrap_or(0)
+}

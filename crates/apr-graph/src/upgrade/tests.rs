@@ -1,0 +1,110 @@
+use super::*;
+use crate::{BodyBuilder, ElementType, GraphBuilder, Meaning, check, infer};
+
+/// A graph of an older version with one node.
+fn graph(opset: i64, shape: &[u64], write: impl FnOnce(&mut BodyBuilder, ValueId) -> ValueId) -> Graph {
+    let mut graph = GraphBuilder::new(opset);
+    let main = graph.body();
+    let x = main.input("x", ElementType::F32, shape.iter().copied().map(Dim::fixed), Meaning::Unknown);
+    let y = write(main, x);
+    main.output("y", y, Meaning::Unknown);
+    let mut graph = graph.finish();
+    let found = check(&graph);
+    assert!(found.is_empty(), "{found:?}");
+    infer(&mut graph);
+    graph
+}
+
+/// The operators after an upgrade, whose result has the same type and no findings.
+fn upgraded(graph: &Graph, to: i64) -> (Graph, Vec<String>) {
+    let mut newer = upgrade(graph, to).unwrap();
+    let found = check(&newer);
+    assert!(found.is_empty(), "{found:?}");
+    let found = infer(&mut newer).findings;
+    assert!(found.is_empty(), "{found:?}");
+    let kind = |graph: &Graph| graph.body.value(graph.body.outputs[0]).kind.clone();
+    assert_eq!(kind(&newer), kind(graph));
+    let ops = newer.body.nodes.iter().map(|node| node.op.to_string()).collect();
+    (newer, ops)
+}
+
+#[test]
+fn lists_that_were_attributes_become_inputs() {
+    let old = graph(7, &[2, 1, 8], |main, x| {
+        let y = main.op("Squeeze", [x]).attribute("axes", [1]).output("squeezed");
+        let y = main.op("Unsqueeze", [y]).attribute("axes", [0]).output("unsqueezed");
+        let y = main.op("ReduceSum", [y]).attribute("axes", [0]).attribute("keepdims", 0).output("sum");
+        let y = main.op("ReduceMean", [y]).attribute("axes", [0]).output("mean");
+        let y =
+            main.op("Slice", [y]).attribute("starts", [2]).attribute("ends", [6]).attribute("axes", [1]).output("cut");
+        let y = main.op("Pad", [y]).attribute("pads", [0, 1, 0, 1]).attribute("value", 0.5).output("padded");
+        main.op("Clip", [y]).attribute("min", -1.0).attribute("max", 6.0).output("clipped")
+    });
+    let (newer, ops) = upgraded(&old, 21);
+    assert_eq!(ops, ["Squeeze", "Unsqueeze", "ReduceSum", "ReduceMean", "Slice", "Pad", "Clip"]);
+    let attributes: usize = newer.body.nodes.iter().map(|node| node.attributes.len()).sum();
+    assert_eq!(attributes, 1, "only 'keepdims' is left");
+}
+
+#[test]
+fn a_softmax_of_several_dimensions_is_one_of_a_flat_tensor() {
+    let old = graph(11, &[2, 3, 8], |main, x| main.op("Softmax", [x]).output("soft"));
+    assert_eq!(upgraded(&old, 17).1, ["Shape", "Flatten", "Softmax", "Reshape"]);
+    let old = graph(11, &[2, 3, 8], |main, x| main.op("Softmax", [x]).attribute("axis", 2).output("soft"));
+    assert_eq!(upgraded(&old, 17).1, ["Softmax"]);
+}
+
+#[test]
+fn upsample_becomes_resize() {
+    let old = graph(7, &[1, 1, 4, 4], |main, x| {
+        let scales = AttributeValue::Floats(vec![1.0, 1.0, 2.0, 2.0]);
+        main.op("Upsample", [x]).attribute("scales", scales).output("up")
+    });
+    let (newer, ops) = upgraded(&old, 19);
+    assert_eq!(ops, ["Resize"]);
+    assert_eq!(newer.body.nodes[0].text("nearest_mode"), Some("floor"));
+    assert_eq!(newer.body.nodes[0].inputs.len(), 3);
+}
+
+#[test]
+fn a_split_without_sizes_says_how_many() {
+    let mut builder = GraphBuilder::new(13);
+    let main = builder.body();
+    let x = main.input("x", ElementType::F32, [4.into()], Meaning::Unknown);
+    let [a, _] = main.op("Split", [x]).outputs("parts");
+    main.output("a", a, Meaning::Unknown);
+    let mut old = builder.finish();
+    infer(&mut old);
+    assert_eq!(upgraded(&old, 18).0.body.nodes[0].int("num_outputs"), Some(2));
+}
+
+#[test]
+fn what_does_not_go_along_is_refused_by_name() {
+    let old = graph(7, &[1, 4, 8], |main, x| {
+        let scale = main.weight("scale", ElementType::F32, [4]);
+        let inputs = [x, scale, scale, scale, scale];
+        main.scope("norm", |main| main.op("BatchNormalization", inputs).attribute("spatial", 0).output("batch"))
+    });
+    let error = upgrade(&old, 9).unwrap_err().to_string();
+    assert_eq!(error, "E003: node 'norm/batch': BatchNormalization does not go to version 9: 'spatial' is 0");
+    assert!(upgrade(&old, 8).is_ok());
+    assert!(upgrade(&old, 6).unwrap_err().to_string().contains("operators of version 7 become those of 7 to"));
+}
+
+#[test]
+fn operators_in_branches_and_functions_go_along() {
+    let mut builder = GraphBuilder::new(11);
+    let mut body = BodyBuilder::default();
+    let x = body.parameter("x");
+    let y = body.op("Squeeze", [x]).attribute("axes", [0]).output("squeezed");
+    body.output("y", y, Meaning::Unknown);
+    let function = builder.function("apr", "block", body);
+    let main = builder.body();
+    let x = main.input("x", ElementType::F32, [1.into(), 4.into()], Meaning::Unknown);
+    let y = main.call(&function, [x]).output("call");
+    main.output("y", y, Meaning::Unknown);
+    let mut old = builder.finish();
+    infer(&mut old);
+    let (newer, _) = upgraded(&old, 13);
+    assert_eq!(newer.functions[0].body.nodes[0].inputs.len(), 2);
+}

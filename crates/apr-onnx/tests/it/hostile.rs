@@ -1,0 +1,125 @@
+//! Files that somebody made to harm.
+
+use apr_core::{Code, Error, Limits};
+use apr_onnx::{ORT, open, open_in};
+use apr_testkit::{FolderInMemory, peak_memory, read_everything};
+
+fn varint(mut value: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while value > 127 {
+        bytes.push(u8::try_from(value & 127).expect("seven bits") | 128);
+        value >>= 7;
+    }
+    bytes.push(u8::try_from(value).expect("seven bits"));
+    bytes
+}
+
+/// A field that is delimited by a length.
+fn field(number: u64, content: &[u8]) -> Vec<u8> {
+    [varint(number << 3 | 2), varint(content.len() as u64), content.to_vec()].concat()
+}
+
+fn number(field: u64, value: u64) -> Vec<u8> {
+    [varint(field << 3), varint(value)].concat()
+}
+
+/// A model with this graph.
+fn model(graph: &[u8]) -> Vec<u8> {
+    [number(1, 8), field(8, &number(2, 17)), field(7, graph)].concat()
+}
+
+/// A tensor of floats with a name, dimensions, and more fields.
+fn tensor(name: &str, dims: &[u64], more: &[u8]) -> Vec<u8> {
+    let dims: Vec<u8> = dims.iter().flat_map(|dim| number(1, *dim)).collect();
+    [dims, number(2, 1), field(8, name.as_bytes()), more.to_vec()].concat()
+}
+
+fn external(entries: &[(&str, &str)]) -> Vec<u8> {
+    let entry =
+        |(key, value): &(&str, &str)| field(13, &[field(1, key.as_bytes()), field(2, value.as_bytes())].concat());
+    [entries.iter().flat_map(entry).collect(), number(14, 1)].concat()
+}
+
+fn refused(file: Vec<u8>) -> Error {
+    let (result, peak) = peak_memory(|| open(file, "model.onnx", &Limits::default()).map(drop));
+    assert!(peak < 16 << 20, "{peak}");
+    result.expect_err("it is refused")
+}
+
+#[test]
+fn graphs_ten_thousand_deep_are_refused() {
+    let mut graph = Vec::new();
+    for _ in 0..10_000 {
+        // A node with an attribute that holds the graph so far.
+        graph = field(1, &field(5, &[field(1, b"body"), field(6, &graph)].concat()));
+    }
+    let error = refused(model(&graph));
+    assert_eq!(error.code(), Code::Format);
+    assert!(error.message().contains("100 levels"), "{error}");
+}
+
+#[test]
+fn lengths_and_counts_that_no_file_has_are_refused_before_anything_is_allocated() {
+    // An attribute whose packed integers claim 2^40 bytes.
+    let claim = [varint(8 << 3 | 2), varint(1 << 40)].concat();
+    assert_eq!(refused(model(&field(1, &field(5, &claim)))).code(), Code::Corrupt);
+    let shapes: [(&[u64], Code); 3] =
+        [(&[1 << 40, 1 << 40], Code::Format), (&[1 << 40], Code::Corrupt), (&[u64::MAX], Code::Format)];
+    for (dims, code) in shapes {
+        let error = refused(model(&field(5, &tensor("w", dims, &field(9, &[0; 8])))));
+        assert_eq!(error.code(), code, "{error}");
+        assert_eq!(error.tensor(), Some("w"));
+    }
+    // A sparse tensor of one element in 2^50.
+    let values = tensor("s", &[1], &field(9, &[0; 4]));
+    let indices = [number(1, 1), number(2, 7), field(9, &[0; 8])].concat();
+    let sparse = [field(1, &values), field(2, &indices), number(3, 1 << 50)].concat();
+    assert_eq!(refused(model(&field(15, &sparse))).code(), Code::Memory);
+}
+
+#[test]
+fn data_outside_the_folder_are_refused_and_data_past_the_end_are_corrupt() {
+    let file = |place: &[(&str, &str)]| model(&field(5, &tensor("w", &[2], &external(place))));
+    let open = |file: Vec<u8>| {
+        let folder = FolderInMemory([("model.onnx".to_owned(), file), ("w.bin".to_owned(), vec![0; 12])].into());
+        open_in(&folder, "model.onnx", &Limits::default())
+    };
+    for location in ["/etc/passwd", "../w.bin", "a/../../w.bin", "C:\\w.bin", "*/_ORT_MEM_ADDR_/*"] {
+        let error = open(file(&[("location", location)])).expect_err(location);
+        assert_eq!((error.code(), error.tensor()), (Code::Format, Some("w")), "{error}");
+    }
+    let reader = open(file(&[("location", "w.bin"), ("offset", "4"), ("length", "8")])).expect("it is there");
+    assert_eq!(read_everything(&reader).map(drop), Ok(()));
+    for (offset, code) in [("8", Code::Corrupt), ("18446744073709551615", Code::Corrupt), ("-1", Code::Format)] {
+        let error = open(file(&[("location", "w.bin"), ("offset", offset)])).expect_err(offset);
+        assert_eq!(error.code(), code, "{error}");
+    }
+    let error = open(file(&[("location", "absent.bin")])).expect_err("it is not there");
+    assert_eq!(error.code(), Code::Io);
+}
+
+#[test]
+fn a_cycle_of_nodes_is_kept_for_a_check_to_find() {
+    let node = |input: &[u8], output: &[u8]| field(1, &[field(1, input), field(2, output), field(4, b"Relu")].concat());
+    let graph = [node(b"b", b"a"), node(b"a", b"b"), field(12, &field(1, b"a"))].concat();
+    let reader = open(model(&graph), "model.onnx", &Limits::default()).expect("a model");
+    let graph = reader.graph().expect("a graph").expect("a graph");
+    assert_eq!(graph.body.nodes.len(), 2);
+    assert!(!apr_graph::check(&graph).list.is_empty());
+}
+
+#[test]
+fn a_long_name_is_not_repeated_for_every_tensor_inside() {
+    let inner: Vec<u8> = (0..2000).flat_map(|at| field(5, &tensor(&format!("t{at}"), &[0], &[]))).collect();
+    let attribute = field(5, &[field(1, b"body"), field(6, &inner)].concat());
+    let node = field(1, &[field(3, "n".repeat(1 << 20).as_bytes()), field(4, b"Loop"), attribute].concat());
+    assert_eq!(refused(model(&node)).code(), Code::Memory);
+}
+
+#[test]
+fn a_model_of_onnxruntime_is_known_by_name() {
+    assert!((ORT.recognises)(b"\x24\0\0\0ORTM\0\0\0\0"));
+    assert!(!(apr_onnx::FORMAT.recognises)(b"\x24\0\0\0ORTM\0\0\0\0"));
+    // The first field of a Core ML model is a number, and the second a message.
+    assert!(!(apr_onnx::FORMAT.recognises)(b"\x08\x04\x12\x2e\x0a\x0a"));
+}

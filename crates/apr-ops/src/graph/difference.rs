@@ -1,0 +1,91 @@
+//! What differs between the graphs of two models.
+
+use std::collections::BTreeMap;
+
+use apr_graph::outline::node_text;
+use apr_graph::{Body, Graph, ValueId};
+use serde::Serialize;
+
+use super::{Computed, Origin};
+
+/// What differs in what two models compute.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct StructureDiff {
+    /// Nodes, inputs and outputs that only the left model has.
+    pub removed: Vec<String>,
+    /// Those that only the right model has.
+    pub added: Vec<String>,
+    /// Those that both have and that do not do the same.
+    pub changed: Vec<NodeChange>,
+}
+
+/// A node that does not do the same in two models.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct NodeChange {
+    /// Its path.
+    pub node: String,
+    /// What it does in the left model: `Clip(x; max=6)`.
+    pub left: String,
+    /// What it does in the right model.
+    pub right: String,
+}
+
+impl StructureDiff {
+    /// Compares the graphs of two models by the names of their nodes; `None` where one is its file's and the other is what
+    /// its family says, whose names have nothing in common.
+    #[must_use]
+    pub fn new(left: &Computed, right: &Computed) -> Option<Self> {
+        if (left.origin == Origin::File) != (right.origin == Origin::File) {
+            return None;
+        }
+        let (left, right) = (nodes(left), nodes(right));
+        let only = |these: &BTreeMap<String, String>, those: &BTreeMap<String, String>| {
+            these.keys().filter(|name| !those.contains_key(*name)).cloned().collect()
+        };
+        let changed = left.iter().filter_map(|(node, text)| {
+            let other = right.get(node).filter(|other| *other != text)?;
+            Some(NodeChange { node: node.clone(), left: text.clone(), right: other.clone() })
+        });
+        Some(Self { changed: changed.collect(), removed: only(&left, &right), added: only(&right, &left) })
+    }
+
+    /// Whether nothing differs.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.removed.is_empty() && self.added.is_empty() && self.changed.is_empty()
+    }
+}
+
+/// What each node, input and output is, by its name.
+fn nodes(computed: &Computed) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    for part in &computed.parts {
+        let prefix = if computed.parts.len() > 1 { format!("{}: ", part.name) } else { String::new() };
+        add(&part.graph, &prefix, &mut found);
+    }
+    found
+}
+
+fn add(graph: &Graph, prefix: &str, found: &mut BTreeMap<String, String>) {
+    add_body(&graph.body, prefix, found);
+    for function in &graph.functions {
+        add_body(&function.body, &format!("{prefix}{} ", function.op), found);
+    }
+    let mut ends = |what: &str, ids: &[ValueId]| {
+        for id in ids {
+            let value = graph.body.value(*id);
+            let kind = value.tensor().map_or_else(|| "?".to_owned(), ToString::to_string);
+            found.insert(format!("{prefix}{what} {}", value.name), kind);
+        }
+    };
+    ends("input", &graph.body.inputs);
+    ends("output", &graph.body.outputs);
+}
+
+fn add_body(body: &Body, prefix: &str, found: &mut BTreeMap<String, String>) {
+    for node in &body.nodes {
+        let made = node.outputs.iter().flatten().next().map(|id| body.value(*id).name.as_str());
+        let name = if node.name.is_empty() { made.unwrap_or_default() } else { &node.name };
+        found.insert(format!("{prefix}{name}"), node_text(body, node));
+    }
+}

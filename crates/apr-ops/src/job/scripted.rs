@@ -1,0 +1,160 @@
+//! A model for TorchScript: parameters as they are, and a program that looks at them as the graph does.
+
+use std::collections::HashMap;
+
+use apr_blocks::graphs;
+use apr_core::counted;
+use apr_graph::{AttributeValue, Body, Graph, Origin, View as Look, WeightRef, infer, inline};
+use apr_quantize::TensorTarget;
+use apr_registry::onnx::write::Model;
+use apr_registry::{CheckpointReader, Code, DType, onnx};
+use apr_source::Source;
+use apr_source::naming::canonical;
+use apr_tensor::cast::can_cast;
+use apr_view::View;
+
+use super::planned::Parts;
+use super::{Job, JobError, Planned};
+use crate::convert::ConvertOptions;
+use crate::import::{Foreign, restore};
+use crate::inline::{InlineValidator, ValidationConfig};
+use crate::own_graph::own_graph;
+use crate::physics::Physics;
+
+impl Job {
+    /// Plans a file that says what the model computes where that is known.
+    pub(super) fn plan_scripted<R, E: From<JobError>>(
+        &self,
+        reader: &View<'_>,
+        source: &Source<'_>,
+        then: impl FnOnce(Planned<'_>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        if let Some(quantize) = &self.weights.quantize {
+            let message =
+                format!("TorchScript has no type like {}: write an .apr or .gguf file", quantize.choices.scheme);
+            return Err(JobError::Request(message).into());
+        }
+        let foreign = restore(&source.through(reader), self.target.format, self.validation);
+        let Foreign { prepared, losses, .. } = foreign.map_err(JobError::from)?;
+        let mut view = View::new(&prepared.view);
+        view.keep_companions(|name| name != onnx::skeleton::COMPANION);
+        let mut warnings = prepared.warnings.clone();
+        let mut target = self.target.clone();
+        match self.program(&source.through(&prepared.view))? {
+            Program::Graph(graph) => target.models = vec![Model::new(&target.file_name, graph)],
+            Program::Unknown(why) => warnings.push(format!("the output has parameters, and no program: {why}")),
+        }
+        let (targets, dequantized) = self.stored(&view);
+        warnings.extend(dequantized);
+        let job = Self { target, ..self.clone() };
+        let options = ConvertOptions {
+            targets,
+            gate: self.weights.gate,
+            warnings: self.weights.warnings.clone(),
+            ..ConvertOptions::default()
+        };
+        // Names and shapes were judged as they came. Values are judged as they go, as far as that needs no family.
+        let physics = Physics { zeros: false, ranges: false, ..self.validation.physics };
+        let values = ValidationConfig { structure: false, physics, ..self.validation };
+        let parts = Parts {
+            options,
+            losses,
+            validator: InlineValidator::for_checkpoint(values, view.tensors(), None),
+            family: prepared.family.clone(),
+            misfits: prepared.misfits.clone(),
+            warnings,
+        };
+        then(Planned::new(&job, source, &view, parts)?)
+    }
+
+    /// What becomes of the tensors, and what of that nobody asked for.
+    fn stored(&self, view: &View<'_>) -> (Vec<Option<TensorTarget>>, Option<String>) {
+        let precision = |dtype: DType| self.weights.precision.filter(|&to| dtype.is_float() && can_cast(dtype, to));
+        let target = |dtype: DType| {
+            let floats = || self.weights.dequantize.unwrap_or(DType::F32);
+            if dtype.is_quantized() { Some(floats()) } else { precision(dtype) }
+        };
+        let targets = view.tensors().iter().map(|info| target(info.dtype).map(TensorTarget::from)).collect();
+        let blocks = view.tensors().iter().filter(|info| info.dtype.is_quantized()).count();
+        let unasked = (blocks > 0 && self.weights.dequantize.is_none()).then(|| {
+            let count = counted(blocks as u64, "quantized tensor");
+            format!("{count} become f32: PyTorch has no such types; --dequantize f16 takes half the room")
+        });
+        (targets, unasked)
+    }
+
+    /// What the model computes, with the names that its tensors have.
+    fn program(&self, source: &Source<'_>) -> Result<Program, JobError> {
+        if let Some((graph, _)) = own_graph(source)? {
+            return written_out(&graph);
+        }
+        let Some(family) = source.family()? else {
+            return Ok(Program::Unknown("apr does not know the model's family; --arch NAME names one".to_owned()));
+        };
+        let options = self.graph.options(self.graph.opset.unwrap_or(17));
+        let found = match graphs(family, source.reader().tensors(), &options) {
+            Ok(found) => found,
+            // A family without blocks, or an option that no block knows.
+            Err(error) if error.code() == Code::Version => return Ok(Program::Unknown(error.message().to_owned())),
+            Err(error) => return Err(error.into()),
+        };
+        let names: Vec<&str> = found.parts.iter().map(|part| part.name).collect();
+        if names.len() > 1 {
+            return Ok(Program::Unknown(format!("the model has several parts ({})", names.join(", "))));
+        }
+        let Some(part) = found.parts.into_iter().next() else {
+            return Ok(Program::Unknown("the family says nothing of what its models compute".to_owned()));
+        };
+        let mut graph = part.graph;
+        let known = canonical(source.reader(), family);
+        let tensors = known.tensors().iter().zip(source.reader().tensors());
+        let names = tensors.map(|(canonical, own)| (canonical.name.clone(), own.name.clone())).collect();
+        rename(&mut graph.body, &names);
+        written_out(&graph)
+    }
+}
+
+/// What is known of what a model computes.
+enum Program {
+    Graph(Graph),
+    /// Why nothing is.
+    Unknown(String),
+}
+
+/// The graph without functions, and with the types of all values.
+fn written_out(graph: &Graph) -> Result<Program, JobError> {
+    let mut graph = inline(graph)?;
+    infer(&mut graph);
+    Ok(Program::Graph(graph))
+}
+
+/// Gives the tensors that a body names other names.
+fn rename(body: &mut Body, names: &HashMap<String, String>) {
+    for value in &mut body.values {
+        if let Origin::Weight(weight) = &mut value.origin {
+            rename_weight(weight, names);
+        }
+    }
+    for attribute in body.nodes.iter_mut().flat_map(|node| &mut node.attributes) {
+        match &mut attribute.value {
+            AttributeValue::Weight(weight) => rename_weight(weight, names),
+            AttributeValue::Body(body) => rename(body, names),
+            AttributeValue::Bodies(bodies) => bodies.iter_mut().for_each(|body| rename(body, names)),
+            _ => {}
+        }
+    }
+}
+
+fn rename_weight(weight: &mut WeightRef, names: &HashMap<String, String>) {
+    let change = |name: &mut String| {
+        if let Some(new) = names.get(name) {
+            name.clone_from(new);
+        }
+    };
+    change(&mut weight.tensor);
+    for look in &mut weight.views {
+        if let Look::Joined { with, .. } | Look::Stacked(with) = look {
+            with.iter_mut().for_each(change);
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! Statements, one for each node.
+
+use std::collections::HashMap;
+
+use apr_core::{Error, Result, TensorInfo};
+use apr_graph::{
+    Attribute, AttributeValue, Body, Constant, ElementType, Graph, Node, Origin, ValueId, View, WeightRef,
+};
+
+use super::modules::access;
+use super::operators;
+use super::shapes;
+use super::text::{Variables, dtype, list, tensor};
+
+/// What a value of the graph is in the source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Form {
+    /// A tensor: a variable, or an expression as short as one.
+    Tensor(String),
+    /// Integers, as expressions; one without a dimension, or several in a row.
+    Ints(Vec<String>, bool),
+}
+
+/// A body on its way to a source.
+pub(super) struct Emitter<'a> {
+    body: &'a Body,
+    dtypes: HashMap<&'a str, Option<ElementType>>,
+    forms: HashMap<ValueId, Form>,
+    variables: Variables,
+    lines: String,
+}
+
+/// The method `forward`; the class that it is of is called `__torch__.Root`.
+pub(super) fn forward(graph: &Graph, tensors: &[TensorInfo]) -> Result<String> {
+    if let Some(function) = graph.functions.first() {
+        return Err(Error::format(format!("the graph still has functions, such as {}", function.op)));
+    }
+    let body = &graph.body;
+    let dtypes = tensors.iter().map(|info| (info.name.as_str(), ElementType::from_dtype(info.dtype))).collect();
+    let (variables, lines) = (Variables::default(), String::new());
+    let mut emitter = Emitter { body, dtypes, forms: HashMap::new(), variables, lines };
+    let mut inputs = Vec::new();
+    for &input in &body.inputs {
+        let name = emitter.variables.of(&body.value(input).name);
+        inputs.push(format!(",\n    {name}: Tensor"));
+        emitter.forms.insert(input, Form::Tensor(name));
+    }
+    for node in &body.nodes {
+        emitter.node(node).map_err(|error| of_node(&error, node))?;
+    }
+    let outputs = body.outputs.iter().map(|&output| emitter.tensor(output)).collect::<Result<Vec<_>>>()?;
+    let (kind, result) = match outputs.as_slice() {
+        [] => return Err(Error::format("the graph has no outputs")),
+        [only] => ("Tensor".to_owned(), only.clone()),
+        several => {
+            let kinds = vec!["Tensor"; several.len()].join(", ");
+            (format!("Tuple[{kinds}]"), format!("({})", several.join(", ")))
+        }
+    };
+    let (inputs, lines) = (inputs.concat(), emitter.lines);
+    Ok(format!("  def forward(self: __torch__.Root{inputs}) -> {kind}:\n{lines}    return {result}\n"))
+}
+
+fn of_node(error: &Error, node: &Node) -> Error {
+    Error::new(error.code(), format!("node '{}' ({}): {}", node.name, node.op, error.message()))
+}
+
+impl Emitter<'_> {
+    fn node(&mut self, node: &Node) -> Result<()> {
+        if !node.op.domain.is_empty() {
+            return Err(unknown());
+        }
+        if shapes::emit(self, node)? {
+            return Ok(());
+        }
+        operators::emit(self, node)
+    }
+
+    /// The number of dimensions of a value.
+    pub(super) fn rank(&self, value: ValueId) -> Result<usize> {
+        let rank = self.body.value(value).shape().map(<[_]>::len);
+        rank.ok_or_else(|| Error::version("the graph does not say how many dimensions its input has"))
+    }
+
+    /// Sizes of a value that are known.
+    pub(super) fn sizes(&self, value: ValueId) -> Option<Vec<u64>> {
+        self.body.value(value).shape()?.iter().map(apr_graph::Dim::size).collect()
+    }
+
+    pub(super) fn element(&self, value: ValueId) -> Option<ElementType> {
+        self.body.value(value).element()
+    }
+
+    /// An input that must be there.
+    pub(super) fn input(&self, node: &Node, position: usize) -> Result<ValueId> {
+        node.input(position).ok_or_else(|| Error::format(format!("input {position} is left out")))
+    }
+
+    /// An axis, counted from the front.
+    pub(super) fn axis(&self, axis: i64, rank: usize) -> Result<usize> {
+        let rank_signed = i64::try_from(rank).unwrap_or(i64::MAX);
+        let counted = if axis < 0 { axis + rank_signed } else { axis };
+        let counted = usize::try_from(counted).ok().filter(|axis| *axis < rank.max(1));
+        counted.ok_or_else(|| Error::format(format!("there is no dimension {axis} among {rank}")))
+    }
+
+    /// A value as a tensor.
+    pub(super) fn tensor(&mut self, value: ValueId) -> Result<String> {
+        match self.form(value)? {
+            Form::Tensor(expression) => Ok(expression),
+            Form::Ints(items, true) => Ok(format!("torch.tensor({}, dtype=4)", items.concat())),
+            Form::Ints(items, false) if items.is_empty() => Ok("torch.zeros([0], dtype=4)".to_owned()),
+            Form::Ints(items, false) => Ok(format!("torch.tensor({}, dtype=4)", list(&items))),
+        }
+    }
+
+    /// A value as integers, where they are known one by one.
+    pub(super) fn ints(&mut self, value: ValueId) -> Result<Option<(Vec<String>, bool)>> {
+        match self.form(value)? {
+            Form::Ints(items, is_scalar) => Ok(Some((items, is_scalar))),
+            Form::Tensor(expression) => Ok(self.elements(value, &expression)),
+        }
+    }
+
+    /// The elements of a short row of integers that a tensor has.
+    fn elements(&self, value: ValueId, expression: &str) -> Option<(Vec<String>, bool)> {
+        const MOST: u64 = 16;
+        let is_integer = matches!(self.element(value), Some(ElementType::I64 | ElementType::I32));
+        match self.sizes(value)?.as_slice() {
+            _ if !is_integer => None,
+            [] => Some((vec![format!("int({expression})")], true)),
+            &[len] if len <= MOST => {
+                Some(((0..len).map(|at| format!("int(torch.select({expression}, 0, {at}))")).collect(), false))
+            }
+            _ => None,
+        }
+    }
+
+    /// A value that must be integers: a shape, axes, starts.
+    pub(super) fn list(&mut self, value: ValueId) -> Result<Vec<String>> {
+        let ints = self.ints(value)?;
+        Ok(ints.ok_or_else(|| Error::version("how many sizes it takes is only known when it runs"))?.0)
+    }
+
+    /// Numbers that are known now.
+    pub(super) fn numbers(&mut self, value: ValueId) -> Result<Vec<i64>> {
+        let items = self.list(value)?;
+        let numbers = items.iter().map(|item| item.parse().ok()).collect::<Option<Vec<i64>>>();
+        numbers.ok_or_else(|| Error::version("it takes axes that are only known when it runs"))
+    }
+
+    fn form(&mut self, value: ValueId) -> Result<Form> {
+        if let Some(form) = self.forms.get(&value) {
+            return Ok(form.clone());
+        }
+        let form = match &self.body.value(value).origin {
+            Origin::Constant(constant) => constant_form(constant)?,
+            Origin::Weight(weight) => {
+                let expression = self.weight(weight, self.element(value))?;
+                self.assign(&self.body.value(value).name.clone(), &expression)
+            }
+            _ => return Err(Error::format(format!("nothing makes '{}'", self.body.value(value).name))),
+        };
+        self.forms.insert(value, form.clone());
+        Ok(form)
+    }
+
+    /// A tensor of the model, as the graph looks at it.
+    pub(super) fn weight(&self, weight: &WeightRef, element: Option<ElementType>) -> Result<String> {
+        let mut expression = self.parameter(&weight.tensor, element)?;
+        for view in &weight.views {
+            expression = match view {
+                View::Transposed(order) => format!("torch.permute({expression}, {order:?})"),
+                View::Slice { axis, start, len } => {
+                    format!("torch.slice({expression}, {axis}, {start}, {}, 1)", start.saturating_add(*len))
+                }
+                View::Reshaped(dims) => format!("torch.reshape({expression}, {dims:?})"),
+                View::Plus(number) => format!("torch.add({expression}, {number})"),
+                View::Joined { axis, with } => {
+                    format!("torch.cat({}, {axis})", self.parameters(expression, with, element)?)
+                }
+                View::Stacked(with) => format!("torch.stack({}, 0)", self.parameters(expression, with, element)?),
+            };
+        }
+        Ok(expression)
+    }
+
+    fn parameters(&self, first: String, with: &[String], element: Option<ElementType>) -> Result<String> {
+        let others = with.iter().map(|tensor| self.parameter(tensor, element));
+        Ok(list(&std::iter::once(Ok(first)).chain(others).collect::<Result<Vec<_>>>()?))
+    }
+
+    fn parameter(&self, tensor: &str, element: Option<ElementType>) -> Result<String> {
+        let Some(stored) = self.dtypes.get(tensor) else {
+            let message = "the graph uses this tensor, and the model does not have it";
+            return Err(Error::format(message).for_tensor(tensor));
+        };
+        let expression = access(tensor)?;
+        match element.filter(|element| Some(*element) != *stored) {
+            Some(element) => Ok(format!("torch.to({expression}, {})", dtype(element)?)),
+            None => Ok(expression),
+        }
+    }
+
+    /// Writes a statement that makes a tensor of this expression.
+    fn assign(&mut self, name: &str, expression: &str) -> Form {
+        let variable = self.variables.of(name);
+        self.lines.push_str(&format!("    {variable} = {expression}\n"));
+        Form::Tensor(variable)
+    }
+
+    /// The node's one output is a tensor.
+    pub(super) fn set(&mut self, node: &Node, expression: &str) -> Result<()> {
+        let &[Some(output)] = node.outputs.as_slice() else {
+            return Err(Error::version("outputs beside the first are not written"));
+        };
+        let form = self.assign(&self.body.value(output).name.clone(), expression);
+        self.forms.insert(output, form);
+        Ok(())
+    }
+
+    /// The node's one output is this form.
+    pub(super) fn set_form(&mut self, node: &Node, form: Form) {
+        if let Some(&Some(output)) = node.outputs.first() {
+            self.forms.insert(output, form);
+        }
+    }
+
+    /// The node's outputs are what the expression gives, in order.
+    pub(super) fn set_all(&mut self, node: &Node, expression: &str) {
+        let mut targets = String::new();
+        for output in &node.outputs {
+            let name = output.map_or("unused", |output| &self.body.value(output).name).to_owned();
+            let variable = self.variables.of(&name);
+            targets.push_str(&format!("{variable}, "));
+            if let Some(output) = output {
+                self.forms.insert(*output, Form::Tensor(variable));
+            }
+        }
+        self.lines.push_str(&format!("    {}= {expression}\n", targets));
+    }
+}
+
+/// The error of an operator that is not written.
+pub(super) fn unknown() -> Error {
+    Error::version("TorchScript's source is not written for this operator")
+}
+
+fn constant_form(constant: &Constant) -> Result<Form> {
+    let is_integer = matches!(constant.element, ElementType::I64 | ElementType::I32);
+    match constant.as_ints() {
+        Some(ints) if is_integer && constant.element == ElementType::I64 && constant.shape.len() < 2 => {
+            Ok(Form::Ints(ints.iter().map(ToString::to_string).collect(), constant.shape.is_empty()))
+        }
+        _ => Ok(Form::Tensor(tensor(constant)?)),
+    }
+}
+
+/// What a `Constant` node holds.
+pub(super) fn constant_node(emitter: &Emitter<'_>, node: &Node) -> Result<Form> {
+    let [Attribute { name, value }] = node.attributes.as_slice() else { return Err(unknown()) };
+    match (&**name, value) {
+        ("value", AttributeValue::Tensor(constant)) => constant_form(constant),
+        ("value", AttributeValue::Weight(weight)) => Ok(Form::Tensor(emitter.weight(weight, None)?)),
+        ("value_int", AttributeValue::Int(number)) => constant_form(&Constant::int(*number)),
+        ("value_ints", AttributeValue::Ints(numbers)) => constant_form(&Constant::ints(numbers)),
+        ("value_float", AttributeValue::Float(number)) => constant_form(&Constant::float(*number)),
+        ("value_floats", AttributeValue::Floats(numbers)) => constant_form(&Constant::floats(numbers)),
+        _ => Err(unknown()),
+    }
+}

@@ -1,0 +1,403 @@
+//! Operators of ONNX as calls of `torch`.
+
+use apr_core::{Error, Result};
+use apr_graph::{AttributeValue, ElementType, Node, ValueId};
+
+use super::emit::{Emitter, unknown};
+use super::text::{dtype, list, number, tensor};
+
+/// Operators that are one function of tensors, whatever their number of inputs.
+const SIMPLE: [(&str, &str); 38] = [
+    ("Abs", "torch.abs"),
+    ("Add", "torch.add"),
+    ("And", "torch.logical_and"),
+    ("Atan", "torch.atan"),
+    ("Ceil", "torch.ceil"),
+    ("Cos", "torch.cos"),
+    ("Equal", "torch.eq"),
+    ("Erf", "torch.erf"),
+    ("Exp", "torch.exp"),
+    ("Floor", "torch.floor"),
+    ("Greater", "torch.gt"),
+    ("GreaterOrEqual", "torch.ge"),
+    ("IsNaN", "torch.isnan"),
+    ("Less", "torch.lt"),
+    ("LessOrEqual", "torch.le"),
+    ("Log", "torch.log"),
+    ("MatMul", "torch.matmul"),
+    ("Max", "torch.maximum"),
+    ("Min", "torch.minimum"),
+    ("Mul", "torch.mul"),
+    ("Neg", "torch.neg"),
+    ("Not", "torch.logical_not"),
+    ("Or", "torch.logical_or"),
+    ("Pow", "torch.pow"),
+    ("Reciprocal", "torch.reciprocal"),
+    ("Relu", "torch.relu"),
+    ("Round", "torch.round"),
+    ("Sigmoid", "torch.sigmoid"),
+    ("Sign", "torch.sign"),
+    ("Sin", "torch.sin"),
+    ("Softplus", "torch.softplus"),
+    ("Sqrt", "torch.sqrt"),
+    ("Sub", "torch.sub"),
+    ("Sum", "torch.add"),
+    ("Tan", "torch.tan"),
+    ("Tanh", "torch.tanh"),
+    ("Where", "torch.where"),
+    ("Xor", "torch.logical_xor"),
+];
+
+/// Writes a node.
+pub(super) fn emit(emitter: &mut Emitter<'_>, node: &Node) -> Result<()> {
+    if let Some((_, function)) = SIMPLE.iter().find(|(name, _)| *name == &*node.op.name) {
+        return simple(emitter, node, function);
+    }
+    let expression = match &*node.op.name {
+        "Split" => return split(emitter, node),
+        "TopK" => return top_k(emitter, node),
+        "Cast" | "Identity" | "Clip" | "Div" | "Gelu" | "LeakyRelu" | "Softmax" | "LogSoftmax" => {
+            elementwise(emitter, node)?
+        }
+        "Reshape" | "Expand" | "Transpose" | "Unsqueeze" | "Squeeze" | "Concat" | "Flatten" | "Tile" => {
+            arranged(emitter, node)?
+        }
+        "Gather" | "GatherElements" | "Slice" | "Trilu" => picked(emitter, node)?,
+        "ReduceMean" | "ReduceSum" | "ReduceMax" | "ReduceMin" | "ReduceL2" | "ArgMax" | "ArgMin" | "CumSum" => {
+            reduced(emitter, node)?
+        }
+        "Range" | "ConstantOfShape" => made(emitter, node)?,
+        "LayerNormalization" | "Gemm" | "Conv" => learnt(emitter, node)?,
+        _ => return Err(unknown()),
+    };
+    emitter.set(node, &expression)
+}
+
+/// A function of tensors; of more than two, it is applied to one after the other.
+fn simple(emitter: &mut Emitter<'_>, node: &Node, function: &str) -> Result<()> {
+    let mut inputs = Vec::new();
+    for position in 0..node.inputs.len() {
+        let value = emitter.input(node, position)?;
+        inputs.push(emitter.tensor(value)?);
+    }
+    let expression = match inputs.as_slice() {
+        [first, rest @ ..] if rest.len() > 1 && &*node.op.name != "Where" => {
+            rest.iter().fold(first.clone(), |sum, next| format!("{function}({sum}, {next})"))
+        }
+        all => format!("{function}({})", all.join(", ")),
+    };
+    emitter.set(node, &expression)
+}
+
+fn first(emitter: &mut Emitter<'_>, node: &Node) -> Result<(ValueId, String)> {
+    let x = emitter.input(node, 0)?;
+    Ok((x, emitter.tensor(x)?))
+}
+
+fn elementwise(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
+    let (x, tensor) = first(emitter, node)?;
+    Ok(match &*node.op.name {
+        "Identity" => tensor,
+        "Cast" => {
+            let code = node.int("to").and_then(|code| i32::try_from(code).ok());
+            let element = code.and_then(ElementType::from_onnx_code).ok_or_else(unknown)?;
+            format!("torch.to({tensor}, {})", dtype(element)?)
+        }
+        "Clip" => {
+            let mut clipped = tensor;
+            for (position, function) in [(1, "torch.maximum"), (2, "torch.minimum")] {
+                if let Some(bound) = node.input(position) {
+                    clipped = format!("{function}({clipped}, {})", emitter.tensor(bound)?);
+                }
+            }
+            clipped
+        }
+        "Div" => {
+            let divisor = emitter.input(node, 1)?;
+            let divisor = emitter.tensor(divisor)?;
+            if emitter.element(x).is_some_and(ElementType::is_float) {
+                format!("torch.div({tensor}, {divisor})")
+            } else {
+                format!("torch.div({tensor}, {divisor}, rounding_mode=\"trunc\")")
+            }
+        }
+        "Gelu" => {
+            let kind = node.text("approximate").unwrap_or("none");
+            format!("torch.gelu({tensor}, approximate=\"{}\")", if kind == "tanh" { "tanh" } else { "none" })
+        }
+        "LeakyRelu" => format!("torch.leaky_relu({tensor}, {})", number(node.float("alpha").unwrap_or(0.01))),
+        name => {
+            let axis = node.int("axis").unwrap_or(-1);
+            let function = if name == "Softmax" { "torch.softmax" } else { "torch.log_softmax" };
+            format!("{function}({tensor}, {axis})")
+        }
+    })
+}
+
+fn arranged(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
+    let (x, tensor) = first(emitter, node)?;
+    Ok(match &*node.op.name {
+        "Reshape" => {
+            let shape = emitter.input(node, 1)?;
+            let keeps = node.int("allowzero").unwrap_or(0) == 0;
+            let items =
+                emitter.list(shape)?.into_iter().enumerate().map(|(axis, size)| {
+                    if size == "0" && keeps { format!("torch.size({tensor}, {axis})") } else { size }
+                });
+            format!("torch.reshape({tensor}, {})", sizes(&items.collect::<Vec<_>>()))
+        }
+        "Expand" => {
+            let shape = emitter.input(node, 1)?;
+            let shape = sizes(&emitter.list(shape)?);
+            format!("torch.broadcast_tensors([{tensor}, torch.zeros({shape})])[0]")
+        }
+        "Transpose" => {
+            let rank = emitter.rank(x)?;
+            let reversed: Vec<i64> = (0..rank).rev().filter_map(|axis| i64::try_from(axis).ok()).collect();
+            format!("torch.permute({tensor}, {:?})", node.ints("perm").unwrap_or(&reversed))
+        }
+        "Concat" => {
+            let mut parts = Vec::new();
+            for position in 0..node.inputs.len() {
+                let value = emitter.input(node, position)?;
+                parts.push(emitter.tensor(value)?);
+            }
+            format!("torch.cat({}, {})", list(&parts), node.int("axis").unwrap_or(0))
+        }
+        "Flatten" => {
+            let rank = emitter.rank(x)?;
+            let axis = emitter.axis(node.int("axis").unwrap_or(1), rank + 1)?;
+            let front: Vec<String> = (0..axis).map(|axis| format!("torch.size({tensor}, {axis})")).collect();
+            let front = if front.is_empty() { "1".to_owned() } else { front.join(" * ") };
+            format!("torch.reshape({tensor}, [{front}, -1])")
+        }
+        "Tile" => {
+            let times = emitter.input(node, 1)?;
+            format!("torch.repeat({tensor}, {})", sizes(&emitter.list(times)?))
+        }
+        _ => squeezed(emitter, node, x, tensor)?,
+    })
+}
+
+/// `Unsqueeze` and `Squeeze`, whose axes are an input or, in older operators, an attribute.
+fn squeezed(emitter: &mut Emitter<'_>, node: &Node, x: ValueId, tensor: String) -> Result<String> {
+    let axes = axes(emitter, node)?;
+    let rank = emitter.rank(x)?;
+    let grows = &*node.op.name == "Unsqueeze";
+    let Some(axes) = axes else { return Ok(format!("torch.squeeze({tensor})")) };
+    let rank = if grows { rank + axes.len() } else { rank };
+    let mut counted = axes.iter().map(|&axis| emitter.axis(axis, rank)).collect::<Result<Vec<_>>>()?;
+    counted.sort_unstable();
+    if !grows {
+        counted.reverse();
+    }
+    let function = if grows { "torch.unsqueeze" } else { "torch.squeeze" };
+    Ok(counted.into_iter().fold(tensor, |tensor, axis| format!("{function}({tensor}, {axis})")))
+}
+
+/// The axes of a node: its second input, or its attribute.
+fn axes(emitter: &mut Emitter<'_>, node: &Node) -> Result<Option<Vec<i64>>> {
+    match node.input(1) {
+        Some(axes) => emitter.numbers(axes).map(Some),
+        None => Ok(node.ints("axes").map(<[i64]>::to_vec)),
+    }
+}
+
+fn picked(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
+    let (x, tensor) = first(emitter, node)?;
+    if &*node.op.name == "Slice" {
+        return slice(emitter, node, x, tensor);
+    }
+    if &*node.op.name == "Trilu" {
+        let k = match node.input(1) {
+            Some(k) => emitter.list(k)?.concat(),
+            None => "0".to_owned(),
+        };
+        let function = if node.int("upper").unwrap_or(1) == 0 { "torch.tril" } else { "torch.triu" };
+        return Ok(format!("{function}({tensor}, {k})"));
+    }
+    let rank = emitter.rank(x)?;
+    let axis = emitter.axis(node.int("axis").unwrap_or(0), rank)?;
+    let places = emitter.input(node, 1)?;
+    if &*node.op.name == "GatherElements" {
+        return Ok(format!("torch.gather({tensor}, {axis}, {})", emitter.tensor(places)?));
+    }
+    if let Some((items, true)) = emitter.ints(places)? {
+        return Ok(format!("torch.select({tensor}, {axis}, {})", items.concat()));
+    }
+    let mut indices = vec!["None".to_owned(); axis];
+    indices.push(emitter.tensor(places)?);
+    Ok(format!("torch.index({tensor}, annotate(List[Optional[Tensor]], {}))", list(&indices)))
+}
+
+fn slice(emitter: &mut Emitter<'_>, node: &Node, x: ValueId, tensor: String) -> Result<String> {
+    let rank = emitter.rank(x)?;
+    let (starts, ends) = (emitter.input(node, 1)?, emitter.input(node, 2)?);
+    let (starts, ends) = (emitter.list(starts)?, emitter.list(ends)?);
+    let axes = match node.input(3) {
+        Some(axes) => emitter.numbers(axes)?,
+        None => (0..starts.len()).filter_map(|axis| i64::try_from(axis).ok()).collect(),
+    };
+    let steps = match node.input(4) {
+        Some(steps) => emitter.numbers(steps)?,
+        None => vec![1; starts.len()],
+    };
+    if steps.iter().any(|step| *step < 1) {
+        return Err(Error::version("TorchScript has no slices that go backwards"));
+    }
+    let mut sliced = tensor;
+    for (((start, end), axis), step) in starts.iter().zip(&ends).zip(axes).zip(steps) {
+        let axis = emitter.axis(axis, rank)?;
+        sliced = format!("torch.slice({sliced}, {axis}, {start}, {end}, {step})");
+    }
+    Ok(sliced)
+}
+
+fn reduced(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
+    let (x, tensor) = first(emitter, node)?;
+    let name = &*node.op.name;
+    let keeps = if node.int("keepdims").unwrap_or(1) == 0 { "False" } else { "True" };
+    if name == "CumSum" {
+        let axis = emitter.input(node, 1)?;
+        let is_plain = node.int("exclusive").unwrap_or(0) == 0 && node.int("reverse").unwrap_or(0) == 0;
+        let axis = emitter.numbers(axis)?.first().copied().filter(|_| is_plain).ok_or_else(unknown)?;
+        return Ok(format!("torch.cumsum({tensor}, {axis})"));
+    }
+    if name == "ArgMax" || name == "ArgMin" {
+        let function = if name == "ArgMax" { "torch.argmax" } else { "torch.argmin" };
+        return Ok(format!("{function}({tensor}, {}, {keeps})", node.int("axis").unwrap_or(0)));
+    }
+    let function = match name {
+        "ReduceMean" => "torch.mean",
+        "ReduceSum" => "torch.sum",
+        "ReduceMax" => "torch.amax",
+        "ReduceMin" => "torch.amin",
+        _ => "torch.norm",
+    };
+    let rank = i64::try_from(emitter.rank(x)?).unwrap_or_default();
+    let axes = axes(emitter, node)?.filter(|axes| !axes.is_empty());
+    if axes.is_none() && node.int("noop_with_empty_axes").unwrap_or(0) != 0 {
+        return Ok(tensor);
+    }
+    let axes = axes.unwrap_or_else(|| (0..rank).collect());
+    Ok(match function {
+        "torch.norm" => format!("torch.norm({tensor}, 2, {axes:?}, {keeps})"),
+        function => format!("{function}({tensor}, {axes:?}, {keeps})"),
+    })
+}
+
+fn made(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
+    if &*node.op.name == "ConstantOfShape" {
+        let shape = emitter.input(node, 0)?;
+        let shape = sizes(&emitter.list(shape)?);
+        return Ok(match node.attribute("value") {
+            Some(AttributeValue::Tensor(value)) => {
+                format!("torch.broadcast_tensors([torch.zeros({shape}), {}])[1]", tensor(value)?)
+            }
+            _ => format!("torch.zeros({shape}, dtype=6)"),
+        });
+    }
+    let mut bounds = Vec::new();
+    for position in 0..3 {
+        let bound = emitter.input(node, position)?;
+        bounds.push(emitter.list(bound).map_err(|_| unknown())?.concat());
+    }
+    Ok(format!("torch.arange({}, dtype=4)", bounds.join(", ")))
+}
+
+fn learnt(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
+    match &*node.op.name {
+        "LayerNormalization" => layer_norm(emitter, node),
+        "Gemm" => gemm(emitter, node),
+        _ => convolution(emitter, node),
+    }
+}
+
+fn layer_norm(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
+    let (_, tensor) = first(emitter, node)?;
+    let scale = emitter.input(node, 1)?;
+    let dims = emitter.sizes(scale).ok_or_else(|| Error::version("the sizes of its scale are not known"))?;
+    let scale = emitter.tensor(scale)?;
+    let bias = match node.input(2) {
+        Some(bias) => emitter.tensor(bias)?,
+        None => "None".to_owned(),
+    };
+    let epsilon = number(node.float("epsilon").unwrap_or(1e-5));
+    Ok(format!("torch.layer_norm({tensor}, {dims:?}, {scale}, {bias}, {epsilon})"))
+}
+
+fn gemm(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
+    let mut sides = Vec::new();
+    for (position, attribute) in [(0, "transA"), (1, "transB")] {
+        let side = emitter.input(node, position)?;
+        let side = emitter.tensor(side)?;
+        let is_turned = node.int(attribute).unwrap_or(0) != 0;
+        sides.push(if is_turned { format!("torch.permute({side}, [1, 0])") } else { side });
+    }
+    let factor = |name: &str| node.float(name).filter(|factor| (*factor - 1.0).abs() > 0.0).map(number);
+    let mut product = format!("torch.matmul({})", sides.join(", "));
+    if let Some(alpha) = factor("alpha") {
+        product = format!("torch.mul({product}, {alpha})");
+    }
+    let Some(bias) = node.input(2) else { return Ok(product) };
+    let mut bias = emitter.tensor(bias)?;
+    if let Some(beta) = factor("beta") {
+        bias = format!("torch.mul({bias}, {beta})");
+    }
+    Ok(format!("torch.add({product}, {bias})"))
+}
+
+fn convolution(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
+    let (x, tensor) = first(emitter, node)?;
+    let axes = emitter.rank(x)?.saturating_sub(2);
+    let weight = emitter.input(node, 1)?;
+    let weight = emitter.tensor(weight)?;
+    let bias = match node.input(2) {
+        Some(bias) => emitter.tensor(bias)?,
+        None => "None".to_owned(),
+    };
+    let ones = vec![1; axes];
+    let pads = node.ints("pads").map_or_else(|| vec![0; 2 * axes], <[i64]>::to_vec);
+    let (begins, ends) = pads.split_at(pads.len() / 2);
+    let pads_itself = !matches!(node.text("auto_pad"), None | Some("NOTSET" | "VALID"));
+    if begins != ends || pads_itself {
+        return Err(Error::version("padding that differs before and after is not written"));
+    }
+    let (strides, dilations) = (node.ints("strides").unwrap_or(&ones), node.ints("dilations").unwrap_or(&ones));
+    let (none, groups) = (vec![0; axes], node.int("group").unwrap_or(1));
+    Ok(format!(
+        "torch.convolution({tensor}, {weight}, {bias}, {strides:?}, {begins:?}, {dilations:?}, False, {none:?}, {groups})"
+    ))
+}
+
+fn split(emitter: &mut Emitter<'_>, node: &Node) -> Result<()> {
+    let (x, tensor) = first(emitter, node)?;
+    let rank = emitter.rank(x)?;
+    let axis = emitter.axis(node.int("axis").unwrap_or(0), rank)?;
+    let lengths = match (node.input(1), node.ints("split")) {
+        (Some(lengths), _) => emitter.list(lengths)?,
+        (None, Some(lengths)) => lengths.iter().map(ToString::to_string).collect(),
+        (None, None) => {
+            emitter.set_all(node, &format!("torch.chunk({tensor}, {}, {axis})", node.outputs.len()));
+            return Ok(());
+        }
+    };
+    emitter.set_all(node, &format!("torch.split({tensor}, {}, {axis})", list(&lengths)));
+    Ok(())
+}
+
+fn top_k(emitter: &mut Emitter<'_>, node: &Node) -> Result<()> {
+    let (_, tensor) = first(emitter, node)?;
+    let count = emitter.input(node, 1)?;
+    let count = emitter.list(count)?.concat();
+    let truth = |name: &str| if node.int(name).unwrap_or(1) == 0 { "False" } else { "True" };
+    let axis = node.int("axis").unwrap_or(-1);
+    let (largest, sorted) = (truth("largest"), truth("sorted"));
+    emitter.set_all(node, &format!("torch.topk({tensor}, {count}, {axis}, {largest}, {sorted})"));
+    Ok(())
+}
+
+/// A list of sizes, which may be empty.
+fn sizes(items: &[String]) -> String {
+    if items.is_empty() { "annotate(List[int], [])".to_owned() } else { list(items) }
+}

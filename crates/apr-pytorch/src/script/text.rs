@@ -1,0 +1,142 @@
+//! Names and numbers in TorchScript's source.
+
+use std::collections::HashSet;
+
+use apr_core::{Error, Result};
+use apr_graph::{Constant, ConstantData, ElementType};
+
+/// Words that no variable may have.
+const TAKEN: [&str; 36] = [
+    "False", "None", "True", "and", "as", "assert", "break", "class", "continue", "def", "del", "elif", "else",
+    "except", "float", "for", "from", "getattr", "global", "if", "import", "in", "int", "is", "lambda", "not", "ops",
+    "or", "pass", "return", "self", "torch", "annotate", "while", "with", "print",
+];
+
+/// Most elements of a constant that is written in the source.
+const MOST: usize = 1 << 16;
+
+/// Variables, each called after a value and unlike all others.
+#[derive(Debug, Default)]
+pub(super) struct Variables(HashSet<String>);
+
+impl Variables {
+    /// A new one.
+    pub(super) fn of(&mut self, value: &str) -> String {
+        let mut name: String = value.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+        if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) || TAKEN.contains(&name.as_str()) {
+            name.insert(0, '_');
+        }
+        let numbered = (1_u64..).map(|number| format!("{name}_{number}"));
+        let mut candidates = std::iter::once(name.clone()).chain(numbered);
+        candidates.find(|name| self.0.insert(name.clone())).unwrap_or_default()
+    }
+}
+
+/// Whether a name can follow a dot.
+pub(super) fn is_identifier(name: &str) -> bool {
+    let starts = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+    starts && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') && !TAKEN.contains(&name)
+}
+
+/// A text in quotes.
+///
+/// # Errors
+/// E001 for characters that the source can't have in a name.
+pub(super) fn quoted(name: &str) -> Result<String> {
+    if name.chars().any(|c| c.is_control() || c == '"' || c == '\\') {
+        return Err(Error::format("TorchScript can't have a tensor of this name").for_tensor(name));
+    }
+    Ok(format!("\"{name}\""))
+}
+
+/// The number of a dtype in `torch`.
+pub(super) fn dtype(element: ElementType) -> Result<u8> {
+    Ok(match element {
+        ElementType::U8 => 0,
+        ElementType::I8 => 1,
+        ElementType::I16 => 2,
+        ElementType::I32 => 3,
+        ElementType::I64 => 4,
+        ElementType::F16 => 5,
+        ElementType::F32 => 6,
+        ElementType::F64 => 7,
+        ElementType::Bool => 11,
+        ElementType::BF16 => 15,
+        other => return Err(Error::version(format!("TorchScript's programs have no elements of {other}"))),
+    })
+}
+
+/// A list of what is written so.
+pub(super) fn list(items: &[String]) -> String {
+    format!("[{}]", items.join(", "))
+}
+
+/// A constant as a tensor.
+///
+/// # Errors
+/// E003 for elements that the source has no numbers for, or too many.
+pub(super) fn tensor(constant: &Constant) -> Result<String> {
+    let dtype = dtype(constant.element)?;
+    let numbers = numbers(constant)?;
+    if numbers.len() > MOST {
+        return Err(Error::version(format!("a constant of {} elements is too long for a source", numbers.len())));
+    }
+    let dims: Vec<String> = constant.shape.iter().map(ToString::to_string).collect();
+    Ok(match (constant.shape.len(), numbers.as_slice()) {
+        (0, [number]) => format!("torch.tensor({number}, dtype={dtype})"),
+        (1, [_, ..]) => format!("torch.tensor({}, dtype={dtype})", list(&numbers)),
+        (_, []) => format!("torch.zeros({}, dtype={dtype})", list(&dims)),
+        _ => format!("torch.reshape(torch.tensor({}, dtype={dtype}), {})", list(&numbers), list(&dims)),
+    })
+}
+
+/// The numbers of a constant, in order.
+fn numbers(constant: &Constant) -> Result<Vec<String>> {
+    if constant.element == ElementType::Bool
+        && let ConstantData::Bytes(bytes) = &constant.data
+    {
+        return Ok(bytes.iter().map(|byte| if *byte == 0 { "False" } else { "True" }.to_owned()).collect());
+    }
+    if let Some(ints) = constant.as_ints() {
+        return Ok(ints.iter().map(ToString::to_string).collect());
+    }
+    if let Some(floats) = constant.as_floats() {
+        return Ok(floats.iter().map(|&float| number(float)).collect());
+    }
+    Err(Error::version(format!("a constant of {} has no place in a source", constant.element)))
+}
+
+/// A float as the source has it.
+pub(super) fn number(float: f32) -> String {
+    if float.is_nan() {
+        "float(\"nan\")".to_owned()
+    } else if float.is_infinite() {
+        if float > 0.0 { "float(\"inf\")".to_owned() } else { "float(\"-inf\")".to_owned() }
+    } else {
+        // Every digit: torch reads double precision, and the shortest text may lie beyond the largest single.
+        format!("{:?}", f64::from(float))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_are_identifiers_and_differ() {
+        let mut variables = Variables::default();
+        assert_eq!(variables.of("layers.0/scores"), "layers_0_scores");
+        assert_eq!(variables.of("layers/0.scores"), "layers_0_scores_1");
+        assert_eq!(variables.of("0"), "_0");
+        assert_eq!(variables.of("self"), "_self");
+        assert!(is_identifier("weight") && !is_identifier("0") && !is_identifier("class"));
+    }
+
+    #[test]
+    fn numbers_come_back_as_they_were() {
+        assert_eq!(tensor(&Constant::float(1e-6)).unwrap(), "torch.tensor(9.999999974752427e-7, dtype=6)");
+        assert_eq!(tensor(&Constant::ints(&[1, -2])).unwrap(), "torch.tensor([1, -2], dtype=4)");
+        assert_eq!(number(f32::NEG_INFINITY), "float(\"-inf\")");
+        assert_eq!(number(f32::MIN).parse::<f64>().unwrap(), f64::from(f32::MIN));
+    }
+}
