@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::process::{find_program, output, program, run as run_program, workspace};
 use crate::steps::{Outcome, Steps, Stop};
 
-const TARGETS: [&str; 15] = [
+const TARGETS: [&str; 16] = [
     "decode_block",
     "dequantize_any",
     "open_encrypted",

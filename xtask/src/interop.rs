@@ -20,6 +20,7 @@ pub(crate) fn run(steps: &mut Steps) {
         steps.run("torch loads what apr writes", || ask("apr-pytorch", "torch::"));
     }
     if onnx.is_some() {
+        steps.run("the onnx package reads the collection as apr does", || ask("apr-onnx", "live_"));
         steps.run("onnxruntime runs what apr writes, as transformers computes", || ask("apr-cli", "onnx_export::"));
     }
     if llama_cpp.and(minilm).is_some() {
