@@ -97,7 +97,7 @@ pub fn open_as_stored(set: &dyn SourceSet, name: &str, limits: &Limits) -> Resul
 
 /// Opens a model whose data are not there.
 pub(crate) fn open_skeleton(
-    source: Source,
+    source: &Source,
     name: &str,
     set: &dyn SourceSet,
     limits: &Limits,
