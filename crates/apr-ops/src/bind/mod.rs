@@ -313,7 +313,8 @@ impl<'b, 'a> Binding<'b, 'a> {
         let is_stored = self.parts(position).is_none() && !self.raw.contains_key(&position);
         if is_stored && reference.views.is_empty() && (element.is_none() || element == stored) {
             check_shape(body, weight, &dims)?;
-            return Ok(self.store_as_it_is(body, weight, info));
+            self.store_as_it_is(body, weight, info);
+            return Ok(());
         }
         if body.value(value).name == info.name {
             self.give_way(body, value, "values");

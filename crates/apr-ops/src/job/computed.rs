@@ -57,7 +57,7 @@ impl Job {
     /// Plans a file that holds what the model computes.
     pub(super) fn plan_computed<R, E: From<JobError>>(
         &self,
-        reader: View<'_>,
+        reader: &View<'_>,
         source: &Source<'_>,
         then: impl FnOnce(Planned<'_>) -> Result<R, E>,
     ) -> Result<R, E> {
@@ -68,7 +68,7 @@ impl Job {
             );
             return Err(JobError::Request(message).into());
         }
-        let foreign = restore(&source.through(&reader), self.target.format, self.validation);
+        let foreign = restore(&source.through(reader), self.target.format, self.validation);
         let Foreign { prepared, mut losses, .. } = foreign.map_err(JobError::from)?;
         let metadata = prepared.view.metadata().clone();
         let storage = Storage {
