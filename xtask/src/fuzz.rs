@@ -6,11 +6,12 @@ use std::path::Path;
 use crate::process::{find_program, output, program, run as run_program, workspace};
 use crate::steps::{Outcome, Steps, Stop};
 
-const TARGETS: [&str; 15] = [
+const TARGETS: [&str; 17] = [
     "decode_block",
     "dequantize_any",
     "open_encrypted",
     "probe_any",
+    "read_answers",
     "read_apr1",
     "read_apr2",
     "read_aprn",

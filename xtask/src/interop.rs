@@ -15,6 +15,14 @@ pub(crate) fn run(steps: &mut Steps) {
     steps.run("candle reads what apr writes, and adds numbers with it", || {
         run_program(&mut cargo("test", ["--package", "apr-interop"]))
     });
+    if steps.run("Hugging Face's Python client, and an S3 store", reference::set_up_hub_client).is_some() {
+        steps.run("Hugging Face's client shares its cache with apr, and apr reads from S3", || {
+            run_program(&mut cargo("build", ["--package", "apr-cli"]))?;
+            run_program(&mut cargo("build", ["--package", "apr-testkit", "--example", "hub"]))?;
+            let folder = target_dir().join("debug");
+            reference::check_with_hub_client(&folder.join("apr"), &folder.join("examples/hub"))
+        });
+    }
     if torch.is_some() {
         steps.run("torch loads what apr writes", || ask("apr-pytorch", "torch::"));
     }

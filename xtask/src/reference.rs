@@ -68,6 +68,16 @@ pub(crate) fn check_with_llama_cpp(apr: &Path) -> Outcome {
     run(program(python()).arg("xtask/interop/llama_cpp_check.py").arg(apr).arg(minilm()))
 }
 
+/// Installs Hugging Face's client and a store that speaks S3.
+pub(crate) fn set_up_hub_client() -> Outcome {
+    pip(&["install", "--requirement", "xtask/requirements-hub.txt"])
+}
+
+/// Lets Hugging Face's client and apr share a cache, and apr read from S3; `hub` serves a folder as a hub.
+pub(crate) fn check_with_hub_client(apr: &Path, hub: &Path) -> Outcome {
+    run(program(python()).arg("xtask/interop/hub_check.py").args([apr, hub]).arg("fixtures/tiny-llama"))
+}
+
 /// Lets a reader that knows only the specification open what `apr` encrypts, signs and licenses.
 pub(crate) fn check_sealed(apr: &Path) -> Outcome {
     run(program(python())

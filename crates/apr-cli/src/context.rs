@@ -12,11 +12,11 @@ use apr_source::{Architecture, family_of};
 use apr_view::nearest;
 use zeroize::Zeroizing;
 
-use crate::args::{Arch, ColorWhen, GlobalArgs};
+use crate::args::{Arch, ColorWhen, GlobalArgs, RemoteArgs};
 use crate::config::{Config, OutputFormat};
 use crate::failure::{Failure, Outcome};
 use crate::printer::{Level, Printer};
-use crate::secrets;
+use crate::{remote, secrets};
 
 /// Bytes of memory a pass may use by default.
 const DEFAULT_MEMORY: u64 = 1 << 30;
@@ -44,7 +44,7 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    pub(crate) fn new(args: &GlobalArgs) -> Outcome<Self> {
+    pub(crate) fn new(args: &GlobalArgs, hub: &RemoteArgs) -> Outcome<Self> {
         let config = Config::load()?;
         choose_color(args.color, config.defaults.color);
         let mut options = OpenOptions { pickle_classes: args.pickle_class.clone(), ..OpenOptions::default() };
@@ -56,12 +56,13 @@ impl Context {
         options.limits.max_metadata = args.max_metadata.unwrap_or(options.limits.max_metadata);
         let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         let json = args.json || config.defaults.output_format == OutputFormat::Json;
+        let interrupt = Interrupt::default();
         Ok(Self {
             json,
             options,
             printer: Printer::new(log_level(args)?, json),
-            interrupt: Interrupt::default(),
-            sources: Sources::default(),
+            sources: remote::sources(hub, &interrupt),
+            interrupt,
             key: args.key.clone(),
             password,
             has_password_file: args.password_file.is_some(),
@@ -140,6 +141,13 @@ impl Context {
     /// The family of a model.
     pub(crate) fn family<'a>(&'a self, reader: &'a dyn CheckpointReader) -> Outcome<Option<FamilyModel<'a>>> {
         Ok(family_of(reader, self.families()?, &self.architecture()?)?)
+    }
+
+    /// Shows what the user should know of how files were fetched, each remark once, and returns it for the report.
+    pub(crate) fn tell_notes(&self) -> Vec<String> {
+        let notes = self.sources.notes();
+        notes.iter().for_each(|note| self.printer.warn(note));
+        notes
     }
 
     /// The pipeline that passes run on.

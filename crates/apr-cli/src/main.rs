@@ -9,6 +9,11 @@ mod human;
 mod model;
 mod printer;
 mod progress;
+#[cfg(feature = "hub")]
+mod remote;
+#[cfg(not(feature = "hub"))]
+#[path = "remote_off.rs"]
+mod remote;
 mod revise;
 mod secrets;
 mod signals;
@@ -28,12 +33,14 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return failure::report_arguments(&error),
     };
-    let context = match Context::new(&cli.global) {
+    let context = match Context::new(&cli.global, &cli.remote) {
         Ok(context) => context,
         Err(failure) => return failure.report(cli.global.json),
     };
     let json = context.json;
-    match commands::run(cli.command, &context) {
+    let outcome = commands::run(cli.command, &context);
+    context.tell_notes();
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(json),
     }

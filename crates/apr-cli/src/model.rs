@@ -9,13 +9,13 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use apr::{CheckpointReader, Convention, Error, IoCause};
-use apr_io::{FileSource, Spool, io_error, is_index, is_manifest};
+use apr::{ByteSource, CheckpointReader, Convention, Error, IoCause};
+use apr_io::{FileSource, Spool, io_error, is_index, is_manifest, is_remote};
 use apr_llama::describe;
 
 use crate::config::cache_folder;
 use crate::context::Context;
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 use crate::{secrets, signals};
 
 /// Name of standard input on the command line.
@@ -26,6 +26,8 @@ pub(crate) struct Model {
     pub(crate) reader: Box<dyn CheckpointReader>,
     /// As the user wrote it.
     pub(crate) name: String,
+    /// What the user should know of how it was fetched; on the terminal already.
+    pub(crate) notes: Vec<String>,
     /// What standard input was copied to; gone when dropped.
     spool: Option<Spool>,
 }
@@ -46,22 +48,20 @@ pub(crate) fn open(path: &Path, context: &Context) -> Outcome<Model> {
 /// Opens a model whose metadata are only copied: the keys of a GGUF file are left as they are.
 pub(crate) fn open_plain(path: &Path, context: &Context) -> Outcome<Model> {
     let reader = context.sources.open_model(path, &context.options)?;
-    Ok(Model { reader, name: path.display().to_string(), spool: None })
+    Ok(Model { reader, name: path.display().to_string(), notes: context.tell_notes(), spool: None })
 }
 
 /// Opens one to look at what is readable of it.
 pub(crate) fn open_to_look(path: &Path, context: &Context) -> Outcome<Model> {
     let name = path.display().to_string();
-    if let Some(remote) = remote_scheme(path) {
-        return Err(Failure::Usage(format!("{remote} models are not read by this version; download the model first")));
-    }
     let options = &context.options;
     if name == STDIN {
         let (source, spool) = open_stdin(context)?;
         let reader = apr::open(source, "standard input", options)?;
-        return Ok(Model { reader: described(reader, context)?, name, spool });
+        return Ok(Model { reader: described(reader, context)?, name, notes: Vec::new(), spool });
     }
-    Ok(Model { reader: described(context.sources.open_model(path, options)?, context)?, name, spool: None })
+    let reader = described(context.sources.open_model(path, options)?, context)?;
+    Ok(Model { reader, name, notes: context.tell_notes(), spool: None })
 }
 
 /// Opens a model together with the configuration and tokenizer files beside it, to read its tensors.
@@ -82,11 +82,16 @@ fn unlocked(open: impl Fn(&Context) -> Outcome<Model>, context: &Context) -> Out
 
 /// Opens a model together with the configuration and tokenizer files beside it, to look at what is readable of it.
 pub(crate) fn look_with_companions(path: &Path, context: &Context) -> Outcome<Model> {
-    if path.as_os_str() == STDIN || remote_scheme(path).is_some() {
+    if path.as_os_str() == STDIN {
         return open_to_look(path, context);
     }
     let reader = context.sources.open_model_with_companions(path, &context.options)?;
-    Ok(Model { reader: described(reader, context)?, name: path.display().to_string(), spool: None })
+    Ok(Model {
+        reader: described(reader, context)?,
+        name: path.display().to_string(),
+        notes: context.tell_notes(),
+        spool: None,
+    })
 }
 
 /// With the keys of a GGUF file understood.
@@ -105,17 +110,23 @@ pub(crate) fn is_encrypted(reader: &dyn CheckpointReader) -> bool {
 }
 
 /// Whether the path stands for several files, so that its bytes alone say nothing.
-pub(crate) fn is_set(path: &Path) -> bool {
-    path.is_dir() || is_index(path) || is_manifest(path).unwrap_or(false)
-}
-
-fn remote_scheme(path: &Path) -> Option<&'static str> {
-    ["hf://", "https://", "http://"].into_iter().find(|scheme| path.to_string_lossy().starts_with(scheme))
+pub(crate) fn is_set(path: &Path, context: &Context) -> Outcome<bool> {
+    if is_remote(path) {
+        return Ok(context.sources.is_remote_set(path)?);
+    }
+    Ok(path.is_dir() || is_index(path) || is_manifest(path).unwrap_or(false))
 }
 
 /// Opens the bytes of one file, whatever they are.
-pub(crate) fn open_bytes(path: &Path, context: &Context) -> Outcome<(FileSource, Option<Spool>)> {
-    if path.as_os_str() == STDIN { open_stdin(context) } else { Ok((context.sources.open_file(path)?, None)) }
+pub(crate) fn open_bytes(path: &Path, context: &Context) -> Outcome<(Box<dyn ByteSource>, Option<Spool>)> {
+    if path.as_os_str() == STDIN {
+        let (source, spool) = open_stdin(context)?;
+        return Ok((Box::new(source), spool));
+    }
+    if is_remote(path) {
+        return Ok((context.sources.open_remote_file(path)?, None));
+    }
+    Ok((Box::new(context.sources.open_file(path)?), None))
 }
 
 /// A redirected file is read in place; a pipe is copied to the cache folder first, since readers go back and forth.

@@ -15,6 +15,7 @@ use apr_registry::{CheckpointReader, DType, Limits, PlanOptions, Serial, Shape, 
 use apr_source::Source;
 use apr_tensor::block::{can_dequantize, can_quantize, dequantize, needs_importance, quantize};
 
+pub use apr_hub::answers::read_any as read_answers;
 pub use generated::{roundtrip_apr2, roundtrip_gguf};
 pub use packed::{decode_block, open_encrypted, read_aprn, read_manifest};
 

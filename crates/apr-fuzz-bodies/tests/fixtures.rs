@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use apr_fuzz_bodies::{
-    decode_block, dequantize_any, open_encrypted, probe_any, read_apr1, read_apr2, read_aprn, read_ggml, read_gguf,
-    read_manifest, read_numpy, read_onnx, read_pytorch, read_safetensors, roundtrip_apr2, roundtrip_gguf,
+    decode_block, dequantize_any, open_encrypted, probe_any, read_answers, read_apr1, read_apr2, read_aprn, read_ggml,
+    read_gguf, read_manifest, read_numpy, read_onnx, read_pytorch, read_safetensors, roundtrip_apr2, roundtrip_gguf,
 };
 use apr_registry::DType;
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
@@ -15,7 +15,8 @@ use apr_testkit::{corrupt, locate};
 
 type Body = fn(&[u8]);
 
-const BODIES: [(&str, Body); 16] = [
+const BODIES: [(&str, Body); 17] = [
+    ("read_answers", read_answers),
     ("decode_block", decode_block),
     ("open_encrypted", open_encrypted),
     ("read_aprn", read_aprn),
@@ -199,6 +200,19 @@ fn broken_blocks_decode_or_fail() {
         decode_block(&good);
         corrupt::truncations(&good).step_by(3).for_each(|broken| decode_block(&broken));
         flipped(&good, 5).for_each(|broken| decode_block(&broken));
+    }
+}
+
+#[test]
+fn broken_answers_of_servers_are_read_or_refused() {
+    let listing =
+        br#"{"sha": "0123456789012345678901234567890123456789", "siblings": [{"rfilename": "a/b", "size": 1}]}"#;
+    let page = b"<ListBucketResult><Contents><Key>a%20b</Key><Size>7</Size></Contents></ListBucketResult>";
+    let journal = br#"{"len": 9, "etag": "x", "done": [[0, 3], [5, 9]]}"#;
+    for good in [&listing[..], page, journal, b"bytes 0-9/100", b"hf://org/repo@refs/pr/1/a/b.gguf"] {
+        read_answers(good);
+        corrupt::truncations(good).for_each(|broken| read_answers(&broken));
+        corrupt::bit_flips(good, 0..good.len()).for_each(|broken| read_answers(&broken));
     }
 }
 

@@ -9,6 +9,7 @@
 //! - [`StreamSink`] writes to standard output, a pipe or a device.
 //! - [`Spool`] is what a pipe is copied to.
 //! - [`open_model`] opens what a path names, with its neighbours where they belong to it.
+//! - With the feature `hub`, `open_model` opens `hf://`, `https://` and `s3://` too.
 //! - [`typed`] saves and loads models of serde types.
 //! - [`Threads`] runs a pass on several threads, in order and within a memory budget.
 
@@ -22,6 +23,11 @@ mod lock;
 mod mapped;
 mod model;
 mod partial;
+#[cfg(feature = "hub")]
+mod remote;
+#[cfg(not(feature = "hub"))]
+#[path = "remote_off.rs"]
+mod remote;
 mod sources;
 mod stream;
 mod threads;
@@ -29,6 +35,8 @@ mod threads;
 pub mod typed;
 mod undo;
 
+#[cfg(feature = "hub")]
+pub use apr_hub as hub;
 pub use atomic::{AtomicOutput, Target};
 pub use error::io_error;
 pub use file::FileSource;
@@ -37,6 +45,9 @@ pub use lock::LockedFile;
 pub use mapped::MappedFile;
 pub use model::{is_index, is_manifest, open_model, open_model_with_companions};
 pub use partial::Spool;
+#[cfg(feature = "hub")]
+pub use remote::RemoteFolder;
+pub use remote::is_remote;
 pub use sources::Sources;
 pub use stream::StreamSink;
 pub use threads::{Interrupt, Threads};

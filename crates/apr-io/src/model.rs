@@ -6,13 +6,14 @@ use apr_core::Result;
 use apr_registry::apr2::{self, ShardedApr2};
 use apr_registry::{ByteSource, CheckpointReader, HEAD_LEN, OpenOptions, SourceSet, read_vec};
 
+use crate::remote::is_remote;
 use crate::{FileSource, ModelFolder, Sources, io_error};
 
 /// The file whose presence tells that its neighbours belong to a model.
-const CONFIG: &str = "config.json";
+pub(crate) const CONFIG: &str = "config.json";
 
 /// The same of an adapter.
-const ADAPTER_CONFIG: &str = "adapter_config.json";
+pub(crate) const ADAPTER_CONFIG: &str = "adapter_config.json";
 
 /// Opens a file, a Hugging Face folder, an index or manifest of shards, or a part of a split GGUF model with all others.
 ///
@@ -45,6 +46,9 @@ impl Sources {
     /// # Errors
     /// Those of [`open_model`](crate::open_model), and E007 when a file was changed meanwhile.
     pub fn open_model(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn CheckpointReader>> {
+        if is_remote(path) {
+            return self.open_remote(path, false, options);
+        }
         let opened = self.open_parts(path, options);
         // What was read in two states may look damaged, or like a third one.
         self.check_unchanged()?;
@@ -104,6 +108,9 @@ impl Sources {
     /// # Errors
     /// Those of [`open_model`](Self::open_model).
     pub fn open_model_with_companions(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn CheckpointReader>> {
+        if is_remote(path) {
+            return self.open_remote(path, true, options);
+        }
         let reader = self.open_model(path, options)?;
         // A format that holds companions has all of them.
         let has_own =

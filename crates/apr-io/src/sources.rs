@@ -7,12 +7,17 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use apr_core::{Error, IoCause, Result};
 
 use crate::identity::Identity;
+use crate::remote::Remote;
 use crate::{FileSource, io_error};
 
 /// Opens files and remembers each as it was, so that [`check_unchanged`](Self::check_unchanged) finds those that a program
 /// rewrote since. Clones share what they remember.
 #[derive(Debug, Clone, Default)]
-pub struct Sources(Arc<Mutex<Vec<Opened>>>);
+pub struct Sources {
+    opened: Arc<Mutex<Vec<Opened>>>,
+    /// What is opened over the network.
+    pub(crate) remote: Remote,
+}
 
 #[derive(Debug)]
 struct Opened {
@@ -43,7 +48,7 @@ impl Sources {
         let before = Identity::of(&metadata);
         let is_named = path.metadata().is_ok_and(|named| Identity::of(&named).is_file_of(&before));
         let opened = Opened { path, is_named, before, file };
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(opened);
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner).push(opened);
         Ok(source)
     }
 
@@ -53,7 +58,7 @@ impl Sources {
     /// # Errors
     /// E007 with the file that was.
     pub fn check_unchanged(&self) -> Result<()> {
-        let opened = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         match opened.iter().find(|opened| !opened.is_unchanged()) {
             None => Ok(()),
             Some(opened) => {

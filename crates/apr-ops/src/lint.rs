@@ -103,6 +103,7 @@ pub fn lint(reader: &dyn CheckpointReader, file: &str, model: Option<&FamilyMode
     } else {
         metadata(reader, &learnt, &mut remarks);
     }
+    revision(reader, file, &mut remarks);
     match model {
         Some(model) => naming_of_family(reader, model, &mut remarks),
         None if is_adapter(reader.tensors()) => of_adapter(reader, &mut remarks)?,
@@ -144,6 +145,25 @@ fn metadata(reader: &dyn CheckpointReader, learnt: &Metadata, remarks: &mut Rema
             let field = if name == "license" { " field" } else { "" };
             remarks.add(Severity::Warn, Topic::Metadata, format!("Missing '{name}'{field}"));
         }
+    }
+}
+
+/// A branch of a hub is another model tomorrow: what is named by its commit stays what it is.
+fn revision(reader: &dyn CheckpointReader, file: &str, remarks: &mut Remarks) {
+    const HUB: &str = "hf://";
+    let is_commit = |text: &str| text.len() == 40 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let pinned = |location: &str| {
+        location.split_once('@').is_some_and(|(_, rest)| is_commit(rest.split('/').next().unwrap_or_default()))
+    };
+    let advice = "its revision is not pinned; hf://ORG/REPO@COMMIT names one state of it";
+    if file.starts_with(HUB) && !pinned(file) {
+        remarks.add(Severity::Warn, Topic::Metadata, format!("{file} is what its branch is today: {advice}"));
+    }
+    let Some(source) = reader.metadata().object(keys::SOURCE) else { return };
+    let text = |key: &str| source.get(key).and_then(serde_json::Value::as_str);
+    let Some(url) = text("url").filter(|url| url.starts_with(HUB)) else { return };
+    if !pinned(url) && !text("revision").is_some_and(is_commit) {
+        remarks.add(Severity::Warn, Topic::Metadata, format!("the model comes from {url}, and {advice}"));
     }
 }
 

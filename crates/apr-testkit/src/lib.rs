@@ -14,6 +14,7 @@ mod counting;
 mod folder;
 pub mod ggml;
 pub mod gguf;
+pub mod hub;
 pub mod llama_cpp;
 pub mod locate;
 pub mod older;

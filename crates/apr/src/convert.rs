@@ -50,6 +50,7 @@ pub fn convert(source: impl Into<PathBuf>) -> Convert {
         max_memory: MEMORY,
         interrupt: Interrupt::default(),
         progress: Box::new(()),
+        sources: Sources::default(),
     }
 }
 
@@ -71,6 +72,7 @@ pub struct Convert {
     max_memory: u64,
     interrupt: Interrupt,
     progress: Box<dyn Progress>,
+    sources: Sources,
 }
 
 impl Convert {
@@ -83,6 +85,12 @@ impl Convert {
     /// Limits, keys, and whatever else opening the source takes.
     pub fn open_with(mut self, options: OpenOptions) -> Self {
         self.open = options;
+        self
+    }
+
+    /// Opens the model's files by these, which say how remote ones are fetched.
+    pub fn sources(mut self, sources: Sources) -> Self {
+        self.sources = sources;
         self
     }
 
@@ -241,9 +249,12 @@ impl Convert {
         let layout = self.layout(None)?;
         self.planned(layout, |planned, this, sources| {
             let mut bytes = Vec::new();
+            sources.keep_whole();
             let report = planned.run(&mut bytes, &this.threads_to_use()?, &*this.progress);
             sources.check_unchanged()?;
-            Ok((bytes, report?))
+            let report = report?;
+            sources.finish()?;
+            Ok((bytes, report))
         })
     }
 
@@ -269,13 +280,14 @@ impl Convert {
         layout: PlanOptions,
         then: impl FnOnce(Planned<'_>, &Self, &Sources) -> Result<R, JobError>,
     ) -> Result<R, JobError> {
-        let sources = Sources::default();
+        let sources = self.sources.clone();
         let reader = match self.with_companions || wants_companions(layout.format) {
             true => sources.open_model_with_companions(&self.source, &self.open)?,
             false => sources.open_model(&self.source, &self.open)?,
         };
         self.job.target = layout;
         self.job.title = title(&self.source);
+        self.job.provenance = sources.provenance(&self.source);
         let name = self.source.display().to_string();
         let reader = describe(reader, &self.families, &self.architecture);
         let source = Source::new(&*reader, &self.families).named(&name).taken_for(&self.architecture);
@@ -283,13 +295,50 @@ impl Convert {
     }
 }
 
+/// The name of a repository or file of a location.
+fn remote_title(location: &str) -> Option<String> {
+    let (_, rest) = location.split_once("://")?;
+    let parts: Vec<&str> = rest.split(['?', '#']).next()?.split('/').filter(|part| !part.is_empty()).collect();
+    let plain = |part: &str| part.split('@').next().unwrap_or_default().to_owned();
+    let (last, folders) = parts.split_last()?;
+    let is_repository = location.starts_with("hf://") && folders.len() < 2;
+    let stem = last.rsplit_once('.').map_or(*last, |(stem, _)| stem);
+    match folders.last() {
+        _ if is_repository => Some(plain(last)),
+        Some(folder) if ["model", "pytorch_model"].contains(&stem) => Some(plain(folder)),
+        _ => Some(stem.to_owned()),
+    }
+}
+
 /// What people call the model at a path: the name of its folder, or of its file where that says something.
 #[must_use]
 pub fn title(path: &Path) -> Option<String> {
+    if apr_io::is_remote(path) {
+        return remote_title(path.to_str()?);
+    }
     let path = path.canonicalize().ok()?;
     let stem =
         path.file_stem().filter(|stem| !path.is_dir() && !["model", "pytorch_model"].iter().any(|usual| stem == usual));
     let folder = if path.is_dir() { Some(path.as_path()) } else { path.parent() };
     let name = stem.or_else(|| folder?.file_name())?;
     name.to_str().map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_remote_model_is_called_by_its_repository_or_its_file() {
+        for (location, title) in [
+            ("hf://org/phi-1.5", "phi-1.5"),
+            ("hf://org/phi-1.5@main", "phi-1.5"),
+            ("hf://org/phi-1.5@main/model.safetensors", "phi-1.5"),
+            ("hf://org/repo/m-q4.gguf", "m-q4"),
+            ("https://host/a/m-q4.gguf?x=y/z", "m-q4"),
+            ("s3://bucket/llama/model.safetensors", "llama"),
+        ] {
+            assert_eq!(remote_title(location).as_deref(), Some(title), "{location}");
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use apr_core::{Code, Error};
+use apr_io::Sources;
 use apr_ops::import::ImportError;
 use apr_ops::inline::ValidationConfig;
 use apr_ops::job::{JobError, JobReport};
@@ -15,7 +16,7 @@ use apr_source::Architecture;
 use crate::{Convert, convert};
 
 /// How to import.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct ImportOptions {
     /// The family, which gives names, shapes and ranges.
     pub architecture: Architecture,
@@ -32,6 +33,27 @@ pub struct ImportOptions {
     pub license: Option<String>,
     /// Write tensors that fail validation, and record what is wrong with them.
     pub force: bool,
+    /// Keep what was downloaded in the cache.
+    pub cache: bool,
+    /// The token for the hub; the one of the environment (`HF_TOKEN`) without it.
+    pub hf_token: Option<String>,
+}
+
+impl Default for ImportOptions {
+    fn default() -> Self {
+        Self {
+            architecture: Architecture::default(),
+            validation: ValidationConfig::default(),
+            quantize: None,
+            #[cfg(feature = "compression")]
+            compress: None,
+            precision: None,
+            license: None,
+            force: false,
+            cache: true,
+            hf_token: None,
+        }
+    }
 }
 
 impl ImportOptions {
@@ -39,6 +61,7 @@ impl ImportOptions {
     fn conversion(self, source: PathBuf) -> Convert {
         let validation = ValidationConfig { stop: self.validation.stop && !self.force, ..self.validation };
         let mut import = convert(source)
+            .sources(remote_sources(self.cache, self.hf_token))
             .format(&apr2::FORMAT)
             .architecture(self.architecture)
             .validate(validation)
@@ -76,7 +99,7 @@ impl ImportOptions {
 /// # Errors
 /// What is wrong with the source, or the first tensor that fails validation; then nothing is written.
 pub fn apr_import(source: &str, target: impl AsRef<Path>, options: ImportOptions) -> Result<JobReport, ImportError> {
-    let path = local(source)?;
+    let path = PathBuf::from(source);
     let written = options.conversion(path.clone()).write(target);
     written.map_err(|error| import_error(error, &path))
 }
@@ -158,18 +181,29 @@ impl AprConverter {
     /// # Errors
     /// What is wrong with the source, or the first tensor that fails validation.
     pub fn convert(self) -> Result<Vec<u8>, ImportError> {
-        let path = local(&self.source)?;
+        let path = PathBuf::from(&self.source);
         let converted = self.options.conversion(path.clone()).to_bytes();
         converted.map(|(bytes, _)| bytes).map_err(|error| import_error(error, &path))
     }
 }
 
-fn local(source: &str) -> Result<PathBuf, ImportError> {
-    if ["hf://", "https://", "http://"].iter().any(|scheme| source.starts_with(scheme)) {
-        let reason = "this version reads local files only; download the model first".to_owned();
-        return Err(ImportError::DownloadFailed { source: source.to_owned(), reason });
-    }
-    Ok(source.into())
+/// What opens files, also those of hubs and servers.
+#[cfg(feature = "hub")]
+fn remote_sources(cache: bool, token: Option<String>) -> Sources {
+    use apr_io::hub::{Hub, Settings, Token, default_cache};
+    Sources::default().with_hub(move || {
+        let mut settings = Settings::from_env(default_cache()?)?;
+        settings.keep = cache;
+        if let Some(token) = &token {
+            settings.token = Some(Token::new(token.as_str(), "ImportOptions"));
+        }
+        Ok(Hub::new(settings))
+    })
+}
+
+#[cfg(not(feature = "hub"))]
+fn remote_sources(_cache: bool, _token: Option<String>) -> Sources {
+    Sources::default()
 }
 
 fn import_error(error: JobError, path: &Path) -> ImportError {
@@ -178,6 +212,9 @@ fn import_error(error: JobError, path: &Path) -> ImportError {
     match (error, path.extension()) {
         (JobError::Model(error), Some(extension)) if is_unknown(&error) => {
             ImportError::UnsupportedFormat { extension: extension.to_string_lossy().into_owned() }
+        }
+        (JobError::Model(error), _) if error.code() == Code::Io && apr_io::is_remote(path) => {
+            ImportError::DownloadFailed { source: path.display().to_string(), reason: error.message().to_owned() }
         }
         (error, _) => error.into(),
     }

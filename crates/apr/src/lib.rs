@@ -60,6 +60,7 @@
 //! | `zstd-encoder` | Zstandard written as well as read; half of all code |
 //! | `encryption`, `signing` | AES-256-GCM for passwords and recipients; Ed25519 signatures |
 //! | `quantize` | tensors get ggml's types; they are read without it |
+//! | `hub` | models on hubs and servers: `hf://`, `https://`, `s3://` |
 //! | `typed` | APRN, one model of a serde type in one file |
 //!
 //! # Modules

@@ -90,7 +90,8 @@ impl Output {
     /// Runs a job and puts its output in place, if none of the files in `sources` was changed meanwhile.
     ///
     /// # Errors
-    /// Those of [`Planned::run`], and E007 where a source was changed or the output can't be put in place. Files are then
+    /// Those of [`Planned::run`], and E007 where a source was changed or the output can't be put in place, and E004 where what
+    /// was downloaded is not what its server has. Files are then
     /// as they were before; a stream may have got a part.
     pub fn write<P: Pipeline>(
         mut self,
@@ -103,10 +104,12 @@ impl Output {
             Kind::Files(files) => files,
             Kind::Stream(stream) => stream,
         };
+        sources.keep_whole();
         let report = planned.run(sink, pipeline, progress);
         // What was read in two states may look damaged.
         sources.check_unchanged()?;
         let report = report?;
+        sources.finish()?;
         match self.0 {
             Kind::Files(files) => files.commit()?,
             Kind::Stream(mut stream) => stream.flush()?,

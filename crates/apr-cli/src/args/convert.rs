@@ -38,7 +38,7 @@ pub(super) fn parse_target() -> impl TypedValueParser<Value = &'static Format> {
 /// A SHA-256 digest.
 pub(crate) type Sha256 = [u8; 32];
 
-fn parse_sha256(text: &str) -> Result<Sha256, String> {
+pub(super) fn parse_sha256(text: &str) -> Result<Sha256, String> {
     let bytes = base16ct::mixed::decode_vec(text).ok().and_then(|bytes| bytes.try_into().ok());
     bytes.ok_or_else(|| "a SHA-256 has 64 hexadecimal digits".to_owned())
 }

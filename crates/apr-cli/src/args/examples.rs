@@ -6,7 +6,7 @@ use clap::{Arg, Command};
 type Example = (&'static str, &'static str);
 
 /// By the words of the command.
-const EXAMPLES: [(&str, &[Example]); 31] = [
+const EXAMPLES: [(&str, &[Example]); 35] = [
     (
         "",
         &[
@@ -19,6 +19,7 @@ const EXAMPLES: [(&str, &[Example]); 31] = [
         "inspect",
         &[
             ("apr inspect model.safetensors", "family, size, dtypes, metadata"),
+            ("apr inspect hf://openai/whisper-tiny", "a model on a hub; only its header is fetched"),
             ("apr inspect *.gguf --quantization", "how several models are quantized"),
             ("apr inspect model.apr --json", "the same for programs"),
         ],
@@ -163,7 +164,29 @@ const EXAMPLES: [(&str, &[Example]); 31] = [
         &[("apr watermark embed model.apr -o annas.apr --id anna-2026 --key secret", "a copy that says whose it is")],
     ),
     ("watermark detect", &[("apr watermark detect leaked.gguf --key secret", "whose copy it was")]),
+    (
+        "ls",
+        &[
+            ("apr ls hf://openai/whisper-tiny", "the files of a repository, and what they are"),
+            ("apr ls model.gguf", "the tensors of a model"),
+        ],
+    ),
+    (
+        "download",
+        &[
+            ("apr download hf://openai/whisper-tiny", "one model, into the cache that Python's client uses too"),
+            ("apr download hf://org/model --file model-Q8_0.gguf", "one of several models"),
+        ],
+    ),
     ("cache info", &[("apr cache info", "where it is and what it holds")]),
+    (
+        "cache clear",
+        &[
+            ("apr cache clear --older 30d --dry-run", "what was not used for a month"),
+            ("apr cache clear hf://openai/whisper-tiny", "one model"),
+        ],
+    ),
+    ("cache verify", &[("apr cache verify", "every file against its digest")]),
     (
         "completions",
         &[

@@ -21,7 +21,7 @@ const OPTIONS: [(&[&str], &str); 13] = [
         &["--to", "--target", "--output-format", "--to-format"],
         "the output's extension says the format, or else --format",
     ),
-    (&["--input", "-i", "--model", "-m", "--file", "--in"], "the model needs no option: `apr COMMAND MODEL`"),
+    (&["--input", "-i", "--model", "-m", "--in"], "the model needs no option: `apr COMMAND MODEL`"),
     (
         &["--qtype", "--quant", "--quantization-type", "--bits", "--ftype"],
         "--quantize TYPE, or `apr quantize --type TYPE`",
@@ -30,10 +30,7 @@ const OPTIONS: [(&[&str], &str); 13] = [
     (&["--max-shard-size", "--split-max-size"], "--shard-size SIZE cuts the output into files"),
     (&["--leave-output-tensor"], "--output-type TYPE sets the type of the output projection"),
     (&["--token-embedding-type", "--output-tensor-type"], "--embedding-type and --output-type set these types"),
-    (
-        &["--include", "--exclude", "--pattern", "--grep"],
-        "--filter of `apr tensors` and --tensors of `apr diff` select by name",
-    ),
+    (&["--pattern", "--grep"], "--filter of `apr tensors` and --tensors of `apr diff` select by name"),
     (&["--stat", "--statistics", "--histogram"], "`apr tensors --stats` and --hist NAME look at values"),
     (&["--no-color", "--no-colour", "--colour"], "--color never, or NO_COLOR"),
     (&["--jobs", "-j", "-t", "--nthreads", "--num-threads"], "--threads N, or APR_THREADS"),

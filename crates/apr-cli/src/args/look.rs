@@ -5,6 +5,7 @@ use clap::{Args, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
 
 use super::completion;
+use super::convert::{Sha256, parse_sha256};
 
 /// Arguments of `inspect`.
 #[derive(Debug, Args)]
@@ -95,6 +96,12 @@ pub(crate) struct ValidateArgs {
     /// Public key that you trust; may be given several times
     #[arg(long, value_name = "PUB")]
     pub(crate) trusted: Vec<PathBuf>,
+    /// Compare the file's SHA-256 with this one
+    #[arg(long, value_name = "HEX", value_parser = parse_sha256)]
+    pub(crate) sha256: Option<Sha256>,
+    /// Ask the hub that the model came from whether its commit still has the files whose digests are written down
+    #[arg(long)]
+    pub(crate) source: bool,
     /// Write what was found, also what a pickle would run, as SARIF; - is standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) sarif: Option<PathBuf>,

@@ -8,6 +8,7 @@ mod hints;
 mod look;
 mod onnx;
 mod quantize;
+mod remote;
 pub(crate) mod settings;
 mod shard;
 mod upgrade;
@@ -31,6 +32,7 @@ pub(crate) use look::{
 };
 pub(crate) use onnx::OnnxArgs;
 pub(crate) use quantize::{Dequantized, QuantizeArgs, QuantizeOptions, RequantizeArgs};
+pub(crate) use remote::{DownloadArgs, RemoteArgs};
 pub(crate) use shard::{JoinArgs, ShardArgs};
 pub(crate) use upgrade::UpgradeArgs;
 pub(crate) use watermark::{DetectArgs, EmbedArgs, WatermarkAction};
@@ -44,6 +46,8 @@ use crate::human::parse_size;
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: GlobalArgs,
+    #[command(flatten)]
+    pub(crate) remote: RemoteArgs,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -136,8 +140,9 @@ pub(crate) enum Command {
     #[command(visible_alias = "info")]
     Inspect(InspectArgs),
     /// List the tensors, with statistics, a histogram or values
-    #[command(visible_alias = "ls")]
     Tensors(TensorsArgs),
+    /// List the files of a repository on a hub, with sizes and what they are; of other models, the tensors
+    Ls(TensorsArgs),
     /// Check structure, checksums, shapes and values in one read
     Validate(ValidateArgs),
     /// List what loading files would run, and judge them: clean, suspicious, dangerous or unreadable; runs nothing
@@ -188,7 +193,9 @@ pub(crate) enum Command {
         #[command(subcommand)]
         action: WatermarkAction,
     },
-    /// Show or clear the cache folder
+    /// Fetch the files of a model into the cache, and nothing more
+    Download(DownloadArgs),
+    /// Show, clear or verify what was downloaded
     Cache {
         #[command(subcommand)]
         action: CacheAction,
@@ -211,5 +218,32 @@ pub(crate) enum CacheAction {
     /// Show where it is and what it holds
     Info,
     /// Remove what it holds
-    Clear,
+    Clear {
+        /// Only this model: hf://ORG/REPO, or the address of a file
+        #[arg(value_name = "MODEL")]
+        model: Option<String>,
+        /// Only what was not used for so long, such as 30d
+        #[arg(long, value_name = "DAYS", value_parser = parse_days)]
+        older: Option<u64>,
+        /// Show what would be removed, and remove nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Compare the files with the digests that their server gave
+    Verify {
+        /// Only this model
+        #[arg(value_name = "MODEL")]
+        model: Option<String>,
+    },
+}
+
+/// Days, as `30d`, `4w` or `30`.
+fn parse_days(text: &str) -> Result<u64, String> {
+    let (digits, days) = match (text.strip_suffix('d'), text.strip_suffix('w')) {
+        (Some(digits), _) => (digits, 1),
+        (None, Some(digits)) => (digits, 7),
+        (None, None) => (text, 1),
+    };
+    let count: Option<u64> = digits.parse().ok();
+    count.and_then(|count| count.checked_mul(days)).ok_or_else(|| "expected days, such as 30d or 4w".to_owned())
 }

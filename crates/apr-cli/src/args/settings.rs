@@ -1,7 +1,7 @@
 //! Environment variables, files and configuration keys, as the manual pages list them; `docs/configuration.md` says more.
 
 /// Environment variables, and what each is for.
-pub(crate) const ENVIRONMENT: [(&str, &str); 11] = [
+pub(crate) const ENVIRONMENT: [(&str, &str); 20] = [
     ("APR_CONFIG", "The configuration file, in place of ~/.config/apr/config.toml."),
     ("APR_CACHE", "The cache folder, in place of ~/.cache/apr."),
     ("APR_LOG_LEVEL", "error, warn, info or debug: what is said aside of the report; -q and -v win over it."),
@@ -10,18 +10,31 @@ pub(crate) const ENVIRONMENT: [(&str, &str); 11] = [
     ("APR_THREADS", "Threads to work with; --threads wins over it."),
     ("APR_RAM_LIMIT", "Memory to stay within, such as 512M; --max-memory wins over it."),
     ("APR_PASSWORD", "The password of encrypted models; --password-file wins over it."),
+    ("HF_TOKEN, HF_TOKEN_PATH", "The token for the hub, or its file; by default that of `hf auth login`."),
+    ("HF_HOME, HF_HUB_CACHE", "In place of ~/.cache/huggingface, and of hub in it."),
+    ("HF_ENDPOINT", "The hub that hf:// means, in place of https://huggingface.co."),
+    ("HF_HUB_OFFLINE", "1 is --offline."),
+    ("HF_HUB_DOWNLOAD_TIMEOUT", "Seconds that a server may be silent, in place of 30."),
+    (
+        "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN",
+        "The key for s3://; by default that of the profile AWS_PROFILE in ~/.aws.",
+    ),
+    ("AWS_REGION, AWS_ENDPOINT_URL", "Where s3:// is."),
+    ("HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY", "Proxies, and what goes without them."),
+    ("SSL_CERT_FILE, SSL_CERT_DIR", "Certificates to trust, in place of the system's."),
     ("APR_COMPLETE", "Set by the scripts of `apr completions`, which ask apr itself what a word may become."),
     ("COLUMNS", "Columns that lists of tensors may take; by default those of the terminal."),
     ("XDG_CONFIG_HOME, XDG_CACHE_HOME", "In place of ~/.config and ~/.cache."),
 ];
 
 /// Files, and what each is for.
-pub(crate) const FILES: [(&str, &str); 2] = [
+pub(crate) const FILES: [(&str, &str); 3] = [
     ("~/.config/apr/config.toml", "The configuration. It need not be there; unknown keys are an error."),
     (
         "~/.cache/apr",
-        "Copies of what came through a pipe, while they are read. `apr cache clear` removes what is left.",
+        "Files of servers, and copies of what came through a pipe, while they are read. `apr cache clear` removes them.",
     ),
+    ("~/.cache/huggingface/hub", "Models of Hugging Face, in the layout of its Python client, which uses them too."),
 ];
 
 /// Keys of the configuration, their defaults, and what each is for.

@@ -1,4 +1,4 @@
-//! `apr cache`: the folder that `APR_CACHE` names, where piped models are copied to.
+//! `apr cache`: what was downloaded, and what piped models were copied to.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -12,34 +12,118 @@ use serde::Serialize;
 use crate::args::CacheAction;
 use crate::config::cache_folder;
 use crate::context::Context;
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::human;
+use crate::printer::{BAD, BOLD, DIM};
+use crate::remote::{self, Model};
 
 #[derive(Serialize)]
 struct CacheReport {
     folder: PathBuf,
+    /// Hugging Face's folder, which its own programs use too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hub: Option<PathBuf>,
     files: u64,
     bytes: u64,
     cleared: bool,
+    dry_run: bool,
+    models: Vec<Model>,
+    /// Models that are being fetched, so that they were kept.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    in_use: Vec<String>,
 }
 
-/// Shows or clears the cache.
+#[derive(Serialize)]
+struct VerifyReport {
+    models: u64,
+    bytes: u64,
+    valid: bool,
+    /// Files whose bytes are not what they should be.
+    damaged: Vec<PathBuf>,
+}
+
+/// Shows, clears or verifies the cache.
 pub(super) fn run(action: &CacheAction, context: &Context) -> Outcome {
-    let clear = matches!(action, CacheAction::Clear);
-    let mut report = CacheReport { folder: cache_folder()?, files: 0, bytes: 0, cleared: clear };
-    let spool = report.folder.join("spool");
-    if spool.is_dir() {
-        visit(&spool, &mut report).map_err(|error| io_error(&error, &spool))?;
+    match action {
+        CacheAction::Info => show(context),
+        CacheAction::Clear { model, older, dry_run } => clear(model.as_deref(), *older, *dry_run, context),
+        CacheAction::Verify { model } => verify(model.as_deref(), context),
+    }
+}
+
+fn show(context: &Context) -> Outcome {
+    let mut report = begin(remote::models(None)?)?;
+    spooled(&mut report, false)?;
+    context.printer.report(&report, render)
+}
+
+fn begin(models: Vec<Model>) -> Outcome<CacheReport> {
+    Ok(CacheReport {
+        folder: cache_folder()?,
+        hub: remote::hub_folder()?,
+        files: models.iter().map(|model| model.files).sum(),
+        bytes: models.iter().map(|model| model.bytes + model.partial).sum(),
+        cleared: false,
+        dry_run: false,
+        models,
+        in_use: Vec::new(),
+    })
+}
+
+fn clear(model: Option<&str>, older: Option<u64>, dry_run: bool, context: &Context) -> Outcome {
+    let mut models = remote::models(model)?;
+    models.retain(|model| older.is_none_or(|days| model.days.is_some_and(|unused| unused >= days)));
+    if models.is_empty()
+        && let Some(name) = model
+        && older.is_none()
+    {
+        return Err(Failure::General(format!(
+            "the cache holds nothing of '{name}'; `apr cache info` lists what it holds"
+        )));
+    }
+    let mut in_use = Vec::new();
+    if !dry_run {
+        in_use = remote::clear(&models)?;
+        models.retain(|model| !in_use.contains(&model.name));
+    }
+    let mut report = CacheReport { cleared: true, dry_run, in_use, ..begin(models)? };
+    // Copies of pipes belong to no model.
+    if model.is_none() && older.is_none() {
+        spooled(&mut report, !dry_run)?;
     }
     context.printer.report(&report, render)
 }
 
-/// Counts what the cache put there, and nothing that happens to be in the same folder; clears it where asked to.
-fn visit(spool: &Path, report: &mut CacheReport) -> io::Result<()> {
+fn verify(model: Option<&str>, context: &Context) -> Outcome {
+    let models = remote::models(model)?;
+    let bytes = models.iter().map(|model| model.bytes).sum();
+    let damaged = remote::verify(&models, bytes, context)?;
+    let report = VerifyReport { models: models.len() as u64, bytes, valid: damaged.is_empty(), damaged };
+    context.printer.report(&report, |out, report| {
+        for path in &report.damaged {
+            writeln!(out, "{BAD}damaged{BAD:#}: {}", Escaped(&path.display().to_string()))?;
+        }
+        let verdict = if report.valid { "all agree with their digests" } else { "remove the damaged files" };
+        writeln!(out, "{}, {}: {verdict}", counted(report.models, "model"), human::bytes(report.bytes))
+    })?;
+    if report.valid { Ok(()) } else { Err(Failure::Validation) }
+}
+
+/// Counts what pipes were copied to; clears it where asked to.
+fn spooled(report: &mut CacheReport, clears: bool) -> Outcome {
+    let spool = report.folder.join("spool");
+    if spool.is_dir() {
+        visit(&spool, report, clears).map_err(|error| io_error(&error, &spool))?;
+    }
+    Ok(())
+}
+
+/// Counts what the cache put there, and nothing that happens to be in the same folder.
+fn visit(spool: &Path, report: &mut CacheReport, clears: bool) -> io::Result<()> {
     for entry in spool.read_dir()? {
         let entry = entry?;
         let len = entry.metadata()?.len();
-        if report.cleared {
+        if clears {
             // A locked file is in use by a command that is still running.
             if File::open(entry.path())?.try_lock().is_err() {
                 continue;
@@ -53,8 +137,32 @@ fn visit(spool: &Path, report: &mut CacheReport) -> io::Result<()> {
 }
 
 fn render(out: &mut dyn Write, report: &CacheReport) -> io::Result<()> {
-    let folder = report.folder.display().to_string();
+    if !report.models.is_empty() {
+        writeln!(out, "{BOLD}{:>10}  {:>6}  {:<12}  Model{BOLD:#}", "Size", "Files", "Last used")?;
+    }
+    for model in &report.models {
+        let used = match model.days {
+            None => "?".to_owned(),
+            Some(0) => "today".to_owned(),
+            Some(days) => format!("{} ago", counted(days, "day")),
+        };
+        let partial = match model.partial {
+            0 => String::new(),
+            partial => format!(" {DIM}and {} not fetched to the end{DIM:#}", human::bytes(partial)),
+        };
+        let (bytes, files) = (human::bytes(model.bytes), human::count(model.files));
+        writeln!(out, "{bytes:>10}  {files:>6}  {used:<12}  {}{partial}", Escaped(&model.name))?;
+    }
+    for name in &report.in_use {
+        writeln!(out, "kept, since a program fetches it: {}", Escaped(name))?;
+    }
+    let folders = [Some(&report.folder), report.hub.as_ref()].into_iter().flatten();
+    let folders: Vec<String> = folders.map(|folder| folder.display().to_string()).collect();
     let (files, bytes) = (counted(report.files, "file"), human::bytes(report.bytes));
-    let what = if report.cleared { "cleared" } else { "holds" };
-    writeln!(out, "{}: {what} {files}, {bytes}", Escaped(&folder))
+    let what = match (report.cleared, report.dry_run) {
+        (true, true) => "would clear",
+        (true, false) => "cleared",
+        _ => "holds",
+    };
+    writeln!(out, "{}: {what} {files}, {bytes}", Escaped(&folders.join(", ")))
 }

@@ -104,7 +104,7 @@ fn as_text<S: serde::Serializer>(error: &Option<Error>, serializer: S) -> Result
 impl Play {
     fn stage(args: &DebugArgs, context: &Context) -> Outcome<Self> {
         let mut play = Self { file: args.file.display().to_string(), ..Self::default() };
-        if model::is_set(&args.file) {
+        if model::is_set(&args.file, context)? {
             let model = model::open(&args.file, context)?;
             play.size = model.reader.files().iter().map(|file| file.len).sum();
             play.tell(&*model.reader, context)?;

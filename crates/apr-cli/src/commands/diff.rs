@@ -43,6 +43,9 @@ pub(super) fn run(args: &DiffArgs, context: &Context) -> Outcome {
     let families = (context.family(&views.left)?, context.family(&views.right)?);
     let left = Side { reader: &views.left, name: &left.name, model: families.0.as_ref() };
     let right = Side { reader: &views.right, name: &right.name, model: families.1.as_ref() };
+    if options.filter.is_none() {
+        context.sources.read_whole();
+    }
     let report = diff(left, right, &options, &context.pipeline()?, &bar);
     context.sources.check_unchanged()?;
     let mut report = report?;

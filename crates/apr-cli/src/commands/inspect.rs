@@ -81,6 +81,10 @@ fn describe(path: &Path, args: &InspectArgs, context: &Context) -> Outcome<Repor
     if let Ok(graphs) = computed(&source, &GraphOptions::default()) {
         inspect = inspect.with_graphs(&graphs);
     }
+    if context.json {
+        // On a terminal they were shown when the model was opened.
+        inspect.warnings.extend(model.notes.iter().cloned());
+    }
     Ok(Report { inspect, vocabulary, filters })
 }
 

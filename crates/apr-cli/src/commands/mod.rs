@@ -6,6 +6,11 @@ mod cache;
 mod convert;
 mod debug;
 mod diff;
+#[cfg(feature = "hub")]
+mod download;
+#[cfg(not(feature = "hub"))]
+#[path = "download_off.rs"]
+mod download;
 mod edit;
 mod encrypt;
 mod explain;
@@ -59,6 +64,8 @@ pub(crate) fn run(command: Command, context: &Context) -> Outcome {
         Command::Shard(args) => shard::shard(&args, context),
         Command::Join(args) => shard::join(&args, context),
         Command::Watermark { action } => watermark::run(&action, context),
+        Command::Ls(args) => download::list(&args, context),
+        Command::Download(args) => download::run(&args, context),
         Command::Cache { action } => cache::run(&action, context),
         Command::Completions { shell } => manual::completions(shell),
         Command::Man { dir } => manual::write_pages(&dir, context),

@@ -92,6 +92,9 @@ fn listed(model: &Model, args: &TensorsArgs, context: &Context) -> Outcome<Tenso
         stats: args.stats,
     };
     let total = model.reader.tensors().iter().filter_map(|info| info.byte_len().ok()).sum();
+    if args.stats && args.filter.is_none() {
+        context.sources.read_whole();
+    }
     let bar = Bar::new(&context.printer, total);
     Ok(list(&*model.reader, &model.name, &options, &context.pipeline()?, &bar)?)
 }

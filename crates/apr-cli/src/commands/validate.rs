@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 use apr::pytorch::{ScanReport, Verdict, scan};
-use apr::{ByteSource, Code, Error, Escaped, HEAD_LEN};
+use apr::{ByteSource, Code, Error, Escaped, HEAD_LEN, IoCause};
 use apr_ops::graph::of_file;
 use apr_ops::sarif;
 use apr_ops::scan::may_hold_pickles;
@@ -14,10 +14,12 @@ use apr_ops::validate::{Check, Level, Status, ValidateOptions, ValidateReport, b
 use serde::Serialize;
 
 use super::beside::{beside_log, write_sarif};
+use super::convert::check_sha256;
 use super::scan::render_findings;
 use crate::args::ValidateArgs;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
+use crate::model::Model;
 use crate::printer::{BAD, BOLD, DIM, GOOD, ODD, Printer};
 use crate::progress::Bar;
 use crate::{human, model, secrets};
@@ -59,12 +61,14 @@ pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
     let family = context.family(&*model.reader)?;
     let bar = Bar::new(&context.printer, bytes_to_read(&*model.reader));
     let families = (family.as_ref(), context.families()?);
+    context.sources.read_whole();
     let report = validate_all(&*model.reader, &model.name, families, options, &context.pipeline()?, &bar);
     // What was read in two states is not judged.
     context.sources.check_unchanged()?;
-    let report = report?;
+    let mut report = report?;
     let seconds = bar.elapsed().as_secs_f64();
     drop(bar);
+    add_asked(&mut report, args, &model, context)?;
     context.printer.detail(&format!(
         "read {} in {seconds:.3} s, {:.2} GB/s",
         human::bytes(report.bytes_read),
@@ -75,6 +79,28 @@ pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
     }
     printer.report(&report, render)?;
     if report.valid { Ok(()) } else { Err(Failure::Validation) }
+}
+
+/// Adds the checks that are made on request alone.
+fn add_asked(report: &mut ValidateReport, args: &ValidateArgs, model: &Model, context: &Context) -> Outcome {
+    if let Some(expected) = &args.sha256 {
+        let found = match check_sha256(&args.model, model, expected, context) {
+            Ok(()) => Ok("the one that was asked for".to_owned()),
+            Err(Failure::Model(error)) if error.code() == Code::Checksum => Err(error),
+            Err(failure) => return Err(failure),
+        };
+        report.add(Check::Sha256, found);
+    }
+    if args.source {
+        let source = model.reader.metadata().object("source").cloned().unwrap_or_default();
+        match context.sources.check_provenance(&source.into()) {
+            Err(error) if error.code() == Code::Io && error.cause() != Some(IoCause::NotFound) => {
+                return Err(error.into());
+            }
+            outcome => report.add(Check::Source, outcome),
+        }
+    }
+    Ok(())
 }
 
 /// What a file that does not open would have run, if it is a pickle.
@@ -184,5 +210,7 @@ fn title(check: Check) -> &'static str {
         Check::Graph => "Graph",
         Check::Physics => "Physics",
         Check::Signature => "Signature",
+        Check::Sha256 => "SHA-256",
+        Check::Source => "Source",
     }
 }

@@ -225,7 +225,7 @@ fn qa_73_every_report_is_one_json_document() {
         ("explain E999", 1),
         ("convert m.apr -o m.safetensors", 1),
         ("convert m.apr -o m.what", 2),
-        ("inspect hf://org/repo", 2),
+        ("inspect http://example.com/m.apr", 1),
         ("validate m.apr --max-memory 1K", 1),
     ];
     for (line, code) in bad {

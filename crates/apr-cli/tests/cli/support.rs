@@ -84,7 +84,9 @@ impl Sandbox {
         let settings = std::env::vars_os().map(|(name, _)| name);
         let settings = settings.filter(|name| {
             let name = name.to_string_lossy();
-            name.starts_with("APR_") || name.starts_with("XDG_") || name.starts_with("CLICOLOR") || name == "NO_COLOR"
+            let starts = ["APR_", "XDG_", "CLICOLOR", "HF_", "HUGGING", "AWS_"];
+            let is_proxy = name.to_ascii_lowercase().ends_with("_proxy");
+            starts.iter().any(|start| name.starts_with(start)) || is_proxy || name == "NO_COLOR"
         });
         settings.for_each(|name| {
             command.env_remove(name);

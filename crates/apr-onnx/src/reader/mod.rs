@@ -74,7 +74,7 @@ enum Naming {
 /// E001 for what is not an ONNX model, E002 for a damaged one, E003 for elements of unknown types, E007 when reading fails
 /// or data are in another file, E008 over a limit.
 pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> Result<OnnxReader> {
-    read(Arc::new(source), name, None, limits, Naming::Revealed)
+    read(&(Arc::new(source) as Source), name, None, limits, Naming::Revealed)
 }
 
 /// Opens a model in a folder, where other files may have its data.
@@ -83,7 +83,7 @@ pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> 
 /// Those of [`open`]; E001 for data that are said to lie outside the folder, E007 for a file that is not there.
 pub fn open_in(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<OnnxReader> {
     let source = set.open(name).map_err(|error| error.in_file(name))?;
-    read(Arc::from(source), name, Some(set), limits, Naming::Revealed)
+    read(&Arc::from(source), name, Some(set), limits, Naming::Revealed)
 }
 
 /// Opens a model in a folder with all its tensors, under the names and in the layout that they have in the file.
@@ -92,7 +92,7 @@ pub fn open_in(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<OnnxR
 /// Those of [`open_in`].
 pub fn open_as_stored(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<OnnxReader> {
     let source = set.open(name).map_err(|error| error.in_file(name))?;
-    read(Arc::from(source), name, Some(set), limits, Naming::AsStored)
+    read(&Arc::from(source), name, Some(set), limits, Naming::AsStored)
 }
 
 /// Opens a model whose data are not there.
@@ -103,17 +103,17 @@ pub(crate) fn open_skeleton(
     limits: &Limits,
     as_stored: bool,
 ) -> Result<OnnxReader> {
-    read(source, name, Some(set), limits, if as_stored { Naming::AsStored } else { Naming::Revealed })
+    read(&source, name, Some(set), limits, if as_stored { Naming::AsStored } else { Naming::Revealed })
 }
 
 fn read(
-    source: Source,
+    source: &Source,
     name: &str,
     set: Option<&dyn SourceSet>,
     limits: &Limits,
     naming: Naming,
 ) -> Result<OnnxReader> {
-    let reader = read_unnamed(&source, name, set, limits, naming);
+    let reader = read_unnamed(source, name, set, limits, naming);
     reader.map_err(|error| if name.is_empty() { error } else { error.in_file(name) })
 }
 

@@ -64,6 +64,8 @@ pub struct Job {
     pub opens: bool,
     /// SHA-256 of the source's file in hexadecimal digits, to be written down.
     pub source_sha256: Option<String>,
+    /// Where a model comes from that was not on this machine: entries of the metadata's `source`.
+    pub provenance: Option<Metadata>,
 }
 
 /// What happens to the names and the layout of a model's tensors.
@@ -89,6 +91,7 @@ impl Job {
             title: None,
             opens: false,
             source_sha256: None,
+            provenance: None,
         }
     }
 
@@ -182,11 +185,16 @@ impl Job {
 
     /// Writes down which file the model came from.
     fn record_source(&self, metadata: &mut Metadata) {
-        if let Some(digest) = &self.source_sha256 {
-            let mut source = metadata.object(keys::SOURCE).cloned().unwrap_or_default();
-            source.insert("sha256".to_owned(), digest.as_str().into());
-            metadata.set(keys::SOURCE, source);
+        let came_from = self.provenance.iter().flat_map(Metadata::iter);
+        let mut learnt: Vec<(String, serde_json::Value)> =
+            came_from.map(|(key, value)| (key.to_owned(), value.clone())).collect();
+        learnt.extend(self.source_sha256.iter().map(|digest| ("sha256".to_owned(), digest.as_str().into())));
+        if learnt.is_empty() {
+            return;
         }
+        let mut source = metadata.object(keys::SOURCE).cloned().unwrap_or_default();
+        source.extend(learnt);
+        metadata.set(keys::SOURCE, source);
     }
 }
 

@@ -52,6 +52,10 @@ pub enum Check {
     Physics,
     /// A signature by a trusted key.
     Signature,
+    /// SHA-256 of the file, against the one that was asked for.
+    Sha256,
+    /// Where the model comes from: what is written down of it, against what is there.
+    Source,
 }
 
 /// What a check came to.
@@ -94,4 +98,21 @@ pub struct ValidateReport {
     pub findings: Vec<Finding>,
     /// Bytes read.
     pub bytes_read: u64,
+}
+
+impl ValidateReport {
+    /// Adds a check that was made outside of the pass; an error is what it found wrong.
+    pub fn add(&mut self, check: Check, outcome: Result<String, apr_core::Error>) {
+        let (status, detail) = match outcome {
+            Ok(detail) => (Status::Pass, detail),
+            Err(error) => {
+                self.valid = false;
+                let (file, offset) = (error.file().map(str::to_owned), error.offset());
+                let (code, message) = (Some(error.code().id()), error.message().to_owned());
+                self.findings.push(Finding { level: Level::Error, check, code, tensor: None, file, offset, message });
+                (Status::Fail, "see below".to_owned())
+            }
+        };
+        self.checks.push(CheckOutcome { check, status, detail });
+    }
 }

@@ -47,6 +47,7 @@ pub(super) fn import(args: &ImportArgs, context: &Context) -> Outcome {
         validation: validation(&args.write),
         license: args.license.clone(),
         source_sha256: args.sha256.as_ref().map(|digest| encode_string(digest)),
+        provenance: context.sources.provenance(&args.source),
         ..Job::new(contain(target, &args.container, context)?)
     };
     write(&job, &model, Destination::of(&args.write), Vec::new(), context)
@@ -95,7 +96,13 @@ pub(super) fn export(args: &ExportArgs, context: &Context) -> Outcome {
 /// Opens a model and does a job with it.
 pub(super) fn run(job: Job, path: &Path, to: Destination<'_>, context: &Context) -> Outcome {
     let model = open_for(job.target.format, path, context)?;
-    write(&Job { title: title(path), ..job }, &model, to, Vec::new(), context)
+    write(
+        &Job { title: title(path), provenance: context.sources.provenance(path), ..job },
+        &model,
+        to,
+        Vec::new(),
+        context,
+    )
 }
 
 /// Opens a model to write it in a format, which may want the tokenizer even if the weights alone were named.
@@ -138,10 +145,11 @@ pub(super) fn validation(args: &WriteArgs) -> ValidationConfig {
 }
 
 /// Compares the digest of the weights' file, read as a whole, with the one that was promised.
-fn check_sha256(path: &Path, model: &Model, expected: &Sha256, context: &Context) -> Outcome {
+pub(super) fn check_sha256(path: &Path, model: &Model, expected: &Sha256, context: &Context) -> Outcome {
+    let is_folder = path.is_dir() || (apr_io::is_remote(path) && model::is_set(path, context)?);
     let file = match model.reader.files() {
         _ if model.spool().is_some() => model.spool().unwrap_or(path).to_path_buf(),
-        [_] if !path.is_dir() => path.to_path_buf(),
+        [_] if !is_folder => path.to_path_buf(),
         [file] => path.join(&file.name),
         files => {
             let message = format!("--sha256 is the digest of one file; the model has {}", files.len());

@@ -57,7 +57,7 @@ pub(crate) fn write(job: &Job, model: &Model, to: Destination<'_>, changes: Vec<
         let output = Output::create(path, layout, &files, to.replace, &context.interrupt)?;
         let aside = output.is_stream();
         let bar = Bar::new(&context.printer, planned.report().bytes_in);
-        let job = output.write(planned, &context.sources, &context.pipeline()?, &bar)?;
+        let mut job = output.write(planned, &context.sources, &context.pipeline()?, &bar)?;
         let seconds = bar.elapsed().as_secs_f64();
         drop(bar);
 
@@ -67,6 +67,10 @@ pub(crate) fn write(job: &Job, model: &Model, to: Destination<'_>, changes: Vec<
             human::bytes(job.conversion.bytes_out),
             job.conversion.bytes_out as f64 / seconds / 1e9
         ));
+        if context.json {
+            // On a terminal they are shown when they arise.
+            job.conversion.warnings.extend(model.notes.iter().cloned().chain(context.tell_notes()));
+        }
         let report = WriteReport { job, changes };
         let summary = |out: &mut dyn Write, report: &WriteReport| {
             let target = path.display().to_string();

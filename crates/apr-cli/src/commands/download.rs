@@ -1,0 +1,178 @@
+//! `apr download`, and `apr ls` of what is on a hub.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use apr::Escaped;
+use apr_core::counted;
+use apr_hub::{Downloaded, Place, RemoteFile};
+use serde::Serialize;
+
+use crate::args::{DownloadArgs, TensorsArgs};
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+use crate::printer::{BOLD, DIM};
+use crate::progress::Bar;
+use crate::{human, signals};
+
+#[derive(Serialize)]
+struct DownloadReport {
+    source: String,
+    /// The repository's commit.
+    revision: Option<String>,
+    why: Option<String>,
+    /// Where the files are under their own names.
+    folder: Option<PathBuf>,
+    files: Vec<FetchedFile>,
+    bytes: u64,
+    /// Bytes that came over the network.
+    fetched: u64,
+}
+
+#[derive(Serialize)]
+struct FetchedFile {
+    name: String,
+    path: PathBuf,
+    bytes: u64,
+    fetched: u64,
+}
+
+impl From<Downloaded> for FetchedFile {
+    fn from(file: Downloaded) -> Self {
+        Self { name: file.name, path: file.path, bytes: file.len, fetched: file.fetched }
+    }
+}
+
+/// Fetches models into the cache.
+pub(super) fn run(args: &DownloadArgs, context: &Context) -> Outcome {
+    signals::stop_cleanly(&context.interrupt)?;
+    super::several::each(&args.models, context, |path| fetch(path, args.all, context), render)
+}
+
+fn fetch(path: &Path, all: bool, context: &Context) -> Outcome<DownloadReport> {
+    if !apr_io::is_remote(path) {
+        let message = format!("{} is no hf:// or https:// location, so there is nothing to download", path.display());
+        return Err(Failure::Usage(message));
+    }
+    let folder = context.sources.place(path)?;
+    let place = folder.place();
+    let names = wanted(place, all);
+    let len = |name: &String| place.files().iter().find(|file| file.name == *name).and_then(|file| file.len);
+    let bar = Bar::new(&context.printer, names.iter().filter_map(len).sum());
+    let files = place.download(&names, &bar);
+    drop(bar);
+    // What is in the report already is not said twice.
+    let why = place.chosen().why.clone();
+    let is_new = |note: &String| why.as_ref().is_none_or(|why| !note.ends_with(why.as_str()));
+    place.notes().take().iter().filter(|note| is_new(note)).for_each(|note| context.printer.warn(note));
+    let files: Vec<FetchedFile> = files?.into_iter().map(FetchedFile::from).collect();
+    Ok(DownloadReport {
+        source: place.location().to_string(),
+        revision: place.repository().map(|repository| repository.commit.clone()),
+        why,
+        folder: place.snapshot(),
+        bytes: files.iter().map(|file| file.bytes).sum(),
+        fetched: files.iter().map(|file| file.fetched).sum(),
+        files,
+    })
+}
+
+/// The files of one model, or all of them.
+fn wanted(place: &Place, all: bool) -> Vec<String> {
+    if all || place.repository().is_none() {
+        return place.files().iter().map(|file| file.name.clone()).collect();
+    }
+    let chosen = place.chosen();
+    chosen.weights.iter().chain(&chosen.companions).cloned().collect()
+}
+
+fn render(out: &mut dyn Write, report: &DownloadReport) -> io::Result<()> {
+    writeln!(out, "{BOLD}=== {} ==={BOLD:#}", Escaped(&report.source))?;
+    if let Some(revision) = &report.revision {
+        writeln!(out, "Revision:    {revision}")?;
+    }
+    if let Some(why) = &report.why {
+        writeln!(out, "Chosen:      {}", Escaped(why))?;
+    }
+    for file in &report.files {
+        let how = if file.fetched == 0 { "was there" } else { "fetched" };
+        writeln!(out, "{:>10}  {how:<9}  {}", human::bytes(file.bytes), Escaped(&file.name))?;
+    }
+    let (files, bytes, fetched) =
+        (counted(report.files.len() as u64, "file"), human::bytes(report.bytes), human::bytes(report.fetched));
+    writeln!(out, "{files}, {bytes}; {fetched} came over the network")?;
+    let folder = report.folder.as_deref().or_else(|| report.files.first()?.path.parent());
+    match folder {
+        Some(folder) => writeln!(out, "{DIM}in {}{DIM:#}", Escaped(&folder.display().to_string())),
+        None => Ok(()),
+    }
+}
+
+#[derive(Serialize)]
+struct ListReport {
+    source: String,
+    revision: Option<String>,
+    license: Option<String>,
+    why: Option<String>,
+    files: Vec<ListedFile>,
+}
+
+#[derive(Serialize)]
+struct ListedFile {
+    name: String,
+    bytes: Option<u64>,
+    kind: &'static str,
+    cached: bool,
+    sha256: Option<String>,
+}
+
+/// Lists the files of what is on a hub, and the tensors of anything else.
+pub(super) fn list(args: &TensorsArgs, context: &Context) -> Outcome {
+    let is_set = |path: &PathBuf| -> Outcome<bool> {
+        Ok(apr_io::is_remote(path) && context.sources.place(path)?.place().file().is_none())
+    };
+    for path in &args.models {
+        if !is_set(path)? {
+            return super::tensors::run(args, context);
+        }
+    }
+    super::several::each(&args.models, context, |path| listed(path, context), render_list)
+}
+
+fn listed(path: &Path, context: &Context) -> Outcome<ListReport> {
+    let folder = context.sources.place(path)?;
+    let place = folder.place();
+    let repository = place.repository();
+    let sha256 = |file: &RemoteFile| file.etag.clone().filter(|etag| etag.len() == 64);
+    let files = place.files().iter().map(|file| ListedFile {
+        name: file.name.clone(),
+        bytes: file.len,
+        kind: place.kind_of(&file.name),
+        cached: place.is_cached(file),
+        sha256: sha256(file),
+    });
+    Ok(ListReport {
+        source: place.location().to_string(),
+        revision: repository.map(|repository| repository.commit.clone()),
+        license: repository.and_then(|repository| repository.license.clone()),
+        why: place.chosen().why.clone(),
+        files: files.collect(),
+    })
+}
+
+fn render_list(out: &mut dyn Write, report: &ListReport) -> io::Result<()> {
+    writeln!(out, "{BOLD}=== {} ==={BOLD:#}", Escaped(&report.source))?;
+    for (label, value) in [("Revision:", &report.revision), ("Licence:", &report.license), ("Chosen:", &report.why)] {
+        if let Some(value) = value {
+            writeln!(out, "{label:<12} {}", Escaped(value))?;
+        }
+    }
+    writeln!(out, "{BOLD}{:>10}  {:<13}  {:<6}  File{BOLD:#}", "Size", "What", "Cached")?;
+    for file in &report.files {
+        let (bytes, cached) =
+            (file.bytes.map_or_else(|| "?".to_owned(), human::bytes), if file.cached { "yes" } else { "" });
+        writeln!(out, "{bytes:>10}  {:<13}  {cached:<6}  {}", file.kind, Escaped(&file.name))?;
+    }
+    let total = report.files.iter().filter_map(|file| file.bytes).sum();
+    writeln!(out, "{}, {}", counted(report.files.len() as u64, "file"), human::bytes(total))
+}

@@ -1,0 +1,97 @@
+//! How models on hubs and servers are read.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use apr_hub::{Caches, Choice, Holding, Hub, Settings, default_cache};
+use apr_io::{Interrupt, Sources};
+use serde::Serialize;
+
+use crate::args::RemoteArgs;
+use crate::context::Context;
+use crate::failure::Outcome;
+use crate::progress::Bar;
+
+/// What opens files, with a hub client that is made when the first remote model is opened.
+pub(crate) fn sources(args: &RemoteArgs, interrupt: &Interrupt) -> Sources {
+    let (offline, insecure, keep) = (args.offline, args.insecure, !args.no_cache);
+    let interrupt = Arc::clone(&interrupt.0);
+    let choice = Choice { file: args.hub_file.clone(), include: args.include.clone(), exclude: args.exclude.clone() };
+    Sources::default().with_hub(move || {
+        let mut settings = Settings::from_env(default_cache()?)?;
+        settings.offline |= offline;
+        settings.insecure = insecure;
+        settings.interrupt = Arc::clone(&interrupt);
+        settings.keep = keep;
+        Ok(Hub::new(settings).choosing(choice.clone()))
+    })
+}
+
+/// What a cache holds of one model.
+#[derive(Debug, Serialize)]
+pub(crate) struct Model {
+    pub(crate) name: String,
+    pub(crate) files: u64,
+    pub(crate) bytes: u64,
+    /// Bytes of what was not fetched to its end.
+    pub(crate) partial: u64,
+    /// Days since one of its files was read or written.
+    pub(crate) days: Option<u64>,
+    #[serde(skip)]
+    holding: Holding,
+}
+
+fn settings() -> Outcome<Settings> {
+    Ok(Settings::from_env(default_cache()?)?)
+}
+
+/// The folder of the Hugging Face cache.
+pub(crate) fn hub_folder() -> Outcome<Option<PathBuf>> {
+    Ok(Some(settings()?.hub_cache))
+}
+
+fn caches() -> Outcome<Caches> {
+    let settings = settings()?;
+    Ok(Caches::new(&settings.hub_cache, &settings.cache))
+}
+
+/// What the caches hold, or what they hold of one model: `hf://ORG/REPO`, `ORG/REPO` or a URL.
+pub(crate) fn models(name: Option<&str>) -> Outcome<Vec<Model>> {
+    let wanted = name.map(|name| name.trim_end_matches('/'));
+    let is_wanted =
+        |holding: &Holding| wanted.is_none_or(|name| holding.name == name || holding.name == format!("hf://{name}"));
+    let found = caches()?.list().into_iter().filter(is_wanted);
+    Ok(found
+        .map(|holding| Model {
+            name: holding.name.clone(),
+            files: holding.files,
+            bytes: holding.bytes,
+            partial: holding.partial,
+            days: holding.used.and_then(|used| used.elapsed().ok()).map(|unused| unused.as_secs() / 86_400),
+            holding,
+        })
+        .collect())
+}
+
+/// Removes models; the names of those that are being fetched are returned.
+pub(crate) fn clear(models: &[Model]) -> Outcome<Vec<String>> {
+    let caches = caches()?;
+    let mut in_use = Vec::new();
+    for model in models {
+        if !caches.clear(&model.holding)? {
+            in_use.push(model.name.clone());
+        }
+    }
+    Ok(in_use)
+}
+
+/// Compares files with their digests; those that differ are returned.
+pub(crate) fn verify(models: &[Model], bytes: u64, context: &Context) -> Outcome<Vec<PathBuf>> {
+    let (caches, bar) = (caches()?, Bar::new(&context.printer, bytes));
+    let mut damaged = Vec::new();
+    for model in models {
+        let found = caches.verify(&model.holding, &bar, &context.interrupt.0)?;
+        damaged.extend(found.into_iter().map(|damage| damage.path));
+    }
+    Ok(damaged)
+}

@@ -1,0 +1,41 @@
+//! Without the feature `hub` there is no network.
+
+use std::path::PathBuf;
+
+use apr_io::{Interrupt, Sources};
+use serde::Serialize;
+
+use crate::args::RemoteArgs;
+use crate::context::Context;
+use crate::failure::Outcome;
+
+/// What opens files.
+pub(crate) fn sources(_args: &RemoteArgs, _interrupt: &Interrupt) -> Sources {
+    Sources::default()
+}
+
+/// What a cache holds of one model: there is none.
+#[derive(Debug, Serialize)]
+pub(crate) struct Model {
+    pub(crate) name: String,
+    pub(crate) files: u64,
+    pub(crate) bytes: u64,
+    pub(crate) partial: u64,
+    pub(crate) days: Option<u64>,
+}
+
+pub(crate) fn hub_folder() -> Outcome<Option<PathBuf>> {
+    Ok(None)
+}
+
+pub(crate) fn models(_name: Option<&str>) -> Outcome<Vec<Model>> {
+    Ok(Vec::new())
+}
+
+pub(crate) fn clear(_models: &[Model]) -> Outcome<Vec<String>> {
+    Ok(Vec::new())
+}
+
+pub(crate) fn verify(_models: &[Model], _bytes: u64, _context: &Context) -> Outcome<Vec<PathBuf>> {
+    Ok(Vec::new())
+}

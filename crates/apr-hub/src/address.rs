@@ -1,0 +1,152 @@
+//! Which addresses a redirect may lead to.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs};
+
+use ureq::config::Config;
+use ureq::http::Uri;
+use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
+use ureq::unversioned::transport::NextTimeout;
+
+/// What an error of the resolver says of an address that is refused.
+pub(crate) const REFUSED: &str = "a redirect leads to a private address";
+
+/// Resolves names to addresses that everybody can reach, and refuses others.
+///
+/// The addresses that are checked are the ones that are connected to: a name that means another machine a moment later
+/// gains nothing.
+#[derive(Default)]
+pub(crate) struct PublicOnly(DefaultResolver);
+
+impl fmt::Debug for PublicOnly {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PublicOnly")
+    }
+}
+
+impl Resolver for PublicOnly {
+    fn resolve(&self, uri: &Uri, config: &Config, timeout: NextTimeout) -> Result<ResolvedSocketAddrs, ureq::Error> {
+        let found = self.0.resolve(uri, config, timeout)?;
+        if found.iter().any(|address| is_private(address.ip())) {
+            return Err(ureq::Error::Io(std::io::Error::new(std::io::ErrorKind::PermissionDenied, REFUSED)));
+        }
+        Ok(found)
+    }
+}
+
+/// Whether a URL's host is this machine or one of a private network; `false` where its name leads nowhere.
+pub(crate) fn is_private_host(uri: &Uri) -> bool {
+    let Some(host) = uri.host() else { return false };
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return is_private(address);
+    }
+    let port = uri.port_u16().unwrap_or(443);
+    (host, port).to_socket_addrs().is_ok_and(|mut found| found.any(|address| is_private(address.ip())))
+}
+
+/// Whether a host is written as an address, and a private one: known without asking anybody.
+pub(crate) fn is_private_literal(uri: &Uri) -> bool {
+    let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+    is_local_name(host) || host.parse::<IpAddr>().is_ok_and(is_private)
+}
+
+/// Whether a host is this machine, by its name or address alone.
+pub(crate) fn is_loopback(uri: &Uri) -> bool {
+    let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+    is_local_name(host) || host.parse::<IpAddr>().is_ok_and(|address| unmapped(address).is_loopback())
+}
+
+fn is_local_name(host: &str) -> bool {
+    host.eq_ignore_ascii_case("localhost") || host.to_ascii_lowercase().ends_with(".localhost")
+}
+
+/// Whether an address is not one of the public Internet.
+pub(crate) fn is_private(address: IpAddr) -> bool {
+    match unmapped(address) {
+        IpAddr::V4(address) => is_private_v4(address),
+        IpAddr::V6(address) => is_private_v6(address),
+    }
+}
+
+/// An IPv4 address that is written as an IPv6 one is the IPv4 address.
+fn unmapped(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(address, IpAddr::V4),
+        IpAddr::V4(_) => address,
+    }
+}
+
+fn is_private_v4(address: Ipv4Addr) -> bool {
+    let [first, second, third, _] = address.octets();
+    address.is_loopback()
+        || address.is_private()
+        || address.is_link_local()
+        || address.is_broadcast()
+        || address.is_documentation()
+        || address.is_multicast()
+        // This network, addresses that providers share among customers, those of protocols and of benchmarks, and the
+        // reserved rest.
+        || first == 0
+        || (first == 100 && (64..128).contains(&second))
+        || (first == 192 && second == 0 && third == 0)
+        || (first == 198 && (18..20).contains(&second))
+        || first >= 240
+}
+
+fn is_private_v6(address: Ipv6Addr) -> bool {
+    let first = address.segments()[0];
+    address.is_loopback()
+        || address.is_unspecified()
+        || address.is_multicast()
+        // Local to a site or a link.
+        || first & 0xfe00 == 0xfc00
+        || first & 0xffc0 == 0xfe80
+        // An IPv4 address inside, which may be any: 64:ff9b::/96 and 2002::/16.
+        || address.segments()[..2] == [0x64, 0xff9b]
+        || first == 0x2002
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn private_addresses_are_known_however_they_are_written() {
+        for address in [
+            "127.0.0.1",
+            "10.1.2.3",
+            "172.16.0.1",
+            "192.168.1.1",
+            "169.254.169.254",
+            "0.0.0.0",
+            "100.64.0.1",
+            "::1",
+            "fe80::1",
+            "fd00::1",
+            "::ffff:10.0.0.1",
+            "::",
+            "224.0.0.1",
+            "255.255.255.255",
+            "2002:a00:1::",
+        ] {
+            assert!(is_private(address.parse().expect(address)), "{address}");
+        }
+        for address in ["1.1.1.1", "172.32.0.1", "2606:4700::1111", "::ffff:8.8.8.8", "100.128.0.1"] {
+            assert!(!is_private(address.parse().expect(address)), "{address}");
+        }
+    }
+
+    #[test]
+    fn loopback_is_known_by_its_names() {
+        for (url, expected) in [
+            ("http://localhost:1/x", true),
+            ("http://127.0.0.1/x", true),
+            ("http://[::1]:80/", true),
+            ("http://localhost.example/", false),
+            ("http://10.0.0.1/", false),
+        ] {
+            assert_eq!(is_loopback(&url.parse().expect(url)), expected, "{url}");
+        }
+    }
+}

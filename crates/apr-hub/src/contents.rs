@@ -1,0 +1,194 @@
+//! What the caches hold: shown, cleared, verified.
+
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::time::SystemTime;
+
+use apr_core::{Progress, Result};
+
+use crate::digest::Check;
+use crate::hub::is_hex;
+use crate::lock::{Lock, disk};
+use crate::retry::check_interrupt;
+use crate::url_cache::UrlCache;
+
+/// How the names of repositories' folders start.
+const START: &str = "models--";
+
+/// A repository, or the files of a server, in a cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holding {
+    /// `hf://ORG/REPO`, or the address of a file.
+    pub name: String,
+    /// Files that are whole.
+    pub files: u64,
+    /// Their length in bytes.
+    pub bytes: u64,
+    /// Length of what was not fetched to its end, or did not agree with its digest.
+    pub partial: u64,
+    /// When one of them was last read or written.
+    pub used: Option<SystemTime>,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Kind {
+    /// The folder of a repository.
+    Repository(PathBuf),
+    /// The name of a file in the other cache.
+    Url(String),
+}
+
+/// A file of a cache that is not what it should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Damage {
+    /// What it belongs to.
+    pub name: String,
+    /// Where it is.
+    pub path: PathBuf,
+}
+
+/// The caches of both kinds.
+#[derive(Debug, Clone)]
+pub struct Caches {
+    hub: PathBuf,
+    urls: UrlCache,
+}
+
+impl Caches {
+    /// The caches in these folders: Hugging Face's, and the one of everything else.
+    #[must_use]
+    pub fn new(hub: &Path, other: &Path) -> Self {
+        Self { hub: hub.to_path_buf(), urls: UrlCache::new(other) }
+    }
+
+    /// What they hold, sorted by name.
+    #[must_use]
+    pub fn list(&self) -> Vec<Holding> {
+        let entries = self.hub.read_dir().into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+        let mut holdings: Vec<Holding> = entries.filter_map(|folder| repository(&folder)).collect();
+        let urls = self.urls.list();
+        holdings.extend(urls.into_iter().filter_map(|(name, cached)| {
+            let found = self.urls.path(&name).metadata().ok()?;
+            let (bytes, used) = (found.len(), last_use(&found));
+            Some(Holding { name: cached.url, files: 1, bytes, partial: 0, used, kind: Kind::Url(name) })
+        }));
+        holdings.sort_by(|a, b| a.name.cmp(&b.name));
+        holdings
+    }
+
+    /// Removes one; `false` where a program is fetching into it.
+    ///
+    /// # Errors
+    /// E007.
+    pub fn clear(&self, holding: &Holding) -> Result<bool> {
+        match &holding.kind {
+            Kind::Repository(folder) => self.clear_repository(folder),
+            Kind::Url(name) => {
+                let Some(_lock) = Lock::try_take(&self.urls.lock(name))? else { return Ok(false) };
+                let path = self.urls.path(name);
+                fs::remove_file(&path).map_err(|error| disk(&error, &path))?;
+                self.urls.change(|list| {
+                    list.remove(name);
+                })?;
+                Ok(true)
+            }
+        }
+    }
+
+    fn clear_repository(&self, folder: &Path) -> Result<bool> {
+        let locks = self.hub.join(".locks").join(folder.file_name().unwrap_or_default());
+        let names = locks.read_dir().into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+        let mut held = Vec::new();
+        for name in names {
+            match Lock::try_take(&name)? {
+                Some(lock) => held.push(lock),
+                None => return Ok(false),
+            }
+        }
+        fs::remove_dir_all(folder).map_err(|error| disk(&error, folder))?;
+        let _ = fs::remove_dir_all(&locks);
+        Ok(true)
+    }
+
+    /// Compares every file of one with its digest.
+    ///
+    /// # Errors
+    /// E007 for a file that can't be read, and when the user interrupts.
+    pub fn verify(&self, holding: &Holding, progress: &dyn Progress, interrupt: &AtomicBool) -> Result<Vec<Damage>> {
+        let files: Vec<(PathBuf, String)> = match &holding.kind {
+            Kind::Repository(folder) => blobs(folder).into_iter().filter_map(|path| digest_of(&path)).collect(),
+            Kind::Url(name) => {
+                let listed = self.urls.list().remove(name);
+                listed.map(|cached| (self.urls.path(name), cached.sha256)).into_iter().collect()
+            }
+        };
+        let mut damaged = Vec::new();
+        for (path, digest) in files {
+            if !agrees(&path, &digest, progress, interrupt)? {
+                damaged.push(Damage { name: holding.name.clone(), path });
+            }
+        }
+        Ok(damaged)
+    }
+}
+
+fn repository(folder: &Path) -> Option<Holding> {
+    let name = folder.file_name()?.to_str()?.strip_prefix(START)?;
+    let name = format!("hf://{}", name.replacen("--", "/", 1));
+    let kind = Kind::Repository(folder.to_path_buf());
+    let mut holding = Holding { name, files: 0, bytes: 0, partial: 0, used: None, kind };
+    for path in blobs(folder) {
+        let Ok(found) = path.metadata() else { continue };
+        holding.used = holding.used.max(last_use(&found));
+        if digest_of(&path).is_some() {
+            holding.files += 1;
+            holding.bytes += found.len();
+        } else {
+            holding.partial += taken(&found);
+        }
+    }
+    Some(holding)
+}
+
+/// Bytes on disk: a partial file has its whole length from the beginning.
+fn taken(found: &fs::Metadata) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    (found.blocks() * 512).min(found.len())
+}
+
+fn blobs(folder: &Path) -> Vec<PathBuf> {
+    let entries = folder.join("blobs").read_dir().into_iter().flatten();
+    let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    paths.sort();
+    paths
+}
+
+/// A blob, and the digest that its name is.
+fn digest_of(path: &Path) -> Option<(PathBuf, String)> {
+    let name = path.file_name()?.to_str()?;
+    (is_hex(name, 40) || is_hex(name, 64)).then(|| (path.to_path_buf(), name.to_owned()))
+}
+
+fn last_use(found: &fs::Metadata) -> Option<SystemTime> {
+    found.accessed().ok().max(found.modified().ok())
+}
+
+fn agrees(path: &Path, digest: &str, progress: &dyn Progress, interrupt: &AtomicBool) -> Result<bool> {
+    let failed = |error: std::io::Error| disk(&error, path);
+    let mut file = fs::File::open(path).map_err(failed)?;
+    let mut check = Check::new(digest, file.metadata().map_err(failed)?.len());
+    let mut piece = vec![0; 1 << 20];
+    loop {
+        check_interrupt(interrupt)?;
+        match file.read(&mut piece).map_err(failed)? {
+            0 => return Ok(check.finish().agrees),
+            read => {
+                check.update(&piece[..read]);
+                progress.advance(read as u64);
+            }
+        }
+    }
+}

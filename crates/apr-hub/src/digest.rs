@@ -1,0 +1,95 @@
+//! The two digests that a hub has of its files.
+
+use std::fmt::Write as _;
+
+use sha1::Sha1;
+use sha2::{Digest, Sha256};
+
+use crate::hub::is_hex;
+
+/// Compares bytes with the digest that a hub has of them.
+pub(crate) struct Check {
+    expected: String,
+    hasher: Hasher,
+}
+
+enum Hasher {
+    Sha256(Box<Sha256>),
+    /// Of a git blob: of a head with the length, and then the bytes.
+    Sha1(Box<Sha1>),
+    /// The server gives no digest: the bytes' SHA-256 is only noted.
+    Noted(Box<Sha256>),
+}
+
+/// What came of a check.
+pub(crate) struct Checked {
+    /// The bytes are the expected ones, as far as the server says which those are.
+    pub(crate) agrees: bool,
+    /// Their SHA-256, where that was computed.
+    pub(crate) sha256: Option<String>,
+}
+
+impl Check {
+    pub(crate) fn new(expected: &str, len: u64) -> Self {
+        let hasher = if is_hex(expected, 64) {
+            Hasher::Sha256(Box::default())
+        } else if is_hex(expected, 40) {
+            let mut hasher = Sha1::new();
+            hasher.update(format!("blob {len}\0"));
+            Hasher::Sha1(Box::new(hasher))
+        } else {
+            Hasher::Noted(Box::default())
+        };
+        Self { expected: expected.to_owned(), hasher }
+    }
+
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
+        match &mut self.hasher {
+            Hasher::Sha256(hasher) | Hasher::Noted(hasher) => hasher.update(bytes),
+            Hasher::Sha1(hasher) => hasher.update(bytes),
+        }
+    }
+
+    pub(crate) fn finish(self) -> Checked {
+        match self.hasher {
+            Hasher::Sha256(hasher) => {
+                let found = hex(&hasher.finalize());
+                Checked { agrees: found == self.expected, sha256: Some(found) }
+            }
+            Hasher::Sha1(hasher) => Checked { agrees: hex(&hasher.finalize()) == self.expected, sha256: None },
+            Hasher::Noted(hasher) => Checked { agrees: true, sha256: Some(hex(&hasher.finalize())) },
+        }
+    }
+}
+
+/// Lower-case hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string does not fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_digests_are_those_of_git_and_sha256sum() {
+        // `printf 'what is up, doc?' | git hash-object --stdin`, from the book on git, and `sha256sum`.
+        let text = b"what is up, doc?";
+        let sha1 = "bd9dbf5aae1a3862dd1526723246b20206e5fc37";
+        let sha256 = "af4e812d13b4eae6da91024f15f7679dae49d40aee3fb4c7216b56d04193f46c";
+        let (no_sha1, no_sha256) = (sha1.replace('b', "c"), sha256.replace('a', "b"));
+        for (expected, agrees) in
+            [(sha1, true), (sha256, true), (&no_sha1, false), (&no_sha256, false), ("\"x\"", true)]
+        {
+            let mut check = Check::new(expected, text.len() as u64);
+            check.update(text);
+            let checked = check.finish();
+            assert_eq!(checked.agrees, agrees, "{expected}");
+            assert!(checked.sha256.is_none_or(|found| found == sha256));
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! What a hub says about a repository: its commit, its files, and why it refuses.
+
+use apr_core::{Error, IoCause, Result};
+use serde_json::Value;
+use ureq::http::HeaderMap;
+
+use crate::client::{Answer, Ask, Client, text};
+use crate::location::{HubLocation, encode_path, encode_segment, is_plain};
+use crate::nearest::nearest;
+
+/// The longest listing of a repository.
+const LONGEST_LISTING: u64 = 64 << 20;
+
+/// Files of a repository that are believed.
+const MOST_FILES: usize = 100_000;
+
+/// What a hub says of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RemoteFile {
+    /// Its path in the repository.
+    pub name: String,
+    /// Length in bytes, where it is known.
+    pub len: Option<u64>,
+    /// Under which its bytes are cached and by which they are checked: SHA-256, or a git blob's SHA-1.
+    pub etag: Option<String>,
+}
+
+/// A repository at a commit.
+#[derive(Debug, Clone)]
+pub struct Repository {
+    /// Its full name, as the hub has it.
+    pub id: String,
+    /// The commit that the revision stands for.
+    pub commit: String,
+    /// Its files.
+    pub files: Vec<RemoteFile>,
+    /// The licence on the model card.
+    pub license: Option<String>,
+    /// Names of files that are not believed, since they lead out of a folder.
+    pub odd: Vec<String>,
+}
+
+impl Client {
+    /// Asks the hub for a repository.
+    pub(crate) fn repository(&self, location: &HubLocation) -> Result<Repository> {
+        let endpoint = &self.settings.endpoint;
+        let (repo, revision) = (encode_path(&location.repo), encode_segment(location.revision()));
+        let url = format!("{endpoint}/api/models/{repo}/revision/{revision}?blobs=true");
+        let ask = Ask { url: &url, token: self.settings.token.as_ref(), ..Ask::default() };
+        let refusal = |answer: Answer| self.hub_error(location, &answer).in_file(location);
+        let (json, _) = self.read(&ask, LONGEST_LISTING, refusal)?;
+        parse(&json, location)
+    }
+
+    /// Why a hub refuses a repository, a revision or a file.
+    pub(crate) fn hub_error(&self, location: &HubLocation, answer: &Answer) -> Error {
+        let code = text(&answer.first, "x-error-code").or_else(|| answer.header("x-error-code"));
+        let (repo, revision) = (&location.repo, location.revision());
+        let io = |cause: IoCause, message: String| Error::io(cause, message);
+        let said = said(&answer.first);
+        let page = format!("{}/{repo}", self.settings.endpoint);
+        match (answer.status, code.unwrap_or_default()) {
+            (401 | 403, "GatedRepo") => io(
+                IoCause::Other,
+                format!("the access to {repo} has to be asked for, at {page} ({}); {}", answer.status, self.whose()),
+            ),
+            (_, "RevisionNotFound") => {
+                io(IoCause::NotFound, format!("{repo} has no revision '{revision}'{}", self.near_revisions(location)))
+            }
+            (404, "EntryNotFound") => {
+                io(IoCause::NotFound, format!("{repo} has no file '{}' at {revision}", location.path))
+            }
+            // The hub does not tell a repository that is private from one that is not there.
+            (401 | 404, "RepoNotFound") | (404, _) => {
+                let near = self.near_repositories(repo);
+                let who = if near.is_empty() { format!("; {}", self.whose()) } else { near };
+                io(IoCause::NotFound, format!("there is no repository {repo}, or it is private{who}"))
+            }
+            (401, _) => io(IoCause::Other, format!("the hub wants to know who asks (401); {}", self.whose())),
+            (403, _) => io(IoCause::Other, format!("the hub forbids it (403){said}; {}", self.whose())),
+            (status, _) => io(IoCause::Other, format!("the hub answers with status {status}{said}")),
+        }
+    }
+
+    /// Which token was used, without the token.
+    fn whose(&self) -> String {
+        match &self.settings.token {
+            Some(token) => format!("the token of {} was used", token.origin),
+            None => "no token was used: HF_TOKEN is not set, and `hf auth login` has left none".to_owned(),
+        }
+    }
+
+    /// Repositories whose names are like one that is not there.
+    fn near_repositories(&self, repo: &str) -> String {
+        let (author, name) = repo.split_once('/').map_or((None, repo), |(author, name)| (Some(author), name));
+        let search = |query: String| self.ids(&format!("{}/api/models?{query}&limit=50", self.settings.endpoint));
+        let mut found = match author {
+            Some(author) => search(format!("author={}", encode_segment(author))),
+            None => search(format!("author={}", encode_segment(name))),
+        };
+        if found.is_empty() {
+            found = search(format!("search={}", encode_segment(name)));
+        }
+        did_you_mean(&nearest(repo, found.iter().map(String::as_str), 5))
+    }
+
+    fn near_revisions(&self, location: &HubLocation) -> String {
+        let url = format!("{}/api/models/{}/refs", self.settings.endpoint, encode_path(&location.repo));
+        let Some(refs) = self.json(&url) else { return String::new() };
+        let names = ["branches", "tags"].iter().filter_map(|kind| refs.get(kind)?.as_array());
+        let names: Vec<&str> = names.flatten().filter_map(|entry| entry.get("name")?.as_str()).collect();
+        did_you_mean(&nearest(location.revision(), names.iter().copied(), 5))
+    }
+
+    fn ids(&self, url: &str) -> Vec<String> {
+        let Some(Value::Array(models)) = self.json(url) else { return Vec::new() };
+        models.iter().filter_map(|model| Some(model.get("id")?.as_str()?.to_owned())).collect()
+    }
+
+    /// What the hub answers to a question whose answer would only be nice to have.
+    fn json(&self, url: &str) -> Option<Value> {
+        let ask = Ask { url, token: self.settings.token.as_ref(), ..Ask::default() };
+        let answer = self.ask_once(&ask).ok().filter(|answer| answer.status == 200)?;
+        serde_json::from_slice(&answer.read_all(LONGEST_LISTING).ok()?).ok()
+    }
+}
+
+/// `; did you mean a, b`, or nothing.
+pub(crate) fn did_you_mean(names: &[String]) -> String {
+    if names.is_empty() { String::new() } else { format!("; did you mean {}?", names.join(", ")) }
+}
+
+/// What a server says about its refusal.
+fn said(headers: &HeaderMap) -> String {
+    let message = text(headers, "x-error-message").map(|message| message.chars().take(200).collect::<String>());
+    message.map_or_else(String::new, |message| format!(": {message}"))
+}
+
+pub(crate) fn parse(json: &[u8], location: &HubLocation) -> Result<Repository> {
+    let wrong = |what: &str| Error::format(format!("the hub's answer is not understood: {what}")).in_file(location);
+    let answer: Value = serde_json::from_slice(json).map_err(|error| wrong(&error.to_string()))?;
+    let commit = answer.get("sha").and_then(Value::as_str).filter(|commit| is_commit(commit));
+    let commit = commit.ok_or_else(|| wrong("it names no commit"))?.to_owned();
+    let listed = answer.get("siblings").and_then(Value::as_array).ok_or_else(|| wrong("it lists no files"))?;
+    if listed.len() > MOST_FILES {
+        return Err(wrong("it lists too many files"));
+    }
+    let (mut files, mut odd) = (Vec::new(), Vec::new());
+    for entry in listed {
+        let Some(name) = entry.get("rfilename").and_then(Value::as_str) else { continue };
+        if is_plain(name) { files.push(file(name, entry)) } else { odd.push(name.to_owned()) }
+    }
+    files.sort_by(|a, b| a.name.cmp(&b.name));
+    files.dedup_by(|a, b| a.name == b.name);
+    let id = answer.get("id").and_then(Value::as_str).filter(|id| is_plain(id)).unwrap_or(&location.repo);
+    let license = answer.pointer("/cardData/license").and_then(Value::as_str).map(str::to_owned);
+    Ok(Repository { id: id.to_owned(), commit, files, license, odd })
+}
+
+fn file(name: &str, entry: &Value) -> RemoteFile {
+    let large = entry.get("lfs").filter(|lfs| lfs.is_object());
+    let sha256 = large.and_then(|lfs| lfs.get("sha256").or_else(|| lfs.get("oid"))?.as_str());
+    let sha1 = entry.get("blobId").and_then(Value::as_str).filter(|_| large.is_none());
+    let etag = sha256.filter(|etag| is_hex(etag, 64)).or_else(|| sha1.filter(|etag| is_hex(etag, 40)));
+    let len = large.and_then(|lfs| lfs.get("size")?.as_u64()).or_else(|| entry.get("size")?.as_u64());
+    RemoteFile { name: name.to_owned(), len, etag: etag.map(str::to_owned) }
+}
+
+/// Whether a text is the name of a commit, and so of a folder.
+pub(crate) fn is_commit(text: &str) -> bool {
+    is_hex(text, 40) || is_hex(text, 64)
+}
+
+pub(crate) fn is_hex(text: &str, len: usize) -> bool {
+    text.len() == len && text.bytes().all(|byte| byte.is_ascii_hexdigit() && !byte.is_ascii_uppercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn location() -> HubLocation {
+        HubLocation { repo: "a/b".into(), revision: None, path: String::new() }
+    }
+
+    #[test]
+    fn a_listing_gives_sizes_and_digests_and_names_that_lead_out_are_not_believed() {
+        let json = format!(
+            r#"{{"id":"A/b","sha":"{0}","cardData":{{"license":"mit"}},"siblings":[
+                {{"rfilename":"model.safetensors","size":7,"blobId":"{0}","lfs":{{"sha256":"{1}","size":9}}}},
+                {{"rfilename":"config.json","size":3,"blobId":"{0}"}},
+                {{"rfilename":"../evil"}}, {{"rfilename":"/etc/passwd"}}, {{"other":1}}]}}"#,
+            "0123456789abcdef0123456789abcdef01234567",
+            "a".repeat(64)
+        );
+        let repository = parse(json.as_bytes(), &location()).expect("a listing");
+        assert_eq!((repository.id.as_str(), repository.license.as_deref()), ("A/b", Some("mit")));
+        assert_eq!(repository.odd, ["../evil", "/etc/passwd"]);
+        let [config, weights] = &repository.files[..] else { panic!("{repository:?}") };
+        assert_eq!((config.len, config.etag.as_ref().map(String::len)), (Some(3), Some(40)));
+        assert_eq!((weights.len, weights.etag.as_ref().map(String::len)), (Some(9), Some(64)));
+    }
+
+    #[test]
+    fn every_cut_and_every_flipped_bit_of_a_listing_is_an_error_or_a_listing() {
+        let json = format!(r#"{{"sha":"{}","siblings":[{{"rfilename":"a","size":1}}]}}"#, "0".repeat(40));
+        for broken in apr_testkit::corrupt::truncations(json.as_bytes()) {
+            assert!(parse(&broken, &location()).is_err());
+        }
+        for broken in apr_testkit::corrupt::bit_flips(json.as_bytes(), 0..json.len()) {
+            if let Ok(repository) = parse(&broken, &location()) {
+                assert!(repository.files.iter().all(|file| is_plain(&file.name)));
+                assert!(is_commit(&repository.commit));
+            }
+        }
+    }
+}

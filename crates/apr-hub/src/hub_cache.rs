@@ -1,0 +1,165 @@
+//! The cache that Hugging Face's Python client and apr share.
+//!
+//! ```text
+//! hub/models--ORG--REPO/blobs/ETAG                          the bytes
+//!                       refs/REVISION                       the commit that a branch or tag stood for
+//!                       snapshots/COMMIT/FILE               a link to ../../blobs/ETAG
+//! hub/.locks/models--ORG--REPO/ETAG.lock                    held while a file is fetched
+//! ```
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use apr_core::Result;
+
+use crate::download::{Entry, Target};
+use crate::hub::{RemoteFile, Repository, is_commit, is_hex};
+use crate::location::{HubLocation, is_plain};
+use crate::lock::disk;
+
+/// A repository's folder in the cache.
+#[derive(Debug, Clone)]
+pub(crate) struct RepositoryFolder {
+    root: PathBuf,
+    name: String,
+}
+
+impl RepositoryFolder {
+    pub(crate) fn new(root: &Path, repo: &str) -> Self {
+        Self { root: root.to_path_buf(), name: format!("models--{}", repo.replace('/', "--")) }
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.root.join(&self.name)
+    }
+
+    pub(crate) fn blob(&self, etag: &str) -> PathBuf {
+        self.path().join("blobs").join(etag)
+    }
+
+    pub(crate) fn snapshot(&self, commit: &str) -> PathBuf {
+        self.path().join("snapshots").join(commit)
+    }
+
+    pub(crate) fn reference(&self, revision: &str) -> PathBuf {
+        self.path().join("refs").join(revision)
+    }
+
+    pub(crate) fn lock(&self, etag: &str) -> PathBuf {
+        self.root.join(".locks").join(&self.name).join(format!("{etag}.lock"))
+    }
+
+    /// A file of a commit, where it is there as a whole.
+    pub(crate) fn file(&self, commit: &str, file: &RemoteFile) -> Option<PathBuf> {
+        let linked = self.snapshot(commit).join(&file.name);
+        let blob = || file.etag.as_deref().map(|etag| self.blob(etag));
+        let found = [Some(linked), blob()].into_iter().flatten().find(|path| path.is_file())?;
+        let len = found.metadata().ok()?.len();
+        file.len.is_none_or(|expected| expected == len).then_some(found)
+    }
+
+    /// The commit that a revision stood for when it was last asked for.
+    pub(crate) fn commit(&self, revision: &str) -> Option<String> {
+        if is_commit(revision) {
+            return Some(revision.to_owned());
+        }
+        let commit = fs::read_to_string(self.reference(revision)).ok()?;
+        is_commit(commit.trim()).then(|| commit.trim().to_owned())
+    }
+
+    /// What is there of a repository, without asking the hub.
+    pub(crate) fn repository(&self, location: &HubLocation) -> Option<Repository> {
+        let commit = self.commit(location.revision())?;
+        let snapshot = self.snapshot(&commit);
+        let mut files = Vec::new();
+        list(&snapshot, "", &mut files);
+        files.sort_by(|a, b| a.name.cmp(&b.name));
+        let id = location.repo.clone();
+        (!files.is_empty()).then_some(Repository { id, commit, files, license: None, odd: Vec::new() })
+    }
+}
+
+/// A file of a commit in the cache.
+#[derive(Debug, Clone)]
+pub(crate) struct SnapshotEntry {
+    pub(crate) folder: RepositoryFolder,
+    pub(crate) commit: String,
+    /// What the user asked for, which stands for the commit.
+    pub(crate) revision: String,
+    pub(crate) name: String,
+}
+
+impl SnapshotEntry {
+    /// Where the bytes of this state of the file go.
+    pub(crate) fn target(&self, etag: &str) -> Target {
+        let (path, lock) = (self.folder.blob(etag), self.folder.lock(etag));
+        Target { path, lock, etag: etag.to_owned(), entry: Entry::Snapshot(self.clone()) }
+    }
+
+    /// Links a blob to its name in the commit.
+    ///
+    /// # Errors
+    /// E007.
+    pub(crate) fn add(&self, blob: &Path) -> Result<()> {
+        let link = self.folder.snapshot(&self.commit).join(&self.name);
+        self.link(blob, &link).map_err(|error| disk(&error, &link))?;
+        self.refer().map_err(|error| disk(&error, &self.folder.reference(&self.revision)))
+    }
+
+    fn link(&self, blob: &Path, link: &Path) -> io::Result<()> {
+        if let Some(folder) = link.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let tag = self.folder.root.join("CACHEDIR.TAG");
+        if !tag.exists() {
+            fs::write(tag, CACHE_TAG)?;
+        }
+        let up = "../".repeat(2 + self.name.matches('/').count());
+        let etag = blob.file_name().unwrap_or_default().to_string_lossy();
+        let target = PathBuf::from(format!("{up}blobs/{etag}"));
+        if fs::read_link(link).is_ok_and(|found| found == target) {
+            return Ok(());
+        }
+        // Under another name first, so that the link is there at every moment.
+        let beside = link.with_file_name(format!(".{etag}.apr-link"));
+        let _ = fs::remove_file(&beside);
+        symlink(target, &beside)?;
+        fs::rename(beside, link)
+    }
+
+    fn refer(&self) -> io::Result<()> {
+        if is_commit(&self.revision) || self.folder.commit(&self.revision).as_deref() == Some(&self.commit) {
+            return Ok(());
+        }
+        let reference = self.folder.reference(&self.revision);
+        if let Some(folder) = reference.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        fs::write(reference, &self.commit)
+    }
+}
+
+/// What backup programs know a cache by.
+const CACHE_TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n\
+    # This file marks a folder of the Hugging Face cache, which can be downloaded again.\n";
+
+/// Adds the files of a snapshot, with what the names of their blobs say.
+fn list(folder: &Path, prefix: &str, files: &mut Vec<RemoteFile>) {
+    let Ok(entries) = folder.read_dir() else { return };
+    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+        let Some(name) = path.file_name().and_then(|name| name.to_str()).filter(|name| is_plain(name)) else {
+            continue;
+        };
+        let name = format!("{prefix}{name}");
+        if path.is_dir() && !path.is_symlink() {
+            list(&path, &format!("{name}/"), files);
+        } else if let Ok(metadata) = path.metadata() {
+            let target = fs::read_link(&path).ok();
+            let etag = target.as_deref().and_then(Path::file_name).and_then(|etag| etag.to_str());
+            let etag = etag.filter(|etag| is_hex(etag, 40) || is_hex(etag, 64)).map(str::to_owned);
+            files.push(RemoteFile { name, len: Some(metadata.len()), etag });
+        }
+    }
+}

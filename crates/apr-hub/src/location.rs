@@ -1,0 +1,296 @@
+//! Where a remote model is, as people write it.
+
+use std::fmt;
+
+use apr_core::{Error, Result};
+
+/// A model, or a file of one, that is not on this machine.
+///
+/// ```
+/// use apr_hub::Location;
+///
+/// let location = Location::parse("hf://openai/whisper-tiny@main/model.safetensors").expect("a location")?;
+/// let Location::Hub(hub) = &location else { panic!("a hub's") };
+/// assert_eq!((hub.repo.as_str(), hub.revision.as_deref()), ("openai/whisper-tiny", Some("main")));
+/// assert_eq!(hub.path, "model.safetensors");
+/// assert!(Location::parse("model.safetensors").is_none());
+/// # Ok::<(), apr_core::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Location {
+    /// `hf://org/repo[@rev][/path]`
+    Hub(HubLocation),
+    /// `https://…`, or `http://…`
+    Url(String),
+    /// `s3://bucket/key`
+    S3(S3Location),
+}
+
+/// A repository of a hub, or a file or folder in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HubLocation {
+    /// `org/repo`, or a name without an organisation.
+    pub repo: String,
+    /// A branch, a tag or a commit.
+    pub revision: Option<String>,
+    /// The file or folder; empty for the whole repository.
+    pub path: String,
+}
+
+/// An object of a store that speaks S3, or a folder of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct S3Location {
+    /// The bucket.
+    pub bucket: String,
+    /// The key; a folder's ends with a slash, or is empty.
+    pub key: String,
+}
+
+/// The schemes that name something remote.
+const SCHEMES: [&str; 4] = ["hf://", "https://", "http://", "s3://"];
+
+/// Kinds of repositories that hold no models.
+const NOT_MODELS: [&str; 3] = ["datasets", "spaces", "buckets"];
+
+impl Location {
+    /// Reads a location; `None` for the path of a file.
+    ///
+    /// # Errors
+    /// E001 for a location that names nothing.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Result<Self>> {
+        let scheme = SCHEMES.into_iter().find(|scheme| starts_with(text, scheme))?;
+        let rest = &text[scheme.len()..];
+        let parsed = match scheme {
+            "hf://" => HubLocation::parse(rest).map(Self::Hub),
+            "s3://" => S3Location::parse(rest).map(Self::S3),
+            _ if rest.is_empty() || rest.starts_with('/') => Err(Error::format("the address names no server")),
+            _ => Ok(Self::Url(format!("{scheme}{rest}"))),
+        };
+        Some(parsed.map_err(|error| error.in_file(shown_url(text))))
+    }
+
+    /// Whether a text names something remote.
+    #[must_use]
+    pub fn is_remote(text: &str) -> bool {
+        SCHEMES.into_iter().any(|scheme| starts_with(text, scheme))
+    }
+
+    /// The last part of its name, without what a server is asked with.
+    #[must_use]
+    pub fn file_name(&self) -> &str {
+        let path = match self {
+            Self::Hub(hub) => hub.path.as_str(),
+            Self::Url(url) => path_of(url),
+            Self::S3(s3) => s3.key.as_str(),
+        };
+        path.rsplit('/').next().unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Location {
+    /// As people may see it: without a password or what a signature consists of.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hub(hub) => hub.fmt(f),
+            Self::Url(url) => f.write_str(&shown_url(url)),
+            Self::S3(s3) => write!(f, "s3://{}/{}", s3.bucket, s3.key),
+        }
+    }
+}
+
+impl fmt::Display for HubLocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "hf://{}", self.repo)?;
+        if let Some(revision) = &self.revision {
+            write!(f, "@{}", revision.replace('/', "%2F"))?;
+        }
+        if self.path.is_empty() { Ok(()) } else { write!(f, "/{}", self.path) }
+    }
+}
+
+impl HubLocation {
+    /// Reads what follows `hf://`.
+    fn parse(rest: &str) -> Result<Self> {
+        let rest = rest.trim_end_matches('/');
+        let rest = rest.strip_prefix("models/").unwrap_or(rest);
+        let (first, after) = split(rest);
+        if NOT_MODELS.contains(&first) {
+            return Err(Error::format(format!("'{first}' of the hub are not models: hf://ORG/REPO names one")));
+        }
+        let (repo, revision, path) = match (first.split_once('@'), after.is_empty()) {
+            (Some((name, revision)), _) => (name.to_owned(), Some(revision), after),
+            (None, true) => (first.to_owned(), None, ""),
+            (None, false) => {
+                let (second, after) = split(after);
+                let (name, revision) = match second.split_once('@') {
+                    Some((name, revision)) => (name, Some(revision)),
+                    None => (second, None),
+                };
+                (format!("{first}/{name}"), revision, after)
+            }
+        };
+        let (revision, path) = long_revision(revision, path);
+        check_repo(&repo)?;
+        if revision.as_deref().is_some_and(|revision| revision.is_empty() || !is_plain(revision)) {
+            return Err(Error::format("the revision after '@' is no name of a branch, tag or commit"));
+        }
+        if !path.is_empty() && !is_plain(&path) {
+            return Err(Error::format("the path leads out of the repository"));
+        }
+        Ok(Self { repo, revision, path })
+    }
+
+    /// The revision to ask for.
+    pub(crate) fn revision(&self) -> &str {
+        self.revision.as_deref().unwrap_or("main")
+    }
+}
+
+/// Revisions as `refs/pr/3` have slashes, which elsewhere are written `%2F`.
+fn long_revision(revision: Option<&str>, path: &str) -> (Option<String>, String) {
+    let (kind, after) = split(path);
+    let (number, rest) = split(after);
+    match revision {
+        Some("refs") if ["pr", "convert"].contains(&kind) && !number.is_empty() => {
+            (Some(format!("refs/{kind}/{number}")), rest.to_owned())
+        }
+        revision => (revision.map(|revision| revision.replace("%2F", "/").replace("%2f", "/")), path.to_owned()),
+    }
+}
+
+fn check_repo(repo: &str) -> Result<()> {
+    let is_word = |word: &str| {
+        let is_fit = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        !word.is_empty() && word.len() <= 96 && word.chars().all(is_fit) && !word.starts_with('.')
+    };
+    if repo.split('/').all(is_word) {
+        return Ok(());
+    }
+    Err(Error::format(format!("'{repo}' is no name of a repository; hf://ORG/REPO[@REVISION][/FILE] names a model")))
+}
+
+impl S3Location {
+    fn parse(rest: &str) -> Result<Self> {
+        let (bucket, key) = split(rest);
+        let is_fit = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if bucket.is_empty() || !bucket.chars().all(is_fit) {
+            return Err(Error::format("s3://BUCKET/KEY names an object; this names no bucket"));
+        }
+        Ok(Self { bucket: bucket.to_owned(), key: key.to_owned() })
+    }
+}
+
+/// Whether a name stays in its folder and is what people may see.
+pub(crate) fn is_plain(name: &str) -> bool {
+    let is_part = |part: &str| !part.is_empty() && part != "." && part != "..";
+    name.split('/').all(is_part) && !name.contains('\\') && !name.chars().any(char::is_control)
+}
+
+/// The first part of a path, and the rest.
+fn split(path: &str) -> (&str, &str) {
+    path.split_once('/').unwrap_or((path, ""))
+}
+
+fn starts_with(text: &str, scheme: &str) -> bool {
+    text.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme))
+}
+
+/// The path of a URL, without the query.
+pub(crate) fn path_of(url: &str) -> &str {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let rest = rest.split(['?', '#']).next().unwrap_or_default();
+    rest.split_once('/').map_or("", |(_, path)| path)
+}
+
+/// A URL without its user, password and query, each of which may be a secret.
+pub(crate) fn shown_url(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let rest = rest.split(['?', '#']).next().unwrap_or_default();
+    let (authority, path) = rest.split_once('/').map_or((rest, None), |(authority, path)| (authority, Some(path)));
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    if scheme.eq_ignore_ascii_case("hf") {
+        return format!("{scheme}://{rest}");
+    }
+    match path {
+        Some(path) => format!("{scheme}://{host}/{path}"),
+        None => format!("{scheme}://{host}"),
+    }
+}
+
+/// Text as a part of a URL's path: slashes stay.
+pub(crate) fn encode_path(text: &str) -> String {
+    encode(text, b"/")
+}
+
+/// Text as one segment of a URL's path, or a value of its query.
+pub(crate) fn encode_segment(text: &str) -> String {
+    encode(text, b"")
+}
+
+fn encode(text: &str, kept: &[u8]) -> String {
+    text.bytes().fold(String::new(), |mut encoded, byte| {
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) || kept.contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+        encoded
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hub(text: &str) -> (String, Option<String>, String) {
+        match Location::parse(text).expect("remote").expect(text) {
+            Location::Hub(HubLocation { repo, revision, path }) => (repo, revision, path),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_a_hub_location_names() {
+        let cases = [
+            ("hf://a/b", "a/b", None, ""),
+            ("hf://a/b/", "a/b", None, ""),
+            ("hf://gpt2", "gpt2", None, ""),
+            ("hf://gpt2@v1", "gpt2", Some("v1"), ""),
+            ("hf://a/b@main/x/y.gguf", "a/b", Some("main"), "x/y.gguf"),
+            ("hf://a/b@refs/pr/3/x.gguf", "a/b", Some("refs/pr/3"), "x.gguf"),
+            ("hf://a/b@feature%2Fone/x.gguf", "a/b", Some("feature/one"), "x.gguf"),
+            ("hf://models/a/b/x", "a/b", None, "x"),
+            ("HF://a/b", "a/b", None, ""),
+        ];
+        for (text, repo, revision, path) in cases {
+            assert_eq!(hub(text), (repo.to_owned(), revision.map(str::to_owned), path.to_owned()), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_names_nothing_is_refused() {
+        for text in [
+            "hf://",
+            "hf:///b",
+            "hf://a/b/../c",
+            "hf://a/b@/x",
+            "hf://a b/c",
+            "hf://datasets/a/b",
+            "https://",
+            "s3://",
+            "s3:///key",
+            "hf://a/b@../x",
+            "hf://a/.b",
+        ] {
+            assert!(Location::parse(text).expect("remote").is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn secrets_of_a_url_are_not_shown() {
+        let location = Location::Url("https://user:secret@host:1/a/b.gguf?X-Amz-Signature=secret#x".into());
+        assert_eq!(location.to_string(), "https://host:1/a/b.gguf");
+        assert_eq!(location.file_name(), "b.gguf");
+    }
+}

@@ -1,0 +1,67 @@
+//! Locks that Hugging Face's Python client takes too: `flock` on a file beside what is changed.
+
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use apr_core::{Error, IoCause, Result};
+
+use crate::notes::Notes;
+use crate::retry::sleep;
+
+/// How often a lock is tried that somebody else holds.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A lock that is held until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    /// Waits for a lock.
+    ///
+    /// # Errors
+    /// E007 when its file can't be made, and when the user interrupts.
+    pub(crate) fn take(path: &Path, what: &str, notes: &Notes, interrupt: &AtomicBool) -> Result<Self> {
+        loop {
+            match try_take(path).map_err(|error| disk(&error, path))? {
+                Some(lock) => return Ok(lock),
+                None => notes.add(format!("{what}: another program fetches it; waiting for that")),
+            }
+            sleep(PAUSE, interrupt).map_err(|error| error.in_file(what))?;
+        }
+    }
+
+    /// A lock, if nobody holds it.
+    ///
+    /// # Errors
+    /// E007 when its file can't be made.
+    pub(crate) fn try_take(path: &Path) -> Result<Option<Self>> {
+        try_take(path).map_err(|error| disk(&error, path))
+    }
+}
+
+fn try_take(path: &Path) -> io::Result<Option<Lock>> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let file = File::options().read(true).write(true).create(true).truncate(false).mode(0o664).open(path)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Ok(None),
+        Err(TryLockError::Error(error)) => return Err(error),
+    }
+    // Who held it before may have removed the file: then it is no lock of anything.
+    let is_there = path.metadata().is_ok_and(|named| file.metadata().is_ok_and(|it| it.ino() == named.ino()));
+    Ok(is_there.then_some(Lock { _file: file }))
+}
+
+/// E007 for what the file system refused.
+pub(crate) fn disk(error: &io::Error, path: &Path) -> Error {
+    let cause = if error.kind() == io::ErrorKind::NotFound { IoCause::NotFound } else { IoCause::Other };
+    Error::io(cause, error.to_string()).in_file(path.display())
+}

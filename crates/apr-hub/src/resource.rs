@@ -1,0 +1,348 @@
+//! One file on a server: where it is now, in which state, and ranges of it.
+
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use apr_core::{Code, Error, IoCause, Result};
+
+use crate::client::{Answer, Ask, Client, cut, cut_by, text};
+use crate::hub::is_hex;
+use crate::location::shown_url;
+use crate::notes::Notes;
+use crate::retry::{Patience, Trouble, check_interrupt};
+use crate::settings::Token;
+
+/// The longest file that is fetched whole because its server serves no ranges.
+const LONGEST_WHOLE: u64 = 8 << 30;
+
+/// How a request that is refused is explained: by whoever knows what was asked for.
+pub(crate) type Explain = dyn Fn(&Answer) -> Error + Send + Sync;
+
+/// Signs an address for a while; `None` where it is asked for as it is.
+pub(crate) type Sign = dyn Fn() -> String + Send + Sync;
+
+/// A file that a server has.
+pub(crate) struct Resource {
+    pub(crate) client: Arc<Client>,
+    /// What people call it.
+    pub(crate) name: String,
+    /// The address, or what makes one that is signed now.
+    pub(crate) address: Address,
+    pub(crate) token: Option<Token>,
+    pub(crate) explain: Box<Explain>,
+    pub(crate) notes: Notes,
+    pub(crate) state: Mutex<State>,
+}
+
+/// Where a file is asked for.
+pub(crate) enum Address {
+    /// Always at the same address.
+    Fixed(String),
+    /// At one that is signed anew each time it has expired.
+    Signed(Box<Sign>),
+}
+
+/// What is known of a file so far.
+#[derive(Default)]
+pub(crate) struct State {
+    pub(crate) len: Option<u64>,
+    /// The address that a redirect led to, until it is refused.
+    direct: Option<(String, String)>,
+    /// The state of the file at that address.
+    pub(crate) etag: Option<String>,
+    /// The whole file, where the server serves no ranges.
+    whole: Option<Arc<std::fs::File>>,
+    /// What the hub calls the bytes, where it said so.
+    pub(crate) linked: Option<String>,
+}
+
+/// What came of asking for a range once.
+enum Reply {
+    /// Bytes that were received, and the trouble that ended them early.
+    Bytes(usize, Option<Trouble>),
+    /// The server sends whole files only, and this one was kept.
+    Whole,
+}
+
+impl Resource {
+    /// The length, which the first range is asked for to learn; its bytes are returned too.
+    ///
+    /// # Errors
+    /// What the server answers.
+    pub(crate) fn first_bytes(&self, wanted: u64) -> Result<Vec<u8>> {
+        let mut patience = Patience::new(&self.client.settings.interrupt);
+        loop {
+            match self.probe(wanted) {
+                Ok(bytes) => return Ok(bytes),
+                Err(trouble) => patience.wait(trouble)?,
+            }
+        }
+    }
+
+    fn probe(&self, wanted: u64) -> Result<Vec<u8>, Trouble> {
+        let mut answer = self.send(0..wanted, None)?;
+        match (answer.status, answer.content_range()) {
+            (206, Some((range, len))) if range.start == 0 => {
+                self.learn(&answer, len);
+                let expected = usize::try_from(range.end).unwrap_or(usize::MAX);
+                let mut bytes = vec![0; expected.min(usize::try_from(wanted).unwrap_or(usize::MAX))];
+                let (got, trouble) = self.receive(&mut answer, &mut bytes);
+                match trouble {
+                    Some(trouble) if got < bytes.len() => Err(trouble),
+                    _ => Ok(bytes),
+                }
+            }
+            (416, Some((_, 0))) => {
+                self.learn(&answer, 0);
+                Ok(Vec::new())
+            }
+            (200, _) => {
+                let file = self.keep_whole(&mut answer)?;
+                let len = self.lock().len.unwrap_or_default();
+                let mut bytes = vec![0; usize::try_from(wanted.min(len)).unwrap_or_default()];
+                file.read_exact_at(&mut bytes, 0).map_err(|error| Trouble::Final(self.disk(&error)))?;
+                Ok(bytes)
+            }
+            _ => Err(self.refusal(&answer)),
+        }
+    }
+
+    /// Fills a buffer with the bytes from `offset` on.
+    ///
+    /// # Errors
+    /// E007 when they can't be had, E004 when the file is not the one that it was.
+    pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let mut patience = Patience::new(&self.client.settings.interrupt);
+        let mut done = 0;
+        while done < buf.len() {
+            check_interrupt(&self.client.settings.interrupt).map_err(|error| error.in_file(&self.name))?;
+            if let Some(file) = self.lock().whole.clone() {
+                return file.read_exact_at(buf, offset).map_err(|error| self.disk(&error).at(offset));
+            }
+            match self.read_some(offset + done as u64, &mut buf[done..]) {
+                Ok(Reply::Whole) => {}
+                Ok(Reply::Bytes(got, trouble)) => {
+                    done += got;
+                    if got > 0 {
+                        patience.renew();
+                    }
+                    if let Some(trouble) = trouble.filter(|_| done < buf.len()) {
+                        patience.wait(trouble).map_err(|error| renamed(&error, &self.name))?;
+                    }
+                }
+                Err(trouble) => patience.wait(trouble).map_err(|error| renamed(&error, &self.name))?,
+            }
+        }
+        Ok(())
+    }
+
+    fn read_some(&self, offset: u64, buf: &mut [u8]) -> Result<Reply, Trouble> {
+        let end = offset + buf.len() as u64;
+        let etag = self.lock().etag.clone();
+        let mut answer = self.send(offset..end, etag.as_deref())?;
+        match (answer.status, answer.content_range()) {
+            (206, Some((range, len))) => {
+                self.check_same(&answer, len)?;
+                if range.start != offset {
+                    let message = format!("the server sends bytes from {} on, and not from {offset}", range.start);
+                    return Err(Trouble::Final(Error::io(IoCause::Other, message).in_file(&self.name)));
+                }
+                self.learn(&answer, len);
+                let len = buf.len().min(usize::try_from(range.end - range.start).unwrap_or(usize::MAX));
+                let (got, trouble) = self.receive(&mut answer, &mut buf[..len]);
+                Ok(Reply::Bytes(got, trouble))
+            }
+            // The state that was meant is gone, or there are no ranges.
+            (200, _) if etag.is_some() && answer.etag() != etag.as_deref() => Err(Trouble::Final(self.changed())),
+            (200, _) => self.keep_whole(&mut answer).map(|_| Reply::Whole),
+            (416, _) => Err(Trouble::Final(self.changed())),
+            _ => Err(self.refusal(&answer)),
+        }
+    }
+
+    /// Asks at the address that a redirect led to, or at the first one when that is refused.
+    fn send(&self, range: std::ops::Range<u64>, if_range: Option<&str>) -> Result<Answer, Trouble> {
+        let direct = self.lock().direct.clone();
+        if let Some((origin, direct)) = direct {
+            let ask = Ask {
+                url: &direct,
+                range: Some(range.clone()),
+                if_range,
+                token: self.token.as_ref(),
+                origin: Some(&origin),
+            };
+            let answer = self.client.ask_once(&ask)?;
+            if ![400, 401, 403, 404, 410].contains(&answer.status) {
+                return Ok(answer);
+            }
+            // It has expired, as signed addresses do.
+            self.lock().direct = None;
+        }
+        let url = match &self.address {
+            Address::Fixed(url) => url.clone(),
+            Address::Signed(sign) => sign(),
+        };
+        let ask = Ask { url: &url, range: Some(range), if_range, token: self.token.as_ref(), ..Ask::default() };
+        let answer = self.client.ask_once(&ask)?;
+        let is_temporary = matches!(self.address, Address::Signed(_));
+        if answer.status < 300 && (is_temporary || answer.url != url) {
+            self.lock().direct = Some((url, answer.url.clone()));
+        }
+        Ok(answer)
+    }
+
+    fn learn(&self, answer: &Answer, len: u64) {
+        let mut state = self.lock();
+        state.len = Some(len);
+        if let Some(etag) = answer.etag() {
+            state.etag = Some(etag.to_owned());
+        }
+        let linked = text(&answer.first, "x-linked-etag").or_else(|| text(&answer.first, "etag"));
+        state.linked = linked.map(|etag| etag.trim_matches('"').to_owned()).or(state.linked.take());
+    }
+
+    /// Compares the state of the file with what was known of it.
+    fn check_same(&self, answer: &Answer, len: u64) -> Result<(), Trouble> {
+        let state = self.lock();
+        if let Some(known) = state.len.filter(|&known| known != len) {
+            let message = format!("the server has {len} bytes of it, where {known} are expected");
+            return Err(Trouble::Final(Error::new(Code::Checksum, message).in_file(&self.name)));
+        }
+        match (&state.etag, answer.etag()) {
+            (Some(known), Some(found)) if known != found => Err(Trouble::Final(self.changed())),
+            _ => Ok(()),
+        }
+    }
+
+    fn changed(&self) -> Error {
+        let message = "the file was changed on the server while it was read; try again";
+        Error::io(IoCause::Other, message).in_file(&self.name)
+    }
+
+    /// Reads what comes into a buffer, and why it ended early.
+    fn receive(&self, answer: &mut Answer, buf: &mut [u8]) -> (usize, Option<Trouble>) {
+        let url = answer.url.clone();
+        let mut reader = answer.body.as_reader();
+        let mut done = 0;
+        while done < buf.len() {
+            if let Err(error) = check_interrupt(&self.client.settings.interrupt) {
+                return (done, Some(Trouble::Final(error.in_file(&self.name))));
+            }
+            match reader.read(&mut buf[done..]) {
+                Ok(0) => return (done, Some(Trouble::Passing(cut(&url)))),
+                Ok(read) => {
+                    self.client.received(read);
+                    done += read;
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return (done, Some(Trouble::Passing(cut_by(&error, &url)))),
+            }
+        }
+        // The connection is used again only where the end of the answer was seen.
+        let _ = reader.read(&mut [0]);
+        (done, None)
+    }
+
+    /// Keeps the whole answer in a file without a name.
+    fn keep_whole(&self, answer: &mut Answer) -> Result<Arc<std::fs::File>, Trouble> {
+        let final_ = |error: Error| Trouble::Final(error.in_file(&self.name));
+        let stated = answer.body.content_length();
+        if stated.is_some_and(|len| len > LONGEST_WHOLE) {
+            let message = "the server sends no ranges of files, and this one is too long to be fetched whole to look at \
+                           it; `apr download` it first";
+            return Err(final_(Error::io(IoCause::Other, message)));
+        }
+        self.notes.add(format!("{}: the server sends no ranges of files, so the whole file is fetched", self.name));
+        let folder = self.client.settings.cache.join("spool");
+        std::fs::create_dir_all(&folder).map_err(|error| final_(self.disk(&error)))?;
+        let mut file = tempfile::tempfile_in(&folder).map_err(|error| final_(self.disk(&error)))?;
+        let len = self.copy(answer, &mut file)?;
+        if stated.is_some_and(|stated| stated != len) {
+            return Err(Trouble::Passing(cut(&answer.url)));
+        }
+        self.check_len(len)?;
+        self.learn(answer, len);
+        file.seek(SeekFrom::Start(0)).map_err(|error| final_(self.disk(&error)))?;
+        let file = Arc::new(file);
+        self.lock().whole = Some(Arc::clone(&file));
+        Ok(file)
+    }
+
+    fn check_len(&self, len: u64) -> Result<(), Trouble> {
+        match self.lock().len {
+            Some(known) if known != len => {
+                let message = format!("the server sends {len} bytes of it, where {known} are expected");
+                Err(Trouble::Final(Error::new(Code::Checksum, message).in_file(&self.name)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn copy(&self, answer: &mut Answer, file: &mut std::fs::File) -> Result<u64, Trouble> {
+        let url = answer.url.clone();
+        let mut reader = answer.body.as_reader();
+        let (mut piece, mut len) = (vec![0; 1 << 17], 0_u64);
+        loop {
+            check_interrupt(&self.client.settings.interrupt).map_err(Trouble::Final)?;
+            let read = match reader.read(&mut piece) {
+                Ok(0) => return Ok(len),
+                Ok(read) => read,
+                Err(error) => return Err(Trouble::Passing(cut_by(&error, &url))),
+            };
+            self.client.received(read);
+            len += read as u64;
+            if len > LONGEST_WHOLE {
+                let message = format!("the server sends more than {LONGEST_WHOLE} bytes, and no ranges of files");
+                return Err(Trouble::Final(Error::memory(message).in_file(&self.name)));
+            }
+            file.write_all(&piece[..read]).map_err(|error| Trouble::Final(self.disk(&error)))?;
+        }
+    }
+
+    fn refusal(&self, answer: &Answer) -> Trouble {
+        Trouble::Final((self.explain)(answer).in_file(&self.name))
+    }
+
+    fn disk(&self, error: &std::io::Error) -> Error {
+        Error::io(IoCause::Other, error.to_string()).in_file(&self.name)
+    }
+
+    /// What is known of the file.
+    pub(crate) fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Length in bytes, where it is known.
+    pub(crate) fn len(&self) -> Option<u64> {
+        self.lock().len
+    }
+
+    /// What the hub calls the bytes, where it said so.
+    pub(crate) fn linked(&self) -> Option<String> {
+        self.lock().linked.clone().filter(|etag| is_hex(etag, 40) || is_hex(etag, 64))
+    }
+
+    /// The state of the file, as its server names it.
+    pub(crate) fn etag(&self) -> Option<String> {
+        self.lock().etag.clone()
+    }
+}
+
+/// An error about an address, as one about the file that the user named.
+pub(crate) fn renamed(error: &Error, name: &str) -> Error {
+    let at = error.file().filter(|file| !name.contains(file));
+    let message = match at {
+        Some(file)
+            if error.code() == Code::Io && error.cause() != Some(IoCause::Interrupted) && shown_url(file) == file =>
+        {
+            format!("{} (at {file})", error.message())
+        }
+        _ => error.message().to_owned(),
+    };
+    let named = match error.cause() {
+        Some(cause) => Error::io(cause, message),
+        None => Error::new(error.code(), message),
+    };
+    named.in_file(name)
+}

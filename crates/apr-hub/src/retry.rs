@@ -1,0 +1,169 @@
+//! What is tried again, after how long, and how often.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use apr_core::{Error, IoCause, Result};
+use ureq::http::{HeaderMap, Uri};
+
+use crate::client::text;
+use crate::location::shown_url;
+
+/// Failures in a row before a request is given up.
+const MOST: u32 = 5;
+
+/// The same where nobody answers: that seldom passes in a moment.
+const MOST_UNREACHABLE: u32 = 2;
+
+/// The first wait; each is twice the one before.
+const FIRST_WAIT: Duration = Duration::from_millis(200);
+
+/// The longest wait between two tries that nobody asked for.
+const LONGEST_WAIT: Duration = Duration::from_secs(8);
+
+/// The longest wait that a server may ask for.
+const LONGEST_ASKED: Duration = Duration::from_secs(300);
+
+/// How long the interrupt flag may be left unread.
+const GLANCE: Duration = Duration::from_millis(50);
+
+/// Why a request has no answer that can be used.
+#[derive(Debug)]
+pub(crate) enum Trouble {
+    /// Trying again changes nothing.
+    Final(Error),
+    /// It may pass.
+    Passing(Error),
+    /// Nobody answers.
+    Unreachable(Error),
+    /// The server says when to come back.
+    Later(Error, Duration),
+}
+
+impl Trouble {
+    /// What a status stands for that may be another one in a while.
+    pub(crate) fn of_status(status: u16, headers: &HeaderMap, uri: &Uri) -> Self {
+        let what = match status {
+            429 => "the server has had too many requests (429)".to_owned(),
+            408 | 425 => format!("the server wants to be asked again ({status})"),
+            _ => format!("the server is in trouble ({status})"),
+        };
+        let asked = text(headers, "retry-after").and_then(|text| parse_retry_after(text, SystemTime::now()));
+        let name = shown_url(&uri.to_string());
+        match asked {
+            Some(wait) if wait > LONGEST_ASKED => {
+                let message = format!("{what}; it may be asked again in {} s", wait.as_secs());
+                Self::Final(Error::io(IoCause::Other, message).in_file(name))
+            }
+            Some(wait) => Self::Later(Error::io(IoCause::Other, what).in_file(name), wait),
+            None => Self::Passing(Error::io(IoCause::Other, what).in_file(name)),
+        }
+    }
+
+    fn error(self) -> Error {
+        match self {
+            Self::Final(error) | Self::Passing(error) | Self::Unreachable(error) | Self::Later(error, _) => error,
+        }
+    }
+}
+
+/// Of a header `Retry-After`, which has seconds or a date, how long to wait.
+fn parse_retry_after(text: &str, now: SystemTime) -> Option<Duration> {
+    if let Ok(seconds) = text.trim().parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let date = jiff::fmt::rfc2822::parse(text.trim()).ok()?.timestamp().as_second();
+    let now = now.duration_since(UNIX_EPOCH).ok()?.as_secs();
+    Some(Duration::from_secs(u64::try_from(date).ok()?.saturating_sub(now)))
+}
+
+/// Counts failures in a row, and waits between tries.
+pub(crate) struct Patience<'a> {
+    failures: u32,
+    interrupt: &'a AtomicBool,
+}
+
+impl<'a> Patience<'a> {
+    pub(crate) fn new(interrupt: &'a AtomicBool) -> Self {
+        Self { failures: 0, interrupt }
+    }
+
+    /// Something came: failures are counted anew.
+    pub(crate) fn renew(&mut self) {
+        self.failures = 0;
+    }
+
+    /// Waits until it makes sense to try again.
+    ///
+    /// # Errors
+    /// E007 where it makes none, and when the user interrupts.
+    pub(crate) fn wait(&mut self, trouble: Trouble) -> Result<()> {
+        self.failures += 1;
+        let wait = match &trouble {
+            Trouble::Passing(_) if self.failures < MOST => self.backoff(),
+            Trouble::Unreachable(_) if self.failures < MOST_UNREACHABLE => self.backoff(),
+            Trouble::Later(_, wait) if self.failures < MOST => *wait,
+            Trouble::Final(_) => return Err(trouble.error()),
+            _ => return Err(given_up(self.failures, trouble.error())),
+        };
+        sleep(wait, self.interrupt)
+    }
+
+    /// Twice as long each time, and not the same for everybody, who would all come back at once.
+    fn backoff(&self) -> Duration {
+        let wait = FIRST_WAIT.saturating_mul(1 << (self.failures - 1).min(16)).min(LONGEST_WAIT);
+        let nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.subsec_nanos());
+        wait.mul_f64(0.75 + f64::from(nanos % 1000) / 2000.0)
+    }
+}
+
+fn given_up(tries: u32, error: Error) -> Error {
+    if tries < 2 {
+        return error;
+    }
+    let named =
+        Error::io(error.cause().unwrap_or(IoCause::Other), format!("{} (tried {tries} times)", error.message()));
+    match error.file() {
+        Some(file) => named.in_file(file),
+        None => named,
+    }
+}
+
+/// Sleeps, unless the user interrupts.
+pub(crate) fn sleep(wait: Duration, interrupt: &AtomicBool) -> Result<()> {
+    let end = Instant::now() + wait;
+    loop {
+        check_interrupt(interrupt)?;
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        std::thread::sleep(left.min(GLANCE));
+    }
+}
+
+/// # Errors
+/// E007 when the user interrupts.
+pub(crate) fn check_interrupt(interrupt: &AtomicBool) -> Result<()> {
+    if interrupt.load(Ordering::Relaxed) { Err(Error::io(IoCause::Interrupted, "interrupted")) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_says_when_to_come_back_in_seconds_or_as_a_date() {
+        let now = UNIX_EPOCH + Duration::from_secs(784_111_777);
+        assert_eq!(parse_retry_after("3", now), Some(Duration::from_secs(3)));
+        assert_eq!(parse_retry_after("Sun, 06 Nov 1994 08:49:47 GMT", now), Some(Duration::from_secs(10)));
+        assert_eq!(parse_retry_after("Sun, 06 Nov 1994 08:49:27 GMT", now), Some(Duration::ZERO));
+        assert_eq!(parse_retry_after("soon", now), None);
+    }
+
+    #[test]
+    fn an_interrupt_ends_a_wait() {
+        let error = sleep(Duration::from_secs(600), &AtomicBool::new(true)).expect_err("interrupted");
+        assert_eq!(error.cause(), Some(IoCause::Interrupted));
+    }
+}

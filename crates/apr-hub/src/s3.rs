@@ -1,0 +1,306 @@
+//! Object stores that speak S3: addresses that are signed for an hour, and lists of objects.
+//!
+//! A request is signed in its query (AWS Signature Version 4), so that ranges of an object are asked for as those of any
+//! other file are.
+
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use apr_core::{Error, IoCause, Result};
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::{Digest, Sha256};
+
+use crate::client::{Answer, Ask, Client};
+use crate::digest::hex;
+use crate::hub::RemoteFile;
+use crate::ini;
+use crate::location::{S3Location, encode_path, encode_segment, is_plain};
+use crate::settings::{expand, variable};
+
+/// Seconds that an address is good for.
+const GOOD_FOR: u32 = 3600;
+
+/// The longest page of a list.
+const LONGEST_PAGE: u64 = 16 << 20;
+
+/// Objects of a list that are believed.
+const MOST_OBJECTS: usize = 100_000;
+
+/// Who asks.
+#[derive(Clone)]
+struct Credentials {
+    key: String,
+    secret: String,
+    session: Option<String>,
+    /// The variables or the profile that they were taken from.
+    origin: String,
+}
+
+/// A store, and who asks it.
+#[derive(Clone)]
+pub(crate) struct Store {
+    /// Scheme and host, without a slash at its end.
+    endpoint: String,
+    region: String,
+    /// The bucket is a part of the path, and not of the host.
+    path_style: bool,
+    credentials: Option<Credentials>,
+}
+
+impl Store {
+    /// The store that the environment and the profile of AWS's programs name.
+    pub(crate) fn from_env() -> Self {
+        let profile = variable("AWS_PROFILE").unwrap_or_else(|| "default".to_owned());
+        let file =
+            |name: &str, usual: &str| -> PathBuf { variable(name).map_or_else(|| expand(usual.to_owned()), expand) };
+        let secrets = ini::section(&file("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"), &profile);
+        let name = if profile == "default" { profile.clone() } else { format!("profile {profile}") };
+        let config = ini::section(&file("AWS_CONFIG_FILE", "~/.aws/config"), &name);
+        let setting = |key: &str| secrets.get(key).or_else(|| config.get(key)).cloned();
+        let region = variable("AWS_REGION").or_else(|| variable("AWS_DEFAULT_REGION")).or_else(|| setting("region"));
+        let endpoint = variable("AWS_ENDPOINT_URL_S3").or_else(|| variable("AWS_ENDPOINT_URL"));
+        let endpoint = endpoint.or_else(|| setting("endpoint_url"));
+        let region = region.unwrap_or_else(|| "us-east-1".to_owned());
+        let from_env = variable("AWS_ACCESS_KEY_ID").zip(variable("AWS_SECRET_ACCESS_KEY")).map(|(key, secret)| {
+            let session = variable("AWS_SESSION_TOKEN");
+            Credentials { key, secret, session, origin: "AWS_ACCESS_KEY_ID".to_owned() }
+        });
+        let from_profile = || {
+            let (key, secret) = setting("aws_access_key_id").zip(setting("aws_secret_access_key"))?;
+            let origin = format!("the profile '{profile}'");
+            Some(Credentials { key, secret, session: setting("aws_session_token"), origin })
+        };
+        Self {
+            path_style: endpoint.is_some(),
+            endpoint: endpoint.map_or_else(
+                || format!("https://s3.{region}.amazonaws.com"),
+                |endpoint| endpoint.trim_end_matches('/').to_owned(),
+            ),
+            credentials: from_env.or_else(from_profile),
+            region,
+        }
+    }
+
+    /// The address of an object, good for an hour.
+    pub(crate) fn address(&self, bucket: &str, key: &str) -> String {
+        self.signed(bucket, key, &[], SystemTime::now())
+    }
+
+    /// Scheme and host, and the path, of a bucket or an object.
+    fn place(&self, bucket: &str, key: &str) -> (String, String) {
+        let (scheme, host) = self.endpoint.split_once("://").unwrap_or(("https", &self.endpoint));
+        // A name with dots is not covered by the store's certificate.
+        if self.path_style || bucket.contains('.') {
+            return (format!("{scheme}://{host}"), format!("/{bucket}/{}", encode_path(key)));
+        }
+        (format!("{scheme}://{bucket}.{host}"), format!("/{}", encode_path(key)))
+    }
+
+    fn signed(&self, bucket: &str, key: &str, query: &[(&str, &str)], now: SystemTime) -> String {
+        let (base, path) = self.place(bucket, key);
+        let mut pairs: Vec<(String, String)> =
+            query.iter().map(|(key, value)| (encode_segment(key), encode_segment(value))).collect();
+        let Some(credentials) = &self.credentials else {
+            return format!("{base}{path}{}", joined(&mut pairs).map_or_else(String::new, |query| format!("?{query}")));
+        };
+        let time = stamp(now);
+        let scope = format!("{}/{}/s3/aws4_request", &time[..8], self.region);
+        let mut add = |key: &str, value: &str| pairs.push((key.to_owned(), encode_segment(value)));
+        add("X-Amz-Algorithm", "AWS4-HMAC-SHA256");
+        add("X-Amz-Credential", &format!("{}/{scope}", credentials.key));
+        add("X-Amz-Date", &time);
+        add("X-Amz-Expires", &GOOD_FOR.to_string());
+        add("X-Amz-SignedHeaders", "host");
+        if let Some(session) = &credentials.session {
+            add("X-Amz-Security-Token", session);
+        }
+        let query = joined(&mut pairs).unwrap_or_default();
+        let host = base.split_once("://").map_or("", |(_, host)| host);
+        let request = format!("GET\n{path}\n{query}\nhost:{host}\n\nhost\nUNSIGNED-PAYLOAD");
+        let text = format!("AWS4-HMAC-SHA256\n{time}\n{scope}\n{}", hex(&Sha256::digest(request)));
+        let signature = credentials.sign(&time[..8], &self.region, &text);
+        format!("{base}{path}?{query}&X-Amz-Signature={signature}")
+    }
+
+    /// The objects below a prefix, by their keys.
+    ///
+    /// # Errors
+    /// E007 where the store refuses, E001 for an answer that is not understood.
+    pub(crate) fn list(&self, client: &Client, location: &S3Location) -> Result<Vec<RemoteFile>> {
+        let mut files = Vec::new();
+        let mut next: Option<String> = None;
+        loop {
+            let mut query = vec![("encoding-type", "url"), ("list-type", "2"), ("prefix", location.key.as_str())];
+            query.extend(next.as_deref().map(|next| ("continuation-token", next)));
+            let url = self.signed(&location.bucket, "", &query, SystemTime::now());
+            let ask = Ask { url: &url, ..Ask::default() };
+            let (page, _) = client.read(&ask, LONGEST_PAGE, |answer| self.explain(&answer, location))?;
+            let page = String::from_utf8_lossy(&page).into_owned();
+            if !page.contains("<ListBucketResult") {
+                return Err(Error::format("the store's answer is no list of objects"));
+            }
+            files.extend(objects(&page));
+            if files.len() > MOST_OBJECTS {
+                return Err(Error::format("there are too many objects below this key; name a longer one"));
+            }
+            let is_cut = elements(&page, "IsTruncated").next() == Some("true");
+            next = elements(&page, "NextContinuationToken").next().map(unescaped).filter(|_| is_cut);
+            if next.is_none() {
+                return Ok(files);
+            }
+        }
+    }
+
+    /// Why a store refuses.
+    pub(crate) fn explain(&self, answer: &Answer, location: &S3Location) -> Error {
+        let who = match &self.credentials {
+            Some(credentials) => format!("the key of {} was used", credentials.origin),
+            None => "no key was used: neither AWS_ACCESS_KEY_ID nor a profile is there".to_owned(),
+        };
+        let (bucket, key) = (&location.bucket, &location.key);
+        match (answer.status, answer.header("x-amz-bucket-region")) {
+            (300..=399, Some(region)) => {
+                let message =
+                    format!("the bucket '{bucket}' is in {region}, and {} was asked; set AWS_REGION", self.region);
+                Error::io(IoCause::Other, message)
+            }
+            (404, _) if key.is_empty() => Error::io(IoCause::NotFound, format!("there is no bucket '{bucket}'")),
+            (404, _) => Error::io(IoCause::NotFound, format!("the bucket '{bucket}' has no '{key}', or is not there")),
+            (400 | 401 | 403, _) => {
+                Error::io(IoCause::Other, format!("the store does not give it to us ({}); {who}", answer.status))
+            }
+            (status, _) => Error::io(IoCause::Other, format!("the store answers with status {status}")),
+        }
+    }
+}
+
+impl Credentials {
+    fn sign(&self, day: &str, region: &str, text: &str) -> String {
+        let start = format!("AWS4{}", self.secret).into_bytes();
+        let key = [day, region, "s3", "aws4_request"].iter().fold(start, |key, part| keyed(&key, part.as_bytes()));
+        hex(&keyed(&key, text.as_bytes()))
+    }
+}
+
+fn keyed(key: &[u8], message: &[u8]) -> Vec<u8> {
+    // A key of any length is one.
+    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else { return Vec::new() };
+    mac.update(message);
+    mac.finalize().into_bytes().to_vec()
+}
+
+/// `20130524T000000Z`
+fn stamp(now: SystemTime) -> String {
+    let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    let time = jiff::Timestamp::from_second(i64::try_from(seconds).unwrap_or_default()).unwrap_or_default();
+    time.strftime("%Y%m%dT%H%M%SZ").to_string()
+}
+
+fn joined(pairs: &mut [(String, String)]) -> Option<String> {
+    pairs.sort();
+    let pairs: Vec<String> = pairs.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    (!pairs.is_empty()).then(|| pairs.join("&"))
+}
+
+/// What is between the tags of a name, each time that they are there.
+fn elements<'a>(xml: &'a str, name: &str) -> impl Iterator<Item = &'a str> + use<'a> {
+    let (start, end) = (format!("<{name}>"), format!("</{name}>"));
+    let mut rest = xml;
+    std::iter::from_fn(move || {
+        let (_, after) = rest.split_once(&start)?;
+        let (inner, after) = after.split_once(&end)?;
+        rest = after;
+        Some(inner)
+    })
+}
+
+/// The objects of a page of a list.
+pub(crate) fn objects(page: &str) -> impl Iterator<Item = RemoteFile> {
+    elements(page, "Contents").filter_map(object)
+}
+
+fn object(xml: &str) -> Option<RemoteFile> {
+    let name = decoded(&unescaped(elements(xml, "Key").next()?))?;
+    let len = elements(xml, "Size").next()?.parse().ok()?;
+    let etag = elements(xml, "ETag").next().map(unescaped);
+    is_plain(&name).then_some(RemoteFile { name, len: Some(len), etag })
+}
+
+fn unescaped(text: &str) -> String {
+    let pairs = [("&quot;", "\""), ("&#34;", "\""), ("&lt;", "<"), ("&gt;", ">"), ("&apos;", "'"), ("&amp;", "&")];
+    pairs.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
+}
+
+/// Text without the escapes of a URL; `None` where it is no UTF-8.
+fn decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        match byte {
+            b'%' => {
+                let mut digit = || char::from(rest.next()?).to_digit(16);
+                let (high, low) = (digit()?, digit()?);
+                bytes.push(u8::try_from(high * 16 + low).ok()?);
+            }
+            b'+' => bytes.push(b' '),
+            byte => bytes.push(byte),
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn example() -> Store {
+        Store {
+            endpoint: "https://s3.amazonaws.com".into(),
+            region: "us-east-1".into(),
+            path_style: false,
+            credentials: Some(Credentials {
+                key: "AKIAIOSFODNN7EXAMPLE".into(),
+                secret: "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY".into(),
+                session: None,
+                origin: "an example".into(),
+            }),
+        }
+    }
+
+    #[test]
+    fn a_key_is_derived_and_used_as_aws_documents_it() {
+        // The example of a presigned request in "Authenticating Requests: Using Query Parameters", whose address is good for
+        // a day: its string to sign, and its signature.
+        let request = "GET\n/test.txt\nX-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=AKIAIOSFODNN7EXAMPLE%2F20130524%2F\
+                       us-east-1%2Fs3%2Faws4_request&X-Amz-Date=20130524T000000Z&X-Amz-Expires=86400&X-Amz-SignedHeaders=host\n\
+                       host:examplebucket.s3.amazonaws.com\n\nhost\nUNSIGNED-PAYLOAD";
+        let digest = hex(&Sha256::digest(request));
+        assert_eq!(digest, "3bfa292879f6447bbcda7001decf97f4a54dc650c8942174ae0a9121cf58ad04");
+        let text = format!("AWS4-HMAC-SHA256\n20130524T000000Z\n20130524/us-east-1/s3/aws4_request\n{digest}");
+        let signature = example().credentials.expect("a key").sign("20130524", "us-east-1", &text);
+        assert_eq!(signature, "aeeed9bbccd4d02ee5c0109b86d86835f995330da4c265957d157751f604d404");
+    }
+
+    #[test]
+    fn an_address_has_what_it_is_signed_with() {
+        let at = UNIX_EPOCH + Duration::from_secs(1_369_353_600);
+        let url = example().signed("examplebucket", "test.txt", &[], at);
+        let start = "https://examplebucket.s3.amazonaws.com/test.txt?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=\
+                     AKIAIOSFODNN7EXAMPLE%2F20130524%2Fus-east-1%2Fs3%2Faws4_request&X-Amz-Date=20130524T000000Z&X-Amz-Expires=3600\
+                     &X-Amz-SignedHeaders=host&X-Amz-Signature=";
+        assert!(url.starts_with(start), "{url}");
+        let anonymous = Store { credentials: None, ..example() };
+        assert_eq!(anonymous.signed("a.b", "c d", &[], at), "https://s3.amazonaws.com/a.b/c%20d");
+    }
+
+    #[test]
+    fn objects_are_read_and_names_that_lead_out_are_not_believed() {
+        let xml = "<ListBucketResult><Contents><Key>a%20b/model.gguf</Key><ETag>&quot;x&quot;</ETag><Size>7</Size></Contents>\
+                   <Contents><Key>../x</Key><Size>1</Size></Contents><Contents><Key>y</Key></Contents></ListBucketResult>";
+        let found: Vec<RemoteFile> = objects(xml).collect();
+        let expected = RemoteFile { name: "a b/model.gguf".into(), len: Some(7), etag: Some("\"x\"".into()) };
+        assert_eq!(found, [expected]);
+    }
+}

@@ -1,0 +1,300 @@
+//! A file on a server as a source of bytes: ranges that were fetched are kept, and the next ones fetched ahead.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use apr_core::{ByteSource, Error, Result};
+
+use crate::download::{Download, Target};
+use crate::resource::Resource;
+
+/// The least that is fetched of a header: what the reader asks for next is mostly there.
+const HEAD: u64 = 64 << 10;
+
+/// The most that a small read is made longer by while a header is read.
+const LONGEST_HEAD: u64 = 1 << 20;
+
+/// What is fetched at once where everything is going to be read.
+const WINDOW: u64 = 8 << 20;
+
+/// Windows of all files that are fetched at the same time.
+const AT_ONCE: usize = 8;
+
+/// Bytes of one file that are kept.
+const KEPT: u64 = 80 << 20;
+
+/// What the files of one model have in common.
+#[derive(Debug, Default)]
+pub(crate) struct Reading {
+    /// The model is open: what is read now are tensors, and nothing is read that was not asked for.
+    is_open: AtomicBool,
+    /// All of it is going to be read.
+    is_whole: AtomicBool,
+    /// Windows that are being fetched ahead.
+    ahead: AtomicUsize,
+}
+
+impl Reading {
+    pub(crate) fn opened(&self) {
+        self.is_open.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn whole(&self) {
+        self.is_whole.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A remote file. Clones share what was fetched.
+#[derive(Clone)]
+pub struct RemoteSource(Arc<Inner>);
+
+struct Inner {
+    resource: Arc<Resource>,
+    len: u64,
+    /// Where the file is cached, if it is.
+    target: Option<Target>,
+    /// The file on its way into the cache: from then on it is read there.
+    download: OnceLock<Arc<Download>>,
+    reading: Arc<Reading>,
+    windows: Mutex<Windows>,
+    changed: Condvar,
+}
+
+/// Ranges of the file by where they start; they do not overlap.
+#[derive(Default)]
+struct Windows {
+    ranges: BTreeMap<u64, Window>,
+    /// Counts uses, so that the least recent is known.
+    clock: u64,
+    /// Where the last read ended, and how many small ones followed each other.
+    last_end: u64,
+    streak: u32,
+    /// Nothing before this is fetched ahead: it was fetched, and may have been used up since.
+    frontier: u64,
+}
+
+enum Window {
+    Loading { end: u64 },
+    Ready { bytes: Vec<u8>, used: u64, served: u64 },
+    Failed { end: u64, error: Error },
+}
+
+impl Window {
+    fn end(&self, start: u64) -> u64 {
+        match self {
+            Self::Loading { end } | Self::Failed { end, .. } => *end,
+            Self::Ready { bytes, .. } => start + bytes.len() as u64,
+        }
+    }
+}
+
+/// What to do for the next bytes of a read.
+enum Step {
+    /// So many bytes were there.
+    Copied(usize),
+    /// This range is to be fetched, and is marked as being so.
+    Fetch(u64, u64),
+}
+
+impl RemoteSource {
+    /// A file whose length is known.
+    pub(crate) fn of_len(resource: Resource, len: u64, target: Option<Target>, reading: &Arc<Reading>) -> Self {
+        resource.lock().len = Some(len);
+        Self::new(resource, len, Vec::new(), target, reading)
+    }
+
+    /// A file of which only the address is known: its first bytes are fetched, and with them its length.
+    pub(crate) fn open(
+        resource: Resource,
+        target: impl FnOnce(&Resource) -> Option<Target>,
+        reading: &Arc<Reading>,
+    ) -> Result<Self> {
+        let bytes = resource.first_bytes(HEAD)?;
+        let len = resource.lock().len.unwrap_or(bytes.len() as u64);
+        let target = target(&resource);
+        Ok(Self::new(resource, len, bytes, target, reading))
+    }
+
+    fn new(resource: Resource, len: u64, head: Vec<u8>, target: Option<Target>, reading: &Arc<Reading>) -> Self {
+        // No read has ended anywhere yet.
+        let mut windows = Windows { last_end: u64::MAX, ..Windows::default() };
+        if !head.is_empty() {
+            windows.ranges.insert(0, Window::Ready { bytes: head, used: 0, served: 0 });
+        }
+        Self(Arc::new(Inner {
+            resource: Arc::new(resource),
+            len,
+            target,
+            download: OnceLock::new(),
+            reading: Arc::clone(reading),
+            windows: Mutex::new(windows),
+            changed: Condvar::new(),
+        }))
+    }
+
+    /// The file on its way into the cache, if it is.
+    pub(crate) fn begun(&self) -> Option<Arc<Download>> {
+        self.0.download.get().cloned()
+    }
+
+    /// The file on its way into the cache; `None` where there is no place for it.
+    pub(crate) fn download(&self) -> Option<Arc<Download>> {
+        let inner = &self.0;
+        let target = inner.target.clone()?;
+        let begin = || Download::new(Arc::clone(&inner.resource), inner.len, target);
+        Some(Arc::clone(inner.download.get_or_init(begin)))
+    }
+}
+
+impl ByteSource for RemoteSource {
+    fn len(&self) -> u64 {
+        self.0.len
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let inner = &self.0;
+        let end = offset.checked_add(buf.len() as u64).filter(|&end| end <= inner.len);
+        let Some(end) = end else {
+            let message = format!("{} bytes wanted past the end of the file at byte {}", buf.len(), inner.len);
+            return Err(Error::corrupt(message).at(offset).in_file(&inner.resource.name));
+        };
+        if let Some(download) = inner.download.get() {
+            return download.read(offset, buf);
+        }
+        let mut at = offset;
+        while at < end {
+            let rest = &mut buf[usize::try_from(at - offset).unwrap_or_default()..];
+            match inner.step(at, end, rest)? {
+                Step::Copied(copied) => at += copied as u64,
+                Step::Fetch(start, end) => inner.fetch(start, end),
+            }
+        }
+        if inner.reading.is_whole.load(Ordering::Relaxed) {
+            Inner::fetch_ahead(inner, end);
+        }
+        Ok(())
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, Windows> {
+        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Serves the bytes from `at` on, waits for those that are on the way, or says what to fetch.
+    fn step(&self, at: u64, end: u64, buf: &mut [u8]) -> Result<Step> {
+        let mut windows = self.lock();
+        loop {
+            let found = windows.ranges.range(..=at).next_back().map(|(&start, window)| (start, window.end(start)));
+            let Some((start, _)) = found.filter(|&(_, window_end)| window_end > at) else {
+                let next = windows.ranges.range(at..).next().map_or(self.len, |(&start, _)| start);
+                let until = self.until(&mut windows, at, end).min(next);
+                windows.ranges.insert(at, Window::Loading { end: until });
+                windows.frontier = windows.frontier.max(until);
+                return Ok(Step::Fetch(at, until));
+            };
+            match windows.ranges.get(&start) {
+                Some(Window::Loading { .. }) => {
+                    windows = self.changed.wait(windows).unwrap_or_else(PoisonError::into_inner);
+                }
+                Some(Window::Failed { error, .. }) => {
+                    let error = error.clone();
+                    // Whoever asks next tries again.
+                    windows.ranges.remove(&start);
+                    return Err(error);
+                }
+                _ => return Ok(Step::Copied(self.serve(&mut windows, start, at, buf))),
+            }
+        }
+    }
+
+    /// Where a range that is to be fetched ends.
+    fn until(&self, windows: &mut Windows, at: u64, end: u64) -> u64 {
+        let follows = windows.last_end == at;
+        windows.last_end = end;
+        windows.streak = if follows { windows.streak + 1 } else { 0 };
+        if self.reading.is_whole.load(Ordering::Relaxed) {
+            return end.max(at + WINDOW).min(self.len);
+        }
+        if self.reading.is_open.load(Ordering::Relaxed) {
+            return end;
+        }
+        let least = (HEAD << windows.streak.min(4)).min(LONGEST_HEAD);
+        // A header that is longer is asked for as a whole: what follows it are tensors.
+        if end - at >= HEAD { end } else { (at + least).min(self.len) }
+    }
+
+    fn serve(&self, windows: &mut Windows, start: u64, at: u64, buf: &mut [u8]) -> usize {
+        windows.clock += 1;
+        let clock = windows.clock;
+        let Some(Window::Ready { bytes, used, served }) = windows.ranges.get_mut(&start) else { return 0 };
+        let from = usize::try_from(at - start).unwrap_or_default();
+        let len = buf.len().min(bytes.len() - from);
+        buf[..len].copy_from_slice(&bytes[from..from + len]);
+        *used = clock;
+        *served += len as u64;
+        // Tensors are read once.
+        let is_done = *served >= bytes.len() as u64 && bytes.len() as u64 > LONGEST_HEAD;
+        if is_done && self.reading.is_open.load(Ordering::Relaxed) {
+            windows.ranges.remove(&start);
+        }
+        windows.last_end = at + len as u64;
+        len
+    }
+
+    /// Fetches a range that is marked as being on the way.
+    fn fetch(&self, start: u64, end: u64) {
+        let mut bytes = vec![0; usize::try_from(end - start).unwrap_or_default()];
+        let read = self.resource.read(start, &mut bytes);
+        let mut windows = self.lock();
+        windows.clock += 1;
+        let used = windows.clock;
+        let window = match read {
+            Ok(()) => Window::Ready { bytes, used, served: 0 },
+            Err(error) => Window::Failed { end, error },
+        };
+        windows.ranges.insert(start, window);
+        windows.forget();
+        drop(windows);
+        self.changed.notify_all();
+    }
+
+    /// Fetches what follows, on threads of its own, as far as there is room.
+    fn fetch_ahead(inner: &Arc<Self>, from: u64) {
+        let mut windows = inner.lock();
+        for _ in 0..AT_ONCE {
+            let at = windows.frontier.max(from);
+            let next = windows.ranges.range(at..).next().map_or(inner.len, |(&start, _)| start);
+            let end = (at + WINDOW).min(next);
+            let is_far = at >= from + AT_ONCE as u64 * WINDOW;
+            if at >= end || is_far || inner.reading.ahead.load(Ordering::Relaxed) >= AT_ONCE {
+                return;
+            }
+            windows.ranges.insert(at, Window::Loading { end });
+            windows.frontier = end;
+            inner.reading.ahead.fetch_add(1, Ordering::Relaxed);
+            let (inner, start) = (Arc::clone(inner), at);
+            std::thread::spawn(move || {
+                inner.fetch(start, end);
+                inner.reading.ahead.fetch_sub(1, Ordering::Relaxed);
+            });
+        }
+    }
+}
+
+impl Windows {
+    /// Drops the ranges that were used least recently, while there are more bytes than are kept.
+    fn forget(&mut self) {
+        let len = |window: &Window| if let Window::Ready { bytes, .. } = window { bytes.len() as u64 } else { 0 };
+        let mut total: u64 = self.ranges.values().map(len).sum();
+        while total > KEPT {
+            let oldest = self.ranges.iter().filter_map(|(&start, window)| match window {
+                Window::Ready { used, .. } => Some((*used, start)),
+                _ => None,
+            });
+            let Some((_, start)) = oldest.min() else { return };
+            total -= self.ranges.remove(&start).as_ref().map_or(0, len);
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! The cache of what other servers than hubs have.
+//!
+//! ```text
+//! apr/https/HOST/PATH/FILE     the bytes
+//!     checksum.json            where each came from, in which state, and its SHA-256
+//!     .locks/                  held while a file is fetched, and while the list is changed
+//! ```
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use apr_core::Result;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::digest::{Checked, hex};
+use crate::hub::RemoteFile;
+use crate::location::{S3Location, path_of, shown_url};
+use crate::lock::{Lock, disk};
+use crate::notes::Notes;
+
+/// The list's name.
+const LIST: &str = "checksum.json";
+
+/// A file that came from a server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cached {
+    /// Where it came from, without what may be secret.
+    pub url: String,
+    /// Length in bytes.
+    pub len: u64,
+    /// Its state on the server.
+    pub etag: Option<String>,
+    /// Of its bytes.
+    pub sha256: String,
+}
+
+impl Cached {
+    /// Whether this is the file that a server has, as far as its length and state say.
+    pub(crate) fn is_same(&self, len: Option<u64>, etag: Option<&str>) -> bool {
+        etag.is_some() && self.etag.as_deref() == etag && len == Some(self.len)
+    }
+}
+
+/// The folder of the cache.
+#[derive(Debug, Clone)]
+pub(crate) struct UrlCache {
+    root: PathBuf,
+}
+
+impl UrlCache {
+    pub(crate) fn new(root: &Path) -> Self {
+        Self { root: root.to_path_buf() }
+    }
+
+    /// Where a URL's file is, from the cache's folder on.
+    pub(crate) fn name_of(url: &str) -> String {
+        let (scheme, rest) = url.split_once("://").unwrap_or(("https", url));
+        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        let host = authority.rsplit('@').next().unwrap_or_default().replace(':', "_");
+        let parts = path_of(url).split('/').filter(|part| !part.is_empty()).map(safe);
+        let mut name =
+            [safe(&scheme.to_lowercase()), safe(&host.to_lowercase())].into_iter().chain(parts).collect::<Vec<_>>();
+        // Another query may be another file; it may be a secret too, so its digest stands for it.
+        if let Some((_, query)) = url.split_once('?') {
+            let digest = hex(&Sha256::digest(query.as_bytes()));
+            name.insert(2, format!("query-{}", &digest[..16]));
+        }
+        name.join("/")
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    pub(crate) fn lock(&self, name: &str) -> PathBuf {
+        self.root.join(".locks").join(format!("{}.lock", hex(&Sha256::digest(name.as_bytes()))))
+    }
+
+    /// What came from servers, by where it is. A list that can't be read is an empty one: files are fetched again.
+    pub(crate) fn list(&self) -> BTreeMap<String, Cached> {
+        let bytes = fs::read(self.root.join(LIST)).unwrap_or_default();
+        let list: BTreeMap<String, Cached> = serde_json::from_slice(&bytes).unwrap_or_default();
+        list.into_iter().filter(|(name, _)| crate::location::is_plain(name)).collect()
+    }
+
+    /// A file that is there whole.
+    pub(crate) fn find(&self, url: &str) -> Option<(PathBuf, Cached)> {
+        let name = Self::name_of(url);
+        let cached = self.list().remove(&name)?;
+        let path = self.path(&name);
+        path.metadata().is_ok_and(|found| found.len() == cached.len).then_some((path, cached))
+    }
+
+    /// The objects below a key that are here, for who has no network.
+    pub(crate) fn objects(&self, location: &S3Location) -> Vec<RemoteFile> {
+        let bucket = format!("s3://{}/", location.bucket);
+        let of_bucket = |cached: Cached| Some((cached.url.strip_prefix(&bucket)?.to_owned(), cached));
+        let found = self.list().into_values().filter_map(of_bucket).filter(|(key, _)| key.starts_with(&location.key));
+        found.map(|(name, cached)| RemoteFile { name, len: Some(cached.len), etag: cached.etag }).collect()
+    }
+
+    /// Changes the list.
+    ///
+    /// # Errors
+    /// E007.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut BTreeMap<String, Cached>)) -> Result<()> {
+        let _lock = Lock::take(&self.lock(LIST), LIST, &Notes::default(), &AtomicBool::new(false))?;
+        let mut list = self.list();
+        change(&mut list);
+        let path = self.root.join(LIST);
+        let write = || -> std::io::Result<()> {
+            let mut file = tempfile::NamedTempFile::new_in(&self.root)?;
+            serde_json::to_writer_pretty(&mut file, &list)?;
+            file.persist(&path).map_err(|error| error.error)?;
+            Ok(())
+        };
+        write().map_err(|error| disk(&error, &path))
+    }
+}
+
+/// A part of a path that is a plain name.
+fn safe(part: &str) -> String {
+    let plain: String =
+        part.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.%+=".contains(c) { c } else { '_' }).collect();
+    let plain = plain.trim_start_matches('.').to_owned();
+    if plain.is_empty() { "_".to_owned() } else { plain.chars().take(200).collect() }
+}
+
+/// A file in the list.
+#[derive(Debug, Clone)]
+pub(crate) struct ListedEntry {
+    pub(crate) cache: Arc<UrlCache>,
+    pub(crate) url: String,
+    pub(crate) etag: Option<String>,
+}
+
+impl ListedEntry {
+    /// Whether the file is there in this state.
+    pub(crate) fn is_there(&self, len: u64) -> bool {
+        self.cache.find(&self.url).is_some_and(|(_, cached)| cached.is_same(Some(len), self.etag.as_deref()))
+    }
+
+    /// Adds the file to the list, where its digest was computed.
+    ///
+    /// # Errors
+    /// E007.
+    pub(crate) fn add(&self, path: &Path, checked: Option<&Checked>) -> Result<()> {
+        let Some(sha256) = checked.and_then(|checked| checked.sha256.clone()) else { return Ok(()) };
+        let len = path.metadata().map_err(|error| disk(&error, path))?.len();
+        let cached = Cached { url: shown_url(&self.url), len, etag: self.etag.clone(), sha256 };
+        self.cache.change(|list| {
+            list.insert(UrlCache::name_of(&self.url), cached);
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_has_a_place_of_its_own_in_the_folder() {
+        for (url, name) in [
+            ("https://host/a/b.gguf", "https/host/a/b.gguf"),
+            ("http://user:secret@Host:81/a//b", "http/host_81/a/b"),
+            ("https://host/../..//etc/passwd", "https/host/_/_/etc/passwd"),
+            ("https://host", "https/host"),
+        ] {
+            assert_eq!(UrlCache::name_of(url), name);
+        }
+        let signed = UrlCache::name_of("https://host/a?token=secret");
+        assert!(signed.starts_with("https/host/query-") && signed.ends_with("/a") && !signed.contains("secret"));
+        assert_ne!(signed, UrlCache::name_of("https://host/a?token=other"));
+    }
+}

@@ -1,0 +1,228 @@
+//! Models on hubs and servers, opened as those of folders are.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use apr_core::{ByteSource, CheckpointReader, Error, Metadata, Result, SourceSet, counted};
+use apr_hub::{Found, Hub, Location, Place, Settings};
+use apr_registry::OpenOptions;
+use serde_json::{Map, Value};
+
+use crate::Sources;
+use crate::model::{ADAPTER_CONFIG, CONFIG, is_index};
+
+/// Makes a hub client when the first model is opened over the network.
+type Make = dyn Fn() -> Result<Hub> + Send + Sync;
+
+/// What is opened over the network. Clones share it.
+#[derive(Clone, Default)]
+pub(crate) struct Remote {
+    make: Option<Arc<Make>>,
+    hub: Arc<OnceLock<Hub>>,
+    places: Arc<Mutex<Vec<Place>>>,
+}
+
+impl fmt::Debug for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Remote")
+    }
+}
+
+/// Whether a path names a model on a hub or server.
+#[must_use]
+pub fn is_remote(path: &Path) -> bool {
+    path.to_str().is_some_and(Location::is_remote)
+}
+
+impl Sources {
+    /// The same, with a hub client that is made when it is needed; by default the environment says how.
+    #[must_use]
+    pub fn with_hub(mut self, make: impl Fn() -> Result<Hub> + Send + Sync + 'static) -> Self {
+        self.remote = Remote { make: Some(Arc::new(make)), ..Remote::default() };
+        self
+    }
+
+    /// The hub client.
+    ///
+    /// # Errors
+    /// E001 and E007 for an environment that makes no sense.
+    pub fn hub(&self) -> Result<&Hub> {
+        if let Some(hub) = self.remote.hub.get() {
+            return Ok(hub);
+        }
+        let made = match &self.remote.make {
+            Some(make) => make()?,
+            None => Hub::new(Settings::from_env(apr_hub::default_cache()?)?),
+        };
+        Ok(self.remote.hub.get_or_init(|| made))
+    }
+
+    /// Looks up what a path names on a hub or server.
+    ///
+    /// # Errors
+    /// E001 for a location that names nothing, E007 for what is not there or not for this user.
+    pub fn place(&self, path: &Path) -> Result<RemoteFolder> {
+        let text = path.to_str().unwrap_or_default();
+        let location = Location::parse(text).unwrap_or_else(|| Err(Error::format("this is no location")))?;
+        let place = self.hub()?.place(&location)?;
+        self.remote.places.lock().unwrap_or_else(PoisonError::into_inner).push(place.clone());
+        Ok(RemoteFolder { place, sources: self.clone() })
+    }
+
+    /// What the user should know of how files were fetched, since this was asked last: what was chosen of several models, that
+    /// the cache was used for want of a network, that a server sends no ranges.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        self.remote.hub.get().map(|hub| hub.notes().take()).unwrap_or_default()
+    }
+
+    /// Where an open model comes from: its location, its commit, and the SHA-256 of its files of weights.
+    #[must_use]
+    pub fn provenance(&self, path: &Path) -> Option<Metadata> {
+        let location = Location::parse(path.to_str()?)?.ok()?;
+        let places = self.remote.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = places.iter().rev().find(|place| *place.location() == location)?;
+        let mut metadata = Metadata::new();
+        metadata.set("url", location.to_string());
+        if let Some(repository) = place.repository() {
+            metadata.set("revision", repository.commit.as_str());
+        }
+        let digests = place.digests();
+        if !digests.is_empty() {
+            metadata.set(
+                "sha256_of",
+                digests.into_iter().map(|(name, digest)| (name, Value::String(digest))).collect::<Map<_, _>>(),
+            );
+        }
+        Some(metadata)
+    }
+
+    /// Compares what is written down of a model's source with what is there now: whether the commit still is, and has
+    /// files with these digests. What was compared is returned.
+    ///
+    /// # Errors
+    /// E004 for other digests, E001 where nothing is written down, otherwise those of [`place`](Self::place).
+    pub fn check_provenance(&self, source: &Metadata) -> Result<String> {
+        let unknown = || Error::format("the file does not say where it comes from, or not with digests");
+        let recorded = source.object("sha256_of").filter(|digests| !digests.is_empty()).ok_or_else(unknown)?;
+        let mut location =
+            Location::parse(source.text("url").ok_or_else(unknown)?).unwrap_or_else(|| Err(unknown()))?;
+        if let (Location::Hub(hub), Some(revision)) = (&mut location, source.text("revision")) {
+            hub.revision = Some(revision.to_owned());
+        }
+        let place = self.hub()?.place(&location)?;
+        let found = place.files();
+        for (name, digest) in recorded {
+            let file = found.iter().find(|file| file.name == *name);
+            let is_same = file.is_some_and(|file| file.etag.as_deref() == digest.as_str());
+            if !is_same {
+                let message = format!("'{name}' has not the SHA-256 there that is written down");
+                return Err(Error::checksum(message).in_file(&location));
+            }
+        }
+        let who = if self.hub()?.settings().offline { ", as the cache has it" } else { "" };
+        Ok(format!("{} at {location}{who}", counted(recorded.len() as u64, "digest")))
+    }
+
+    /// All of the models that are open is going to be read, so that what comes next is fetched ahead.
+    pub fn read_whole(&self) {
+        let places = self.remote.places.lock().unwrap_or_else(PoisonError::into_inner);
+        places.iter().for_each(Place::read_whole);
+    }
+
+    /// Whether a remote path stands for several files.
+    ///
+    /// # Errors
+    /// Those of [`place`](Self::place).
+    pub fn is_remote_set(&self, path: &Path) -> Result<bool> {
+        let place = self.place(path)?.place;
+        Ok(place.file().is_none_or(|file| is_index(Path::new(file))))
+    }
+
+    /// Opens the bytes of one remote file, whatever they are.
+    ///
+    /// # Errors
+    /// E001 for what is not one file, otherwise those of [`place`](Self::place).
+    pub fn open_remote_file(&self, path: &Path) -> Result<Box<dyn ByteSource>> {
+        let folder = self.place(path)?;
+        let Some(file) = folder.place.file() else {
+            let message = "this is a repository or folder, where one file of it is needed";
+            return Err(Error::format(message).in_file(folder.place.location()));
+        };
+        folder.open(file).inspect(|_| folder.place.opened())
+    }
+
+    /// All of the models that are open is going to be read; what was opened over the network is kept in the cache, unless
+    /// the settings say otherwise.
+    pub fn keep_whole(&self) {
+        let places = self.remote.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let keep = self.remote.hub.get().is_some_and(|hub| hub.settings().keep);
+        places.iter().for_each(if keep { Place::keep_whole } else { Place::read_whole });
+    }
+
+    /// Waits until what is kept in the cache is whole, and agrees with its digests.
+    ///
+    /// # Errors
+    /// E004 for a file that is not the one that its server has, E007 when it can't be fetched or written.
+    pub fn finish(&self) -> Result<()> {
+        let places = self.remote.places.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        places.iter().try_for_each(Place::finish)
+    }
+
+    pub(crate) fn open_remote(
+        &self,
+        path: &Path,
+        with_companions: bool,
+        options: &OpenOptions,
+    ) -> Result<Box<dyn CheckpointReader>> {
+        let folder = self.place(path)?;
+        let reader = folder.open_model(with_companions, options);
+        self.check_unchanged()?;
+        let reader = reader.map_err(|error| error.in_file(folder.place.location()))?;
+        folder.place.opened();
+        Ok(reader)
+    }
+}
+
+/// The files of a location, as the source of a model's shards and companions.
+pub struct RemoteFolder {
+    place: Place,
+    sources: Sources,
+}
+
+impl RemoteFolder {
+    /// The location that was looked up.
+    #[must_use]
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    fn open_model(&self, with_companions: bool, options: &OpenOptions) -> Result<Box<dyn CheckpointReader>> {
+        let Some(file) = self.place.file() else {
+            return Ok(Box::new(apr_registry::open_folder(self, options)?));
+        };
+        let reader = apr_registry::open_in(self, file, options)?;
+        let is_model = self.place.files().iter().any(|file| [CONFIG, ADAPTER_CONFIG].contains(&file.name.as_str()));
+        if with_companions && is_model && reader.companions().is_empty() {
+            return Ok(Box::new(apr_registry::with_companions(reader, self, &options.limits)?));
+        }
+        if apr_registry::is_shard_name(file) { apr_registry::alone(reader, self) } else { Ok(reader) }
+    }
+}
+
+impl SourceSet for RemoteFolder {
+    fn open(&self, name: &str) -> Result<Box<dyn ByteSource>> {
+        Ok(match self.place.open(name)? {
+            Found::Local(path) => Box::new(self.sources.open_file(path)?),
+            Found::Remote(source) => Box::new(source),
+        })
+    }
+
+    fn list(&self) -> Result<Vec<String>> {
+        let others = &self.place.chosen().others;
+        let is_meant =
+            |name: &&String| name.matches('/').count() < 2 && !name.starts_with('.') && !others.contains(name);
+        Ok(self.place.files().iter().map(|file| &file.name).filter(is_meant).cloned().collect())
+    }
+}

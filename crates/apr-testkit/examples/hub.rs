@@ -1,0 +1,36 @@
+//! Serves folders as repositories of a hub on this machine: `cargo run -p apr-testkit --example hub -- ORG/REPO=FOLDER…`.
+//!
+//! It prints its address, for `HF_ENDPOINT`, and each request with what was sent. Lines on standard input change it:
+//! `delay MILLISECONDS`, `cut EVERY`, `heal`, `count` (requests, bytes, and those of the store, since it was asked last).
+
+use std::io::BufRead;
+use std::path::Path;
+use std::time::Duration;
+
+use apr_testkit::hub::TestHub;
+
+fn main() {
+    let hub = TestHub::start();
+    for argument in std::env::args().skip(1) {
+        let (repo, folder) = argument.split_once('=').expect("ORG/REPO=FOLDER");
+        hub.put_folder(repo, Path::new(folder));
+    }
+    println!("{}", hub.url());
+    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+        let (word, number) = line.split_once(' ').unwrap_or((&line, "0"));
+        let number: u64 = number.parse().expect("a number");
+        match word {
+            "delay" => hub.delay(Duration::from_millis(number)),
+            "cut" => hub.cut_every(number),
+            "heal" => hub.heal(),
+            "count" => {
+                let requests = hub.requests();
+                let sent: u64 = requests.iter().map(|request| request.sent).sum();
+                let stored: u64 = requests.iter().filter(|request| request.at_store).map(|request| request.sent).sum();
+                println!("{} {sent} {stored}", requests.len());
+            }
+            "log" => hub.requests().iter().for_each(|request| println!("{request:?}")),
+            _ => panic!("delay, cut, heal, count or log"),
+        }
+    }
+}

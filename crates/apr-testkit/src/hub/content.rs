@@ -1,0 +1,66 @@
+//! What a test hub's files are made of.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use sha2::Digest as _;
+
+/// The bytes of a file, which need not be in memory.
+#[derive(Debug, Clone)]
+pub struct Content {
+    head: Arc<[u8]>,
+    /// Zeros follow up to here.
+    pub len: u64,
+    /// SHA-256 of what is stored elsewhere, a git blob's SHA-1 of the rest.
+    pub etag: String,
+    /// Stored elsewhere.
+    pub large: bool,
+}
+
+impl Content {
+    pub(super) fn of(name: &str, bytes: &[u8]) -> Self {
+        let large = is_large(name);
+        let etag = if large { sha256(bytes) } else { git_sha1(bytes) };
+        Self { head: bytes.into(), len: bytes.len() as u64, etag, large }
+    }
+
+    pub(super) fn sparse(name: &str, head: &[u8], len: u64) -> Self {
+        // Nobody computes the digest of so many zeros: it is only the name of the file's state.
+        Self { len, large: true, etag: sha256(name.as_bytes()), head: head.into() }
+    }
+
+    pub(super) fn bytes(&self, range: Range<u64>) -> Vec<u8> {
+        let at = |offset: u64| usize::try_from(offset.min(self.head.len() as u64)).expect("it fits");
+        let mut bytes = self.head[at(range.start)..at(range.end)].to_vec();
+        bytes.resize(usize::try_from(range.end - range.start).expect("it fits"), 0);
+        bytes
+    }
+}
+
+/// What is in Git LFS: everything but text.
+fn is_large(name: &str) -> bool {
+    ![".json", ".txt", ".md", ".jinja", ".yaml", "LICENSE", ".gitattributes"].iter().any(|end| name.ends_with(end))
+}
+
+/// SHA-256 in hexadecimal digits.
+#[must_use]
+pub fn sha256(bytes: &[u8]) -> String {
+    hex(&sha2::Sha256::digest(bytes))
+}
+
+/// What git calls a file's content.
+#[must_use]
+pub fn git_sha1(bytes: &[u8]) -> String {
+    let mut hasher = sha1::Sha1::new();
+    hasher.update(format!("blob {}\0", bytes.len()));
+    hasher.update(bytes);
+    hex(&hasher.finalize())
+}
+
+pub(super) fn commit_id(number: u64) -> String {
+    git_sha1(format!("commit {number}").as_bytes())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,116 @@
+//! As much of HTTP/1.1 as tests need.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::thread;
+use std::time::Duration;
+
+/// A request as it came.
+pub(super) struct Asked {
+    pub(super) method: String,
+    pub(super) target: String,
+    headers: Vec<(String, String)>,
+}
+
+impl Asked {
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+    }
+
+    /// Path without the query.
+    pub(super) fn path(&self) -> &str {
+        self.target.split('?').next().unwrap_or_default()
+    }
+
+    /// A value of the query.
+    pub(super) fn query(&self, name: &str) -> Option<&str> {
+        let (_, query) = self.target.split_once('?')?;
+        query.split('&').filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name).map(|(_, value)| value)
+    }
+}
+
+/// An answer to be sent.
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) headers: Vec<(String, String)>,
+    pub(super) body: Vec<u8>,
+    /// The length that is stated, where it is not the body's.
+    pub(super) stated: Option<u64>,
+    /// How much of the body is sent before the connection is cut, and how long nothing is sent before.
+    pub(super) cut: Option<(u64, Duration)>,
+}
+
+impl Answer {
+    pub(super) fn new(status: u16, body: impl Into<Vec<u8>>) -> Self {
+        Self { status, headers: Vec::new(), body: body.into(), stated: None, cut: None }
+    }
+
+    pub(super) fn with(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.headers.push((name.to_owned(), value.into()));
+        self
+    }
+
+    /// Bytes of the body that are going to be sent.
+    pub(super) fn planned(&self) -> u64 {
+        self.cut.map_or(self.body.len() as u64, |(len, _)| len.min(self.body.len() as u64))
+    }
+}
+
+pub(super) struct Connection {
+    reader: BufReader<TcpStream>,
+    stream: TcpStream,
+}
+
+impl Connection {
+    pub(super) fn new(stream: TcpStream) -> std::io::Result<Self> {
+        stream.set_nodelay(true)?;
+        Ok(Self { reader: BufReader::new(stream.try_clone()?), stream })
+    }
+
+    /// The next request; `None` at the end of the connection.
+    pub(super) fn request(&mut self) -> Option<Asked> {
+        let mut line = String::new();
+        self.reader.read_line(&mut line).ok().filter(|&len| len > 0)?;
+        let mut words = line.split_whitespace();
+        let (method, target) = (words.next()?.to_owned(), words.next()?.to_owned());
+        // What a proxy is asked for has the server in it.
+        let target = match target.split_once("://") {
+            Some((_, rest)) => format!("/{}", rest.split_once('/').map_or("", |(_, path)| path)),
+            None => target,
+        };
+        let mut headers = Vec::new();
+        loop {
+            let mut line = String::new();
+            self.reader.read_line(&mut line).ok().filter(|&len| len > 0)?;
+            let Some((name, value)) = line.trim_end().split_once(':') else { break };
+            headers.push((name.to_owned(), value.trim().to_owned()));
+        }
+        Some(Asked { method, target, headers })
+    }
+
+    /// Sends an answer; `false` where the connection ends.
+    pub(super) fn send(&mut self, answer: &Answer, is_head: bool) -> bool {
+        let len = answer.stated.unwrap_or(answer.body.len() as u64);
+        let mut text = format!("HTTP/1.1 {} X\r\nContent-Length: {len}\r\n", answer.status);
+        for (name, value) in &answer.headers {
+            text.push_str(&format!("{name}: {value}\r\n"));
+        }
+        text.push_str("\r\n");
+        if self.stream.write_all(text.as_bytes()).is_err() {
+            return false;
+        }
+        if is_head {
+            return true;
+        }
+        let sent = usize::try_from(answer.planned()).expect("it fits");
+        if self.stream.write_all(&answer.body[..sent]).is_err() {
+            return false;
+        }
+        if let Some((_, stall)) = answer.cut {
+            thread::sleep(stall);
+            let _ = self.stream.shutdown(std::net::Shutdown::Both);
+            return false;
+        }
+        answer.stated.is_none()
+    }
+}

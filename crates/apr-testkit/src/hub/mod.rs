@@ -1,0 +1,273 @@
+//! A hub on this machine: what Hugging Face's answers to programs, a store that it redirects to, plain files, and
+//! whatever can go wrong with them.
+//!
+//! ```
+//! use apr_testkit::hub::TestHub;
+//!
+//! let hub = TestHub::start();
+//! hub.put("org/model", "config.json", b"{}");
+//! assert!(hub.url().starts_with("http://127.0.0.1:"));
+//! assert!(hub.requests().is_empty());
+//! ```
+
+mod answer;
+mod content;
+mod http;
+
+use std::collections::BTreeMap;
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+pub use content::{Content, git_sha1, sha256};
+
+use content::commit_id;
+
+/// A request that was answered.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// `GET` or `HEAD`.
+    pub method: String,
+    /// Path and query.
+    pub target: String,
+    /// The header `Range`.
+    pub range: Option<String>,
+    /// The header `Authorization`.
+    pub authorization: Option<String>,
+    /// Whether the store was asked, and not the hub.
+    pub at_store: bool,
+    /// The status that was answered.
+    pub status: u16,
+    /// Bytes of the body that were sent.
+    pub sent: u64,
+}
+
+/// What goes wrong with an answer.
+#[derive(Debug, Clone)]
+pub enum Fault {
+    /// This status, with these headers.
+    Status(u16, Vec<(String, String)>),
+    /// The connection is cut after so many bytes of the body.
+    Cut(u64),
+    /// Nothing more is sent after so many bytes of the body, for this long.
+    Stall(u64, Duration),
+    /// The body has one bit flipped.
+    Flip,
+    /// The file is said to be this much longer than it is.
+    Longer(u64),
+    /// The whole file is sent, whatever range was asked for.
+    NoRanges,
+    /// The file is said to be in another state.
+    OtherEtag,
+    /// A redirect to this address.
+    Redirect(String),
+}
+
+/// When something goes wrong.
+#[derive(Debug, Clone)]
+struct Rule {
+    /// A part of the target.
+    matching: String,
+    fault: Fault,
+    /// Answers that go well before.
+    skip: u32,
+    /// Answers that go wrong then.
+    times: u32,
+}
+
+#[derive(Default)]
+struct Repository {
+    branches: BTreeMap<String, String>,
+    commits: BTreeMap<String, BTreeMap<String, Content>>,
+    /// The token that it is shown to.
+    token: Option<String>,
+    gated: bool,
+    license: Option<String>,
+}
+
+#[derive(Default)]
+struct State {
+    repositories: BTreeMap<String, Repository>,
+    /// Plain files by their path.
+    files: BTreeMap<String, Content>,
+    rules: Vec<Rule>,
+    requests: Vec<Request>,
+    delay: Duration,
+    /// Every so many answers of files one is cut.
+    cut_every: u64,
+    answers: u64,
+    /// Uses of a store's address before it expires.
+    uses: Option<u32>,
+    signed: BTreeMap<u64, (String, u32)>,
+    next_commit: u64,
+    store_url: String,
+}
+
+/// A running hub; it ends with the process.
+pub struct TestHub {
+    state: Arc<Mutex<State>>,
+    url: String,
+}
+
+impl TestHub {
+    /// Starts a hub without repositories, and the store beside it.
+    #[must_use]
+    pub fn start() -> Self {
+        Self::on(TcpListener::bind("127.0.0.1:0").expect("a port of this machine"))
+    }
+
+    /// Starts a hub on a port.
+    #[must_use]
+    pub fn on(hub: TcpListener) -> Self {
+        let store = TcpListener::bind("127.0.0.1:0").expect("a port of this machine");
+        let url = |listener: &TcpListener| format!("http://{}", listener.local_addr().expect("it is bound"));
+        let (hub_url, store_url) = (url(&hub), url(&store));
+        let state = Arc::new(Mutex::new(State { store_url, ..State::default() }));
+        for (listener, at_store) in [(hub, false), (store, true)] {
+            let state = Arc::clone(&state);
+            thread::spawn(move || {
+                for stream in listener.incoming().flatten() {
+                    let state = Arc::clone(&state);
+                    thread::spawn(move || serve(stream, &state, at_store));
+                }
+            });
+        }
+        Self { state, url: hub_url }
+    }
+
+    /// Its address, for `HF_ENDPOINT`.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Puts a file into the branch `main` of a repository, which becomes a new commit. Files that are not text are stored
+    /// elsewhere, as on the real hub.
+    pub fn put(&self, repo: &str, name: &str, bytes: impl AsRef<[u8]>) {
+        self.put_content(repo, name, Content::of(name, bytes.as_ref()));
+    }
+
+    /// Puts a file that begins with `head` and has zeros up to `len`.
+    pub fn put_sparse(&self, repo: &str, name: &str, head: &[u8], len: u64) {
+        self.put_content(repo, name, Content::sparse(name, head, len));
+    }
+
+    fn put_content(&self, repo: &str, name: &str, content: Content) {
+        let mut state = self.lock();
+        state.next_commit += 1;
+        let commit = commit_id(state.next_commit);
+        let repository = state.repositories.entry(repo.to_owned()).or_default();
+        let before = repository.branches.get("main").and_then(|commit| repository.commits.get(commit));
+        let mut files = before.cloned().unwrap_or_default();
+        files.insert(name.to_owned(), content);
+        repository.commits.insert(commit.clone(), files);
+        repository.branches.insert("main".to_owned(), commit);
+    }
+
+    /// Puts all files of a folder.
+    pub fn put_folder(&self, repo: &str, folder: &std::path::Path) {
+        for entry in folder.read_dir().expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_file() {
+                let name = path.file_name().and_then(|name| name.to_str()).expect("a name");
+                self.put(repo, name, std::fs::read(&path).expect("a file"));
+            }
+        }
+    }
+
+    /// Gives the newest commit of a repository another name.
+    pub fn branch(&self, repo: &str, name: &str) {
+        let mut state = self.lock();
+        let repository = state.repositories.get_mut(repo).expect("a repository");
+        let commit = repository.branches["main"].clone();
+        repository.branches.insert(name.to_owned(), commit);
+    }
+
+    /// The commit of `main`.
+    #[must_use]
+    pub fn commit(&self, repo: &str) -> String {
+        self.lock().repositories[repo].branches["main"].clone()
+    }
+
+    /// Shows a repository to those with this token alone.
+    pub fn make_private(&self, repo: &str, token: &str) {
+        self.lock().repositories.get_mut(repo).expect("a repository").token = Some(token.to_owned());
+    }
+
+    /// Shows the files of a repository to those who asked for them, and nobody has.
+    pub fn make_gated(&self, repo: &str) {
+        self.lock().repositories.get_mut(repo).expect("a repository").gated = true;
+    }
+
+    /// Puts a plain file at a path, such as `/models/a.gguf`.
+    pub fn put_file(&self, path: &str, bytes: impl AsRef<[u8]>) {
+        self.lock().files.insert(path.to_owned(), Content::of(path, bytes.as_ref()));
+    }
+
+    /// Lets answers to requests whose target contains `matching` go wrong, the first `times` after `skip`.
+    pub fn fault(&self, matching: &str, fault: Fault, skip: u32, times: u32) {
+        self.lock().rules.push(Rule { matching: matching.to_owned(), fault, skip, times });
+    }
+
+    /// Everything goes well again.
+    pub fn heal(&self) {
+        let mut state = self.lock();
+        state.rules.clear();
+        state.cut_every = 0;
+        state.uses = None;
+        state.delay = Duration::ZERO;
+    }
+
+    /// Each answer takes at least this long.
+    pub fn delay(&self, delay: Duration) {
+        self.lock().delay = delay;
+    }
+
+    /// One of so many answers with files is cut in its middle.
+    pub fn cut_every(&self, answers: u64) {
+        self.lock().cut_every = answers;
+    }
+
+    /// Addresses of the store expire after so many uses.
+    pub fn expire_after(&self, uses: u32) {
+        self.lock().uses = Some(uses);
+    }
+
+    /// The requests that were answered, and forgets them.
+    #[must_use]
+    pub fn requests(&self) -> Vec<Request> {
+        std::mem::take(&mut self.lock().requests)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Answers the requests of a connection, until it ends.
+fn serve(stream: TcpStream, state: &Mutex<State>, at_store: bool) {
+    let Ok(mut connection) = http::Connection::new(stream) else { return };
+    while let Some(asked) = connection.request() {
+        let (answer, delay) = {
+            let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+            (state.answer(&asked, at_store), state.delay)
+        };
+        thread::sleep(delay);
+        let mut request = Request {
+            method: asked.method.clone(),
+            target: asked.target.clone(),
+            range: asked.header("range").map(str::to_owned),
+            authorization: asked.header("authorization").map(str::to_owned),
+            at_store,
+            status: answer.status,
+            sent: 0,
+        };
+        // Noted before it is sent: whoever has the answer finds the request.
+        request.sent = if asked.method == "HEAD" { 0 } else { answer.planned() };
+        state.lock().unwrap_or_else(PoisonError::into_inner).requests.push(request);
+        if !connection.send(&answer, asked.method == "HEAD") {
+            return;
+        }
+    }
+}
