@@ -77,6 +77,27 @@ fn blocks_that_stay_quantized_have_ggmls_values_to_the_last_bit() {
 }
 
 #[test]
+fn a_gguf_file_tells_the_same_story_token_by_token() {
+    let Some(folder) = locate::shared_data("derived") else { return };
+    let sandbox = Sandbox::new();
+    let mut files = Vec::new();
+    for name in ["stories260K_F16", "stories260K_Q8_0"] {
+        let model = folder.join(name).with_extension("gguf");
+        let model = model.to_str().expect("a plain name");
+        let source = format!("{name}_source");
+        sandbox.run(&["export", model, "--format", "safetensors", "--dequantize", "f32", "-o", &source]).ok();
+        files.extend(exported(&sandbox, &[(name, model, "--with-past")]));
+    }
+    agreed("onnx/stories", &files, || {
+        for name in ["stories260K_F16", "stories260K_Q8_0"] {
+            judge(&["check", &format!("{name}/model.onnx")], &sandbox.path(""));
+            judge(&["outputs", &format!("{name}_source"), name], &sandbox.path(""));
+            judge(&["generate", &format!("{name}_source"), name, "60"], &sandbox.path(""));
+        }
+    });
+}
+
+#[test]
 fn the_files_around_the_weights_come_along() {
     let sandbox = Sandbox::new();
     sandbox.run(&["export", &tiny_llama(), "--format", "onnx", "-o", "out", "--external-data", "always"]).ok();

@@ -13,6 +13,7 @@ use apr_source::naming::canonical;
 use apr_tensor::cast::can_cast;
 use apr_view::View;
 
+use super::computed::state_configuration;
 use super::planned::Parts;
 use super::{Job, JobError, Planned};
 use crate::convert::ConvertOptions;
@@ -35,7 +36,8 @@ impl Job {
             return Err(JobError::Request(message).into());
         }
         let foreign = restore(&source.through(reader), self.target.format, self.validation);
-        let Foreign { prepared, losses, .. } = foreign.map_err(JobError::from)?;
+        let Foreign { mut prepared, losses, .. } = foreign.map_err(JobError::from)?;
+        state_configuration(&mut prepared.view, source);
         let mut view = View::new(&prepared.view);
         view.keep_companions(|name| name != onnx::skeleton::COMPANION);
         let mut warnings = prepared.warnings.clone();
