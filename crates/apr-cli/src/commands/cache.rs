@@ -156,13 +156,18 @@ fn render(out: &mut dyn Write, report: &CacheReport) -> io::Result<()> {
     for name in &report.in_use {
         writeln!(out, "kept, since a program fetches it: {}", Escaped(name))?;
     }
-    let folders = [Some(&report.folder), report.hub.as_ref()].into_iter().flatten();
-    let folders: Vec<String> = folders.map(|folder| folder.display().to_string()).collect();
     let (files, bytes) = (counted(report.files, "file"), human::bytes(report.bytes));
     let what = match (report.cleared, report.dry_run) {
         (true, true) => "would clear",
         (true, false) => "cleared",
         _ => "holds",
     };
-    writeln!(out, "{}: {what} {files}, {bytes}", Escaped(&folders.join(", ")))
+    writeln!(out, "{}: {what} {files}, {bytes}", Escaped(&report.folder.display().to_string()))?;
+    match report.hub.as_ref().filter(|_| !report.models.is_empty()) {
+        Some(hub) => {
+            let hub = hub.display().to_string();
+            writeln!(out, "those of Hugging Face are in {}, which its own programs use too", Escaped(&hub))
+        }
+        None => Ok(()),
+    }
 }

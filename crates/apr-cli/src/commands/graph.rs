@@ -150,13 +150,16 @@ fn render_part(out: &mut dyn Write, part: &PartReport, args: &GraphArgs) -> io::
     render_ends(out, "in ", &summary.inputs)?;
     render_ends(out, "out", &summary.outputs)?;
     writeln!(out, "  {DIM}run{DIM:#} {}", cost_text(&summary.cost))?;
+    if !summary.cost.sizes.is_empty() {
+        writeln!(out, "  {DIM}at {DIM:#} {}", sizes_text(&summary.cost))?;
+    }
     let scene = &part.structure;
     let depth = args.depth.map_or_else(|| Depth::that_fits(scene, ROWS), Depth::Levels);
     render_tree(out, scene, &depth)?;
     render_findings(out, &part.findings)
 }
 
-/// `1.2 GFLOP, 3.4 MB of values at most, 512 B for each token in the cache; at batch_size 1, sequence_length 128`.
+/// `1.2 GFLOP, 3.4 MB of values at most, 512 B for each token in the cache`.
 pub(super) fn cost_text(cost: &CostReport) -> String {
     let mut parts = vec![
         format!("{}FLOP", human::metric(cost.flops)),
@@ -168,9 +171,12 @@ pub(super) fn cost_text(cost: &CostReport) -> String {
     if cost.unknown_nodes > 0 {
         parts.push(format!("{} nodes of unknown size not counted", cost.unknown_nodes));
     }
-    let sizes: Vec<String> = cost.sizes.iter().map(|(symbol, size)| format!("{} {size}", Escaped(symbol))).collect();
-    let at = if sizes.is_empty() { String::new() } else { format!("; at {}", sizes.join(", ")) };
-    format!("{}{at}", parts.join(", "))
+    parts.join(", ")
+}
+
+/// The sizes that a cost is told for: `batch_size 1, sequence_length 128`.
+pub(super) fn sizes_text(cost: &CostReport) -> String {
+    cost.sizes.iter().map(|(symbol, size)| format!("{} {size}", Escaped(symbol))).collect::<Vec<_>>().join(", ")
 }
 
 /// Says which sizes no input has.

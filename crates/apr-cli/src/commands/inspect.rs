@@ -19,7 +19,7 @@ use apr_view::{View, named};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::graph::cost_text;
+use super::graph::{cost_text, sizes_text};
 use super::several;
 use crate::args::InspectArgs;
 use crate::context::Context;
@@ -443,6 +443,9 @@ fn render_computes(out: &mut dyn Write, parts: &[PartSummary], full: bool) -> io
         writeln!(out, "    {DIM}in {DIM:#} {}", Escaped(&ends(&part.inputs, full)))?;
         writeln!(out, "    {DIM}out{DIM:#} {}", Escaped(&ends(&part.outputs, full)))?;
         writeln!(out, "    {DIM}run{DIM:#} {}", cost_text(&part.cost))?;
+        if !part.cost.sizes.is_empty() {
+            writeln!(out, "    {DIM}at {DIM:#} {}", sizes_text(&part.cost))?;
+        }
         if full {
             let operators = part.operators.iter().map(|(op, count)| format!("{op} {count}"));
             writeln!(out, "    {DIM}ops{DIM:#} {}", Escaped(&operators.collect::<Vec<_>>().join(", ")))?;

@@ -13,7 +13,7 @@ use crate::support::{Run, Sandbox, f32s, safetensors, sound};
 #[track_caller]
 fn assert_transcript(name: &str, sandbox: &Sandbox, lines: &[&str]) {
     let transcript: String =
-        lines.iter().map(|line| transcript(line, &sandbox.with_env(&[("APR_CACHE", "cache")], line))).collect();
+        lines.iter().map(|line| transcript(line, &sandbox.with_env(&[("APR_CACHE", "cache"), ("HF_HUB_CACHE", "hub")], line))).collect();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         return fs::write(path, transcript).expect("the folder is there");

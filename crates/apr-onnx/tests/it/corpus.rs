@@ -57,7 +57,7 @@ fn real_models_read_as_the_onnx_package_reads_them() {
 /// `cargo xtask interop` asks the package itself, whose answer the gate has as `fixtures/onnx/listing.tsv`.
 #[test]
 fn live_the_onnx_package_still_reads_what_the_fixture_says() {
-    let python = std::env::var_os("APR_ONNX_PYTHON").filter(|_| std::env::var_os("APR_INTEROP").is_some());
+    let python = std::env::var_os("APR_GRAPH_PYTHON").filter(|_| std::env::var_os("APR_INTEROP").is_some());
     let (Some(python), Some(folder)) = (python, locate::shared_data("onnx")) else {
         eprintln!("skipped: `cargo xtask interop` asks the package");
         return;
