@@ -17,6 +17,7 @@ from pathlib import Path
 
 import codec
 import harness
+import onnx_export as onnx
 import quantize
 from harness import GB, Run, alternate, median, ratio, run
 
@@ -225,6 +226,16 @@ def bench_import(apr, folder, size, runs, rows):
     source.rmdir()
 
 
+def bench_export(apr, folder, size, runs, rows):
+    source = folder / "exported"
+    source.mkdir()
+    subprocess.run([sys.executable, __file__, "--make-folder", source, str(size)], check=True)
+    onnx.bench(harness, copy, apr, source, folder, runs, rows)
+    for path in source.iterdir():
+        path.unlink()
+    source.rmdir()
+
+
 def bench_pytorch(apr, folder, python, size, runs, rows):
     source, packed = folder / "m.pt", folder / "m.apr"
     subprocess.run([python, "-c", MAKE_PT, source, str(size)], check=True)
@@ -286,12 +297,14 @@ def main():
     parser.add_argument("--block-speed", required=True, type=Path)
     parser.add_argument("--codec-speed", required=True, type=Path)
     parser.add_argument("--minilm", required=True, type=Path, help="a safetensors file of real weights, where there is one")
-    parser.add_argument("--only", choices=["all", "quantize", "codec"], default="all")
+    parser.add_argument("--only", choices=["all", "quantize", "codec", "export"], default="all")
     args = parser.parse_args()
 
     rows = []
     if args.only == "all":
         bench_files(args, rows)
+    if args.only == "export":
+        bench_export(args.apr, args.dir, int(min(args.gb) * GB), args.runs, rows)
     if args.only in ("all", "quantize"):
         quantize.bench_kernels(args.block_speed, args.python, args.runs, rows)
         quantize.bench_files(harness, args.apr, args.python, args.dir, int(max(args.gb) * GB), args.runs, rows)
@@ -312,6 +325,7 @@ def bench_files(args, rows):
         source.unlink()
     bench_inspect(args.apr, args.dir, args.runs, rows)
     bench_import(args.apr, args.dir, int(max(args.gb) * GB), args.runs, rows)
+    bench_export(args.apr, args.dir, int(min(args.gb) * GB), args.runs, rows)
     python = torch_python()
     if python is None:
         print("no Python with torch (APR_TORCH_PYTHON): .pt files are not measured", file=sys.stderr)

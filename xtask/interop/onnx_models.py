@@ -5,6 +5,7 @@
     onnx_models.py outputs SOURCE FOLDER     outputs of the model in SOURCE (a Hugging Face folder) and in FOLDER
     onnx_models.py generate SOURCE FOLDER N  N tokens, one by one with keys and values of earlier ones
     onnx_models.py same FILE FILE            whether two files compute the same, to the last bit
+    onnx_models.py record FILE INPUTS OUTPUTS  inputs made up for a file, and its outputs, as .npz files
     onnx_models.py near FILE FILE [PARTS]    the same up to so many parts of the largest value, 1e-4 where none are named
 
 Prints one JSON line for each, and ends with 1 where something differs.
@@ -155,15 +156,35 @@ def generate(source, folder, count, file="model.onnx"):
     return good
 
 
-def same(one, other, tolerance=0.0):
-    runs = [session(path, optimized=False) for path in (one, other)]
+def size_of(size):
+    """A size, where it is known; names count 3, and sums of names that much each."""
+    return size if isinstance(size, int) and size > 0 else 3 * (1 + str(size).count("+"))
+
+
+def made_up(run):
     generator = np.random.default_rng(7)
     fed = {}
-    for each in runs[0].get_inputs():
-        shape = [size if isinstance(size, int) and size > 0 else 3 for size in each.shape]
+    for each in run.get_inputs():
+        shape = [size_of(size) for size in each.shape]
         kind = TYPES[each.type]
-        values = generator.integers(0, 5, shape) if np.issubdtype(kind, np.integer) else generator.standard_normal(shape)
+        values = generator.integers(0, 2, shape) if np.issubdtype(kind, np.integer) else generator.standard_normal(shape)
         fed[each.name] = np.asarray(values).astype(kind)
+        if each.name == "attention_mask":
+            fed[each.name] = np.ones(fed[each.name].shape, kind)
+    return fed
+
+
+def record(path, inputs, outputs):
+    run = session(path)
+    fed = made_up(run)
+    np.savez(inputs, **fed)
+    np.savez(outputs, **dict(zip((each.name for each in run.get_outputs()), run.run(None, fed))))
+    return True
+
+
+def same(one, other, tolerance=0.0):
+    runs = [session(path, optimized=False) for path in (one, other)]
+    fed = made_up(runs[0])
     results = [run.run(None, fed) for run in runs]
     worst = max(0.0 if a.tobytes() == b.tobytes() else difference(a, b) for a, b in zip(*results))
     exact = all(a.tobytes() == b.tobytes() for a, b in zip(*results))
@@ -180,6 +201,8 @@ def main():
         good = outputs(*rest)
     elif what == "generate":
         good = generate(rest[0], rest[1], int(rest[2]))
+    elif what == "record":
+        good = record(*rest)
     elif what == "near":
         good = same(rest[0], rest[1], float(rest[2]) if len(rest) > 2 else TOLERANCE)
     else:

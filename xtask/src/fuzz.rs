@@ -58,6 +58,7 @@ fn seed(corpus: &Path) -> Outcome {
         "fixtures/codec",
         "crates/apr-pytorch/tests/golden",
         "fixtures/numpy",
+        "fixtures/onnx",
         "fixtures/scan",
         "fixtures/torch",
     ];

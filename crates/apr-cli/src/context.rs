@@ -143,6 +143,16 @@ impl Context {
         Ok(family_of(reader, self.families()?, &self.architecture()?)?)
     }
 
+    /// How many threads a run may use.
+    pub(crate) fn threads(&self) -> NonZeroUsize {
+        self.threads
+    }
+
+    /// Bytes that values of a run may take.
+    pub(crate) fn max_memory(&self) -> u64 {
+        self.max_memory
+    }
+
     /// Shows what the user should know of how files were fetched, each remark once, and returns it for the report.
     pub(crate) fn tell_notes(&self) -> Vec<String> {
         let notes = self.sources.notes();

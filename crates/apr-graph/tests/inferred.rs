@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use apr_core::Limits;
-use apr_graph::{AttributeValue, Body, Dim, Graph, Origin, TensorType, ValueType, check, cost, infer, inline, upgrade};
+use apr_graph::{
+    Attribute, AttributeValue, Body, Dim, Graph, Origin, TensorType, ValueType, check, cost, infer, inline, upgrade,
+};
 
 /// What onnx says of a file.
 struct Expected {
@@ -39,10 +41,17 @@ fn open(path: &Path) -> Option<Graph> {
     apr_onnx::open_in(&folder, name, &Limits::default()).ok()?.graph().ok()?
 }
 
-/// Takes out the types of what nodes make.
+/// Takes out the types of what nodes make, but for weights that are in nodes: only the value says their types.
 fn forget(body: &mut Body) {
+    let is_weight = |attribute: &Attribute| matches!(attribute.value, AttributeValue::Weight(_));
+    let holds: Vec<bool> = body.nodes.iter().map(|node| node.attributes.iter().any(is_weight)).collect();
     for value in &mut body.values {
-        if matches!(value.origin, Origin::Node(_) | Origin::Outer(_)) {
+        let made = match value.origin {
+            Origin::Node(node) => !holds[node.0 as usize],
+            Origin::Outer(_) => true,
+            _ => false,
+        };
+        if made {
             value.kind = ValueType::Unknown;
         }
     }

@@ -3,8 +3,9 @@
 use apr_core::{Error, Result};
 use apr_graph::{Attribute, AttributeValue, Body, ElementType, Node};
 
-use crate::registry::Operator;
 use crate::tensor::elements;
+use crate::value::WeightHandle;
+use crate::weight::Weight;
 use crate::workers::Workers;
 use crate::{Tensor, Value};
 
@@ -21,8 +22,8 @@ pub(crate) trait Environment {
     /// The value that an attribute holds.
     fn attribute_tensor(&self, value: &AttributeValue) -> Result<Tensor>;
 
-    /// The operator that computes something on behalf of another.
-    fn operator(&self, name: &str) -> Result<&'static Operator>;
+    /// A weight that is not decoded.
+    fn weight(&self, handle: WeightHandle) -> &Weight<'_>;
 }
 
 /// Attributes of a call of a function, which nodes in it refer to.
@@ -160,6 +161,18 @@ impl<'a> Call<'a> {
             return Err(too_large());
         }
         Ok(count)
+    }
+
+    pub(crate) fn weight(&self, handle: WeightHandle) -> &Weight<'_> {
+        self.environment.weight(handle)
+    }
+
+    /// An input that may be a weight, decoded.
+    pub(crate) fn decoded(&self, position: usize) -> Result<Tensor> {
+        match self.value(position)? {
+            Value::Weight(handle) => self.weight(*handle).decode(),
+            value => value.tensor().cloned(),
+        }
     }
 
     /// A body in an attribute.

@@ -1,7 +1,6 @@
 //! From a graph and its weights to a session that runs.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use apr_core::{CheckpointReader, Error, Result};
 use apr_graph::{AttributeValue, Body, Graph, Origin, ValueId};
@@ -9,6 +8,7 @@ use apr_graph::{AttributeValue, Body, Graph, Origin, ValueId};
 use crate::machine::{Frame, Machine};
 use crate::plan::{Plan, Plans};
 use crate::tap::Tap;
+use crate::value::WeightHandle;
 use crate::weight::{Weight, Weights};
 use crate::workers::Workers;
 use crate::{Tensor, Value, constant};
@@ -39,10 +39,10 @@ impl Engine {
     /// # Errors
     /// E003 with the names of all operators that are not known, E001 where the graph names weights that the checkpoint
     /// does not have.
-    pub fn prepare<'a>(graph: &'a Graph, weights: Arc<dyn CheckpointReader>, limits: RunLimits) -> Result<Session<'a>> {
+    pub fn prepare<'a>(graph: &'a Graph, weights: &'a dyn CheckpointReader, limits: RunLimits) -> Result<Session<'a>> {
         let plans = Plans::of(graph)?;
         let weights = Weights::new(weights);
-        let mut session = Session { graph, plans, weights, limits, given: HashMap::new() };
+        let mut session = Session { graph, plans, weights, limits, given: HashMap::new(), large: Vec::new() };
         session.collect(&graph.body)?;
         for function in &graph.functions {
             session.collect(&function.body)?;
@@ -55,7 +55,9 @@ impl Engine {
 pub struct Session<'a> {
     pub(crate) graph: &'a Graph,
     pub(crate) plans: Plans,
-    weights: Weights,
+    weights: Weights<'a>,
+    /// Weights that are decoded where they are used.
+    pub(crate) large: Vec<Weight<'a>>,
     pub(crate) limits: RunLimits,
     /// Constants, small weights and handles of large ones, by body and value.
     given: HashMap<(usize, ValueId), Value>,
@@ -72,7 +74,7 @@ impl std::fmt::Debug for Session<'_> {
 pub struct Outcome {
     /// What was asked for, in that order. Empty when a tap stopped the run.
     pub outputs: Vec<Value>,
-    /// Most bytes that values took at the same time.
+    /// Most bytes that values took at the same time, between two nodes.
     pub peak_bytes: u64,
     /// Whether a tap stopped the run.
     pub stopped: bool,
@@ -81,7 +83,7 @@ pub struct Outcome {
 /// Weights up to this size are decoded once; larger ones wherever they are used.
 const SMALL: u64 = 64 << 10;
 
-impl Session<'_> {
+impl<'a> Session<'a> {
     /// Runs the graph.
     ///
     /// `inputs` are values by the names of the body's inputs; those that have a default may be left out. `wanted` are
@@ -131,7 +133,10 @@ impl Session<'_> {
         for (position, value) in body.values.iter().enumerate() {
             let given = match &value.origin {
                 Origin::Constant(constant) => Value::Tensor(constant::tensor(constant)?),
-                Origin::Weight(weight) => self.ready(self.weights.find(weight, value.element())?)?,
+                Origin::Weight(weight) => {
+                    let weight = self.weights.find(weight, value.element())?;
+                    self.ready(weight)?
+                }
                 _ => continue,
             };
             let id = ValueId(u32::try_from(position).unwrap_or(u32::MAX));
@@ -140,12 +145,13 @@ impl Session<'_> {
         body.nodes.iter().flat_map(apr_graph::Node::bodies).try_for_each(|inner| self.collect(inner))
     }
 
-    fn ready(&self, weight: Weight) -> Result<Value> {
+    fn ready(&mut self, weight: Weight<'a>) -> Result<Value> {
         if weight.decoded_bytes() <= SMALL {
-            weight.decode().map(Value::Tensor)
-        } else {
-            Ok(Value::Weight(Arc::new(weight)))
+            return weight.decode().map(Value::Tensor);
         }
+        let handle = WeightHandle { number: self.large.len(), element: weight.element() };
+        self.large.push(weight);
+        Ok(Value::Weight(handle))
     }
 
     /// What a value is that no node makes.

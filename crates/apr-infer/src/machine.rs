@@ -1,19 +1,18 @@
 //! Runs plans: one node after the other, values let go after their last use.
 
 use apr_core::{Code, Error, Result};
-use apr_graph::{AttributeValue, Body, Node, Op, Origin, ValueId};
+use apr_graph::{AttributeValue, Body, Node, Origin, ValueId};
 
 use crate::call::{Call, Environment, Scope};
 use crate::engine::Session;
 use crate::live::Live;
 use crate::plan::{Action, Plan, PlannedNode};
-use crate::registry::{self, Operator};
+use crate::registry::Operator;
 use crate::tap::{Flow, Step, Tap};
+use crate::value::WeightHandle;
+use crate::weight::Weight;
 use crate::workers::Workers;
 use crate::{Tensor, Value};
-
-/// Version of operators that others are made of.
-const OWN_OPSET: i64 = 21;
 
 /// The values of a body that is running.
 pub(crate) struct Frame<'f> {
@@ -88,7 +87,7 @@ impl<'m> Machine<'m> {
     /// A value that leaves a body: weights are decoded.
     fn result(&self, frame: &Frame<'_>, id: ValueId) -> Result<Value> {
         match self.read(frame, id)? {
-            Value::Weight(weight) => weight.decode().map(Value::Tensor),
+            Value::Weight(weight) => self.decode(weight).map(Value::Tensor),
             value => Ok(value),
         }
     }
@@ -166,14 +165,15 @@ impl<'m> Machine<'m> {
                 None => self.read(frame, id)?,
             };
             inputs.push(Some(match value {
-                Value::Weight(weight) if !decodes => Value::Tensor(self.decode(&weight)?),
+                Value::Weight(weight) if !decodes => Value::Tensor(self.decode(weight)?),
                 value => value,
             }));
         }
         Ok(inputs)
     }
 
-    fn decode(&self, weight: &crate::weight::Weight) -> Result<Tensor> {
+    fn decode(&self, handle: WeightHandle) -> Result<Tensor> {
+        let weight = &self.session.large[handle.number];
         if weight.decoded_bytes() > self.free_bytes() {
             return Err(Error::memory(format!("a weight of {} bytes does not fit the limit", weight.decoded_bytes())));
         }
@@ -268,9 +268,8 @@ impl Environment for Inner<'_, '_, '_> {
         self.machine.session.attribute_tensor(value)
     }
 
-    fn operator(&self, name: &str) -> Result<&'static Operator> {
-        let op = Op::onnx(name);
-        registry::find(&op, OWN_OPSET).ok_or_else(|| Error::version(format!("the operator {name} is not known")))
+    fn weight(&self, handle: WeightHandle) -> &Weight<'_> {
+        &self.machine.session.large[handle.number]
     }
 }
 

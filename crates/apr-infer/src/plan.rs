@@ -127,7 +127,8 @@ impl Plan {
         let mut seen = vec![false; body.values.len()];
         kept.iter().for_each(|id| seen[id.0 as usize] = true);
         let mut nodes = Vec::new();
-        for (position, node) in body.nodes.iter().enumerate().rev().filter(|(position, _)| needed[*position]) {
+        for position in in_order(body).into_iter().rev().filter(|position| needed[*position]) {
+            let node = &body.nodes[position];
             let mut planned =
                 PlannedNode { node: position, action: actions[position], last: Vec::new(), released: Vec::new() };
             let within = read_by_bodies(node);
@@ -148,7 +149,9 @@ impl Plan {
 
     /// The same body, run only as far as other values need it.
     pub(crate) fn narrowed(&self, body: &Body, wanted: &[ValueId]) -> Self {
-        let actions: Vec<_> = self.nodes.iter().map(|node| node.action).collect();
+        let mut by_position: Vec<_> = self.nodes.iter().map(|node| (node.node, node.action)).collect();
+        by_position.sort_unstable_by_key(|(position, _)| *position);
+        let actions: Vec<_> = by_position.into_iter().map(|(_, action)| action).collect();
         let mut needed = vec![false; body.nodes.len()];
         let mut open: Vec<_> = wanted.to_vec();
         while let Some(id) = open.pop() {
@@ -161,6 +164,41 @@ impl Plan {
         }
         Self::new(body, &actions, &needed, wanted)
     }
+}
+
+/// Positions of the nodes, each after those whose values it reads. Files should have them so, and some have not. Nodes that
+/// read each other's values stay where they are: running them says which value is not there.
+fn in_order(body: &Body) -> Vec<usize> {
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    enum State {
+        New,
+        Entered,
+        Placed,
+    }
+    let mut order = Vec::with_capacity(body.nodes.len());
+    let mut states = vec![State::New; body.nodes.len()];
+    let mut open = Vec::new();
+    for first in 0..body.nodes.len() {
+        open.push(first);
+        while let Some(&position) = open.last() {
+            if states[position] == State::New {
+                states[position] = State::Entered;
+                let node = &body.nodes[position];
+                let reads = node.inputs.iter().flatten().copied().chain(read_by_bodies(node));
+                open.extend(reads.filter_map(|id| match body.value(id).origin {
+                    Origin::Node(maker) => Some(maker.0 as usize).filter(|&maker| states[maker] == State::New),
+                    _ => None,
+                }));
+                continue;
+            }
+            if states[position] == State::Entered {
+                states[position] = State::Placed;
+                order.push(position);
+            }
+            open.pop();
+        }
+    }
+    order
 }
 
 /// Values of a body that the bodies in one of its nodes read, at any depth.

@@ -64,7 +64,7 @@ impl Operator {
 fn half_of(value: &Value) -> Option<ElementType> {
     let element = match value {
         Value::Tensor(tensor) => tensor.element(),
-        Value::Weight(weight) => weight.element(),
+        Value::Weight(weight) => weight.element,
         _ => return None,
     };
     is_half(element).then_some(element)

@@ -1,11 +1,16 @@
 //! What flows between nodes.
 
-use std::sync::Arc;
-
 use apr_core::{Error, Result};
+use apr_graph::ElementType;
 
 use crate::Tensor;
-use crate::weight::Weight;
+
+/// A weight of a session that is not decoded yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WeightHandle {
+    pub(crate) number: usize,
+    pub(crate) element: ElementType,
+}
 
 /// A value of a run.
 #[derive(Debug, Clone)]
@@ -13,7 +18,7 @@ pub enum Value {
     /// A tensor in memory.
     Tensor(Tensor),
     /// A tensor of the checkpoint that is decoded where it is used.
-    Weight(Arc<Weight>),
+    Weight(WeightHandle),
     /// Values in a row.
     Sequence(Vec<Value>),
     /// A value that may be missing.

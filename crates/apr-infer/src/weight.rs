@@ -1,7 +1,6 @@
 //! Tensors of the checkpoint, decoded when and where they are used.
 
 use std::fmt;
-use std::sync::Arc;
 
 use apr_core::{CheckpointReader, DType, DTypeKind, Error, Result, TensorInfo};
 use apr_graph::{ElementType, View, WeightRef};
@@ -13,8 +12,8 @@ use crate::matrix::Matrix;
 use crate::ops::moving;
 
 /// A tensor of the checkpoint, as a graph looks at it.
-pub struct Weight {
-    reader: Arc<dyn CheckpointReader>,
+pub(crate) struct Weight<'a> {
+    reader: &'a dyn CheckpointReader,
     /// Position of the tensor in the checkpoint.
     tensor: usize,
     /// Positions of the tensors that its views name, in their order.
@@ -23,27 +22,27 @@ pub struct Weight {
     element: ElementType,
 }
 
-impl fmt::Debug for Weight {
+impl fmt::Debug for Weight<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Weight").field("reference", &self.reference).field("element", &self.element).finish()
     }
 }
 
 /// Finds tensors of a checkpoint by their names.
-pub(crate) struct Weights {
-    pub(crate) reader: Arc<dyn CheckpointReader>,
+pub(crate) struct Weights<'a> {
+    pub(crate) reader: &'a dyn CheckpointReader,
     positions: std::collections::HashMap<String, usize>,
 }
 
-impl Weights {
-    pub(crate) fn new(reader: Arc<dyn CheckpointReader>) -> Self {
+impl<'a> Weights<'a> {
+    pub(crate) fn new(reader: &'a dyn CheckpointReader) -> Self {
         let named = |(position, info): (usize, &TensorInfo)| (info.name.clone(), position);
         let positions = reader.tensors().iter().enumerate().map(named).collect();
         Self { reader, positions }
     }
 
     /// A weight of a graph; `element` is the type that the graph computes with.
-    pub(crate) fn find(&self, reference: &WeightRef, element: Option<ElementType>) -> Result<Weight> {
+    pub(crate) fn find(&self, reference: &WeightRef, element: Option<ElementType>) -> Result<Weight<'a>> {
         let position = |name: &str| {
             let missing = || Error::format("the graph uses it, and the model does not have it").for_tensor(name);
             self.positions.get(name).copied().ok_or_else(missing)
@@ -59,14 +58,13 @@ impl Weights {
         }
         let stored = ElementType::from_dtype(self.reader.tensors()[tensor].dtype).unwrap_or(ElementType::F32);
         let element = element.unwrap_or(stored);
-        Ok(Weight { reader: self.reader.clone(), tensor, others, reference: reference.clone(), element })
+        Ok(Weight { reader: self.reader, tensor, others, reference: reference.clone(), element })
     }
 }
 
-impl Weight {
+impl<'a> Weight<'a> {
     /// Type of the elements that the graph computes with.
-    #[must_use]
-    pub fn element(&self) -> ElementType {
+    pub(crate) fn element(&self) -> ElementType {
         self.element
     }
 
@@ -110,7 +108,7 @@ impl Weight {
         let info = &self.reader.tensors()[position];
         let named = |error: Error| error.for_tensor(&info.name);
         let shape = info.shape.dims().iter().map(|&dim| size(dim)).collect::<Result<Vec<_>>>()?;
-        let bytes = Bytes::of(&*self.reader, position, 0, size(info.byte_len()?)?)?;
+        let bytes = Bytes::of(self.reader, position, 0, size(info.byte_len()?)?)?;
         let same = ElementType::from_dtype(info.dtype).filter(|stored| *stored == self.element);
         if let Some(element) = same {
             return constant::unpack(element, shape, bytes.get()).map_err(named);
@@ -127,14 +125,14 @@ impl Weight {
     }
 
     /// The weight as a matrix that is decoded by rows, where its views allow it.
-    pub(crate) fn matrix(self: &Arc<Self>) -> Option<Matrix> {
+    pub(crate) fn matrix(&self) -> Option<Matrix<'a>> {
         if self.element != ElementType::F32 && self.element != ElementType::F16 && self.element != ElementType::BF16 {
             return None;
         }
         let info = &self.reader.tensors()[self.tensor];
         let dims = |info: &TensorInfo| info.shape.dims().iter().map(|&dim| size(dim).ok()).collect::<Option<Vec<_>>>();
         let [rows, columns] = dims(info)?[..] else { return None };
-        let mut matrix = Matrix::stored(self.reader.clone(), self.tensor, rows, columns);
+        let mut matrix = Matrix::stored(self.reader, self.tensor, rows, columns);
         let mut others = self.others.iter();
         for view in &self.reference.views {
             matrix = match view {
@@ -145,7 +143,7 @@ impl Weight {
                     let mut joined = matrix;
                     for &other in others.by_ref().take(with.len()) {
                         let [rows, columns] = dims(&self.reader.tensors()[other])?[..] else { return None };
-                        joined = joined.joined(*axis, Matrix::stored(self.reader.clone(), other, rows, columns))?;
+                        joined = joined.joined(*axis, Matrix::stored(self.reader, other, rows, columns))?;
                     }
                     joined
                 }

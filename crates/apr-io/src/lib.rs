@@ -14,6 +14,8 @@
 //! - [`Threads`] runs a pass on several threads, in order and within a memory budget.
 
 mod atomic;
+#[cfg(feature = "infer")]
+mod crew;
 mod error;
 mod file;
 mod folder;
@@ -38,6 +40,8 @@ mod undo;
 #[cfg(feature = "hub")]
 pub use apr_hub as hub;
 pub use atomic::{AtomicOutput, Target};
+#[cfg(feature = "infer")]
+pub use crew::Crew;
 pub use error::io_error;
 pub use file::FileSource;
 pub use folder::ModelFolder;

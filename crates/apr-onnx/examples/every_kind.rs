@@ -41,6 +41,7 @@ impl Sink for Folder {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "`map_err` hands it over")]
 fn failed(error: std::io::Error) -> Error {
     Error::io(IoCause::Other, error.to_string())
 }

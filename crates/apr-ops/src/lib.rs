@@ -21,6 +21,7 @@ pub mod job;
 pub mod lint;
 mod own_graph;
 pub mod physics;
+pub mod run;
 pub mod sarif;
 pub mod scan;
 mod sha256;

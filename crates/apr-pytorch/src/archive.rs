@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use apr_archive::{Archive, Decoded, Entry};
-use apr_core::{ByteSource, Error, Escaped, Limits, Result};
+use apr_core::{ByteSource, Error, Escaped, Limits, Result, check_file_name};
 use serde_json::{Map, Value};
 
 use crate::contents::{Checksums, Contents, Origin};
@@ -72,8 +72,9 @@ fn contents(source: &Source, archive: &Archive, options: &OpenOptions, limits: &
     }
     let (storages, checksums) = storages(archive, folder)?;
     let header_fields = header_fields(source, archive, folder, limits)?;
-    let left_out = left_out(archive, folder);
-    Ok(Contents { heap: outcome.heap, root, storages, checksums, header_fields, warnings, left_out, origin: None })
+    let (left_out, code) = (left_out(archive, folder), code(archive, folder));
+    let heap = outcome.heap;
+    Ok(Contents { heap, root, storages, checksums, header_fields, warnings, left_out, code, origin: None })
 }
 
 /// The one `data.pkl`, at the top or in a folder.
@@ -133,18 +134,34 @@ fn left_out(archive: &Archive, folder: &str) -> Vec<String> {
     let within = archive.entries.iter().filter(|entry| !entry.name.ends_with('/'));
     let names = within.map(|entry| entry.name.strip_prefix(folder).unwrap_or(&entry.name));
     let names = names.filter(|name| !NOTES.contains(name) && !name.starts_with("data/"));
-    let (program, others): (Vec<&str>, Vec<&str>) =
-        names.partition(|name| name.starts_with("code/") || name.starts_with("constants/") || *name == "constants.pkl");
-    let code = program.iter().filter(|name| name.starts_with("code/")).count();
+    // The source is a companion; what is beside it says where its lines come from.
+    let names = names.filter(|name| !name.starts_with("code/"));
+    let (constants, others): (Vec<&str>, Vec<&str>) =
+        names.partition(|name| name.starts_with("constants/") || *name == "constants.pkl");
     let mut left_out = Vec::new();
-    if !program.is_empty() {
-        left_out.push(format!("TorchScript's program ({code} files of code, and constants)"));
+    let is_empty = |name: &&str| archive.find(&format!("{folder}{name}")).is_some_and(|entry| entry.len <= EMPTY_TUPLE);
+    if !constants.iter().all(is_empty) {
+        left_out.push("TorchScript's constants".to_owned());
     }
     left_out.extend(others.iter().take(TOLD).map(|name| Escaped::short(name).to_string()));
     if others.len() > TOLD {
         left_out.push(format!("{} more entries", others.len() - TOLD));
     }
     left_out
+}
+
+/// Bytes of a pickle with an empty tuple, which a program without constants has.
+const EMPTY_TUPLE: u64 = 4;
+
+/// The files of TorchScript's program, each under the name that it has as a companion.
+fn code(archive: &Archive, folder: &str) -> Vec<(String, Entry)> {
+    let files = archive.entries.iter().filter_map(|entry| {
+        let path = entry.name.strip_prefix(folder)?.strip_prefix("code/")?;
+        let name = path.strip_suffix(".py")?.replace('/', ".");
+        let is_plain = check_file_name(&name).is_ok();
+        is_plain.then(|| (format!("torchscript/{name}.py"), entry.clone()))
+    });
+    files.collect()
 }
 
 fn header_fields(

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use apr_archive::Entry;
 use apr_core::{ByteSource, DType, Error, Escaped, Result};
 use serde_json::{Map, Value};
 
@@ -27,6 +28,8 @@ pub(crate) struct Contents {
     pub(crate) warnings: Vec<String>,
     /// What the file has beside tensors and values, and nothing reads.
     pub(crate) left_out: Vec<String>,
+    /// The files of TorchScript's program, with their names as companions.
+    pub(crate) code: Vec<(String, Entry)>,
     /// Where the source's bytes are in the file, unless the source is the file.
     pub(crate) origin: Option<Origin>,
 }

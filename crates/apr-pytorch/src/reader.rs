@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
+use apr_archive::Entry;
 use apr_core::{
-    ByteSource, CheckpointReader, Container, ContainerFacts, Error, Escaped, FileInfo, Format, Limits, Metadata, Part,
-    Result, Shape, Stored, StoredRange, Sum, TensorInfo, has_no, keys, read_vec,
+    ByteSource, CheckpointReader, Companion, Container, ContainerFacts, Error, Escaped, FileInfo, Format, Limits,
+    Metadata, Part, Result, Shape, Stored, StoredRange, Sum, TensorInfo, keys, read_vec,
 };
 use serde_json::{Map, Value};
 
@@ -105,6 +106,11 @@ pub struct PytorchReader {
     header_fields: Map<String, Value>,
     left_out: Vec<String>,
     warnings: Vec<String>,
+    /// The files of TorchScript's program.
+    companions: Vec<Companion>,
+    /// Where they are in the first source.
+    code: Vec<Entry>,
+    limits: Limits,
 }
 
 /// Where a tensor's elements are.
@@ -266,8 +272,23 @@ impl PytorchReader {
         let checksums =
             contents.checksums.into_iter().map(|((offset, len), crc32)| ((0, offset, len), crc32)).collect();
         let (sources, origins, left_out) = (vec![source], vec![origin], contents.left_out);
-        let mut reader =
-            Self { sources, files, tensors, places, checksums, origins, metadata, header_fields, left_out, warnings };
+        let (names, code): (Vec<String>, Vec<Entry>) = contents.code.into_iter().unzip();
+        let companions = names.into_iter().zip(&code).map(|(name, entry)| Companion { name, len: entry.len });
+        let mut reader = Self {
+            sources,
+            files,
+            tensors,
+            places,
+            checksums,
+            origins,
+            metadata,
+            header_fields,
+            left_out,
+            warnings,
+            companions: companions.collect(),
+            code,
+            limits: *limits,
+        };
         reader.tie();
         reader
             .warnings
@@ -307,8 +328,6 @@ impl ContainerFacts for PytorchReader {
 }
 
 impl CheckpointReader for PytorchReader {
-    has_no!(companions);
-
     fn format(&self) -> &'static Format {
         &crate::FORMAT
     }
@@ -364,6 +383,15 @@ impl CheckpointReader for PytorchReader {
 
     fn files(&self) -> &[FileInfo] {
         &self.files
+    }
+
+    fn companions(&self) -> &[Companion] {
+        &self.companions
+    }
+
+    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
+        let entry = self.code.get(companion).ok_or_else(|| Companion::absent(companion))?;
+        entry.content(&*self.sources[0], &self.limits)
     }
 
     fn left_out(&self) -> &[String] {

@@ -118,6 +118,7 @@ pub(crate) fn read(source: &dyn ByteSource, options: &OpenOptions, limits: &Limi
         header_fields,
         warnings,
         left_out: Vec::new(),
+        code: Vec::new(),
         origin: None,
     })
 }

@@ -15,6 +15,8 @@
 #![forbid(unsafe_code)]
 
 pub mod gguf;
+mod merging;
 mod vocabulary;
 
+pub use merging::Merging;
 pub use vocabulary::{Token, Tokenizer, Vocabulary, read_tokenizer, vocabulary, warning};

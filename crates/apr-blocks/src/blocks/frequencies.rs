@@ -258,7 +258,7 @@ struct Plain {
 impl Plain {
     fn new(theta: f64, dim: u64) -> Result<Self> {
         // No head has as many as the last of these.
-        if dim == 0 || dim % 2 == 1 || dim > 1 << 16 {
+        if dim == 0 || dim % 2 == 1 || dim > 1 << 12 {
             return Err(Error::format(format!("rotary positions can't turn {dim} dimensions of a head")));
         }
         Ok(Self { theta, dim })

@@ -57,6 +57,13 @@ impl Case {
         self.graphs_by(&Families::builtin(), options)
     }
 
+    /// The same, `None` where no family takes the checkpoint for one of its own.
+    pub(crate) fn try_graphs(&self, options: &GraphOptions) -> Option<Result<Graphs>> {
+        let (families, metadata) = (Families::builtin(), self.metadata());
+        let model = families.identify(&self.tensors, &metadata)?;
+        Some(graphs(&model, &self.tensors, options))
+    }
+
     pub(crate) fn graphs_by(&self, families: &Families, options: &GraphOptions) -> Result<Graphs> {
         let metadata = self.metadata();
         let model = families.identify(&self.tensors, &metadata).expect("of a known family");

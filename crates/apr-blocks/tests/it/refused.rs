@@ -125,3 +125,17 @@ fn a_graph_of_a_tensor_that_there_is_not_is_no_family() {
         .to_string();
     assert_eq!(error, "E001: [graph] names 'nowhere' for up, and the family has no such tensor");
 }
+
+/// Every entry of every configuration, as nobody means it: a graph or an error, and neither a panic nor a long time.
+#[test]
+fn absurd_configurations_end_in_a_graph_or_an_error() {
+    let absurd = [json!(0), json!(-1), json!(4_611_686_018_427_387_904_u64), json!(1e300), json!("x"), json!([])];
+    for case in Case::all() {
+        for key in case.config.keys().filter(|key| !["model_type", "architectures"].contains(&key.as_str())) {
+            // One value for each key; which one depends on both names, so that all meet all.
+            let at = key.bytes().chain(case.name.bytes()).map(usize::from).sum::<usize>() % absurd.len();
+            let case = case.clone().with(key, absurd[at].clone());
+            let _ = case.try_graphs(&GraphOptions::default());
+        }
+    }
+}

@@ -6,7 +6,7 @@ use clap::{Arg, Command};
 type Example = (&'static str, &'static str);
 
 /// By the words of the command.
-const EXAMPLES: [(&str, &[Example]); 35] = [
+const EXAMPLES: [(&str, &[Example]); 36] = [
     (
         "",
         &[
@@ -83,6 +83,14 @@ const EXAMPLES: [(&str, &[Example]); 35] = [
             ("apr graph llama-folder", "the structure as a tree; repeated layers are one row"),
             ("apr graph model.onnx --format svg -o model.svg", "a picture"),
             ("apr graph model.onnx --node /encoder/layer.0/attention/MatMul", "one node, and what it touches"),
+        ],
+    ),
+    (
+        "run",
+        &[
+            ("apr run model.onnx --input pixels.npy", "one array in, arrays out"),
+            ("apr run model.onnx -i input_ids=ids.json -i attention_mask=mask.json --json", "several, as JSON"),
+            ("apr run llama.gguf --prompt \"Once upon a time\"", "a text that goes on"),
         ],
     ),
     (

@@ -247,6 +247,14 @@ pub(crate) enum GraphFormat {
     Json,
 }
 
+/// `[NAME=]FILE`; what comes before the `=` is no name where it looks like a path.
+pub(super) fn parse_named_file(text: &str) -> Result<(Option<String>, PathBuf), String> {
+    match text.split_once('=').filter(|(name, _)| !name.starts_with(['.', '/'])) {
+        Some((name, file)) => Ok((Some(name.to_owned()), file.into())),
+        None => Ok((None, text.into())),
+    }
+}
+
 fn parse_named_size(text: &str) -> Result<(String, u64), String> {
     let (name, size) = text.split_once('=').ok_or("write it as NAME=N")?;
     let size = size.parse().map_err(|_| format!("'{size}' is not a number"))?;

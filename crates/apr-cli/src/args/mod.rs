@@ -9,6 +9,7 @@ mod look;
 mod onnx;
 mod quantize;
 mod remote;
+mod run;
 pub(crate) mod settings;
 mod shard;
 mod upgrade;
@@ -33,6 +34,7 @@ pub(crate) use look::{
 pub(crate) use onnx::OnnxArgs;
 pub(crate) use quantize::{Dequantized, QuantizeArgs, QuantizeOptions, RequantizeArgs};
 pub(crate) use remote::{DownloadArgs, RemoteArgs};
+pub(crate) use run::RunArgs;
 pub(crate) use shard::{JoinArgs, ShardArgs};
 pub(crate) use upgrade::UpgradeArgs;
 pub(crate) use watermark::{DetectArgs, EmbedArgs, WatermarkAction};
@@ -157,6 +159,8 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     /// Show what a model computes: its blocks and operators with shapes, as a tree or a picture; reads no weights
     Graph(GraphArgs),
+    /// Run a model: arrays in and out, or a text that goes on
+    Run(RunArgs),
     /// Pack a model with its configuration and tokenizer into one .apr file
     Import(ImportArgs),
     /// Convert between formats and precisions

@@ -21,6 +21,7 @@ mod license;
 mod lint;
 mod manual;
 mod quantize;
+mod run;
 mod scan;
 mod several;
 mod shard;
@@ -49,6 +50,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Outcome {
         Command::Lint(args) => lint::run(&args, context),
         Command::Explain(args) => explain::run(&args, context),
         Command::Graph(args) => graph::run(&args, context),
+        Command::Run(args) => run::run(&args, context),
         Command::Import(args) => convert::import(&args, context),
         Command::Convert(args) => convert::convert(&args, context),
         Command::Quantize(args) => quantize::run(&args, context),

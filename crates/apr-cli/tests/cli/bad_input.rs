@@ -42,9 +42,9 @@ fn a_pipe_on_disk_is_refused_and_not_waited_for() {
 
 #[test]
 fn a_folder_without_weights_says_what_it_holds() {
-    let sandbox = Sandbox::new().with("folder/config.json", "{}").with("folder/model.onnx", "");
+    let sandbox = Sandbox::new().with("folder/config.json", "{}").with("folder/model.h5", "");
     let run = sandbox.apr("inspect folder");
-    run.fails(4, &["E001", "folder", "no weights that apr reads", "it holds model.onnx"]);
+    run.fails(4, &["E001", "folder", "no weights that apr reads", "it holds model.h5"]);
     sandbox.write("two/a.safetensors", small_safetensors());
     sandbox.write("two/b.safetensors", small_safetensors());
     sandbox.apr("inspect two").fails(4, &["E001", "name one of a.safetensors, b.safetensors"]);

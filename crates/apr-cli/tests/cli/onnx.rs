@@ -12,7 +12,7 @@ fn exports() -> String {
 }
 
 #[test]
-fn qa_88_an_exported_model_imports_as_its_weights_do() {
+fn an_exported_model_imports_as_its_weights_do() {
     let sandbox = Sandbox::new();
     let folder = exports();
     for export in EXPORTS {
@@ -100,6 +100,6 @@ fn scan_flags_data_outside_the_folder_and_names_unknown_domains() {
 #[test]
 fn a_model_prepared_for_onnxruntime_is_refused_by_name() {
     let sandbox = Sandbox::new();
-    sandbox.write("model.ort", b"\x24\0\0\0ORTM\0\0\0\0\0\0\0\0".to_vec());
+    sandbox.write("model.ort", b"\x24\0\0\0ORTM\0\0\0\0\0\0\0\0");
     sandbox.apr("inspect model.ort").fails(4, &["onnxruntime's own format (.ort)"]);
 }

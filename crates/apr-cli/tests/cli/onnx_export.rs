@@ -16,7 +16,7 @@ fn tiny_llama() -> String {
 /// Asks the script that judges ONNX files.
 #[track_caller]
 fn judge(arguments: &[&str], folder: &Path) {
-    let python = std::env::var("APR_ONNX_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let python = std::env::var("APR_GRAPH_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let script = locate::workspace().join("xtask/interop/onnx_models.py");
     let output = Command::new(python).arg(script).args(arguments).current_dir(folder).output().expect("a Python");
     let text = String::from_utf8_lossy(&output.stdout);
@@ -72,6 +72,27 @@ fn blocks_that_stay_quantized_have_ggmls_values_to_the_last_bit() {
             judge(&["check", blocks, floats, products], &sandbox.path(""));
             judge(&["same", floats, blocks], &sandbox.path(""));
             judge(&["near", floats, products], &sandbox.path(""));
+        }
+    });
+}
+
+#[test]
+fn a_gguf_file_tells_the_same_story_token_by_token() {
+    let Some(folder) = locate::shared_data("derived") else { return };
+    let sandbox = Sandbox::new();
+    let mut files = Vec::new();
+    for name in ["stories260K_F16", "stories260K_Q8_0"] {
+        let model = folder.join(name).with_extension("gguf");
+        let model = model.to_str().expect("a plain name");
+        let source = format!("{name}_source");
+        sandbox.run(&["export", model, "--format", "safetensors", "--dequantize", "f32", "-o", &source]).ok();
+        files.extend(exported(&sandbox, &[(name, model, "--with-past")]));
+    }
+    agreed("onnx/stories", &files, || {
+        for name in ["stories260K_F16", "stories260K_Q8_0"] {
+            judge(&["check", &format!("{name}/model.onnx")], &sandbox.path(""));
+            judge(&["outputs", &format!("{name}_source"), name], &sandbox.path(""));
+            judge(&["generate", &format!("{name}_source"), name, "60"], &sandbox.path(""));
         }
     });
 }

@@ -116,7 +116,7 @@ fn qa_96_an_output_that_cannot_be_is_an_error() {
     let sandbox = Sandbox::new().with("m.safetensors", small_safetensors()).with("file", "");
     sandbox.apr("convert m.safetensors -o file/m.apr").fails(1, &["E007", "file"]);
     sandbox.apr("convert m.safetensors").fails(2, &["--output"]);
-    sandbox.apr("convert m.safetensors -o m.onnx").fails(2, &["--format"]);
+    sandbox.apr("convert m.safetensors -o m.tflite").fails(2, &["--format"]);
     std::fs::create_dir(sandbox.path("folder.apr")).expect("a new folder");
     sandbox.apr("convert m.safetensors -o folder.apr").fails(2, &["folder.apr", "the output is one file"]);
     assert_eq!(sandbox.files(), ["file", "m.safetensors"]);
@@ -218,6 +218,6 @@ fn qa_96_the_extension_of_an_export_says_its_format() {
         sandbox.apr(&format!("export m.safetensors -o {output}")).clean();
         assert!(sandbox.read(output).starts_with(start), "{output}");
     }
-    sandbox.apr("export m.safetensors -o m.onnx").fails(2, &["extension", "--format"]);
+    sandbox.apr("export m.safetensors -o m.tflite").fails(2, &["extension", "--format"]);
     sandbox.apr("import m.safetensors -o x.safetensors").fails(2, &["import writes .apr files", "apr convert"]);
 }

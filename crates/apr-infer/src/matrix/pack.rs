@@ -29,11 +29,11 @@ pub(super) fn rows(
 pub(super) fn columns(b: &[f32], (depth, columns): (usize, usize), row_step: usize, strip: usize, out: &mut Vec<f32>) {
     out.clear();
     out.resize(columns.div_ceil(strip) * strip * depth, 0.0);
-    for (number, packed) in out.chunks_mut((strip * depth).max(1)).enumerate() {
-        let first = number * strip;
-        let width = strip.min(columns - first);
-        for (at, packed) in packed.chunks_mut(strip).enumerate() {
-            packed[..width].copy_from_slice(&b[at * row_step + first..][..width]);
+    // Row by row: rows are far apart, and each is brought into the cache once.
+    for at in 0..depth {
+        let row = &b[at * row_step..][..columns];
+        for (number, part) in row.chunks(strip).enumerate() {
+            out[(number * depth + at) * strip..][..part.len()].copy_from_slice(part);
         }
     }
 }

@@ -9,9 +9,9 @@ use super::{Matrix, pack, row};
 use crate::workers::{Workers, try_each};
 
 /// Positions along the sum that are multiplied at a time: a strip of columns stays in the first-level cache.
-const DEPTH: usize = 256;
+const DEPTH: usize = 384;
 /// Columns that are packed at a time.
-const COLUMNS: usize = 128;
+const COLUMNS: usize = 256;
 
 /// The left matrix: element `(row, at)` is `values[row * row_step + at * depth_step]`.
 #[derive(Clone, Copy)]
@@ -38,7 +38,7 @@ pub(crate) enum Right<'a> {
     /// In memory, in columns as long as the sum: the transposed matrix in rows.
     Columns(&'a [f32], usize),
     /// In the checkpoint.
-    Stored(&'a Matrix),
+    Stored(&'a Matrix<'a>),
 }
 
 impl Right<'_> {

@@ -32,7 +32,7 @@ pub(super) fn product(x: &[f32], right: Right<'_>, out: &mut [f32], workers: &dy
 }
 
 /// Stored rows are columns of the matrix.
-fn by_rows(x: &[f32], matrix: &Matrix, first: usize, out: &mut [f32]) -> Result<()> {
+fn by_rows(x: &[f32], matrix: &Matrix<'_>, first: usize, out: &mut [f32]) -> Result<()> {
     if let Some(flat) = matrix.flat_rows(first, out.len()) {
         let (dtype, bytes) = flat?;
         if dtype == DType::F32 {
@@ -52,7 +52,7 @@ fn by_rows(x: &[f32], matrix: &Matrix, first: usize, out: &mut [f32]) -> Result<
 }
 
 /// Stored rows are rows of the matrix.
-fn by_columns(x: &[f32], matrix: &Matrix, first: usize, out: &mut [f32]) -> Result<()> {
+fn by_columns(x: &[f32], matrix: &Matrix<'_>, first: usize, out: &mut [f32]) -> Result<()> {
     let (mut scratch, mut decoded) = (Vec::new(), Vec::new());
     for (number, x) in x.chunks(16).enumerate() {
         let start = number * 16;

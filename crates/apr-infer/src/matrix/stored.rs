@@ -1,7 +1,6 @@
 //! Matrices in the checkpoint.
 
 use std::fmt;
-use std::sync::Arc;
 
 use apr_core::{CheckpointReader, DType, Result};
 
@@ -9,8 +8,8 @@ use crate::weight::{Bytes, decode};
 
 /// A matrix of the checkpoint, or rows of several, read by rows.
 #[derive(Clone)]
-pub(crate) struct Matrix {
-    reader: Arc<dyn CheckpointReader>,
+pub(crate) struct Matrix<'a> {
+    reader: &'a dyn CheckpointReader,
     /// Ranges of rows, one after the other.
     parts: Vec<Part>,
     /// First column that counts, of those that are stored.
@@ -30,14 +29,14 @@ struct Part {
     dtype: DType,
 }
 
-impl fmt::Debug for Matrix {
+impl fmt::Debug for Matrix<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Matrix").field("rows", &self.rows).field("columns", &self.columns).finish_non_exhaustive()
     }
 }
 
-impl Matrix {
-    pub(crate) fn stored(reader: Arc<dyn CheckpointReader>, tensor: usize, rows: usize, columns: usize) -> Self {
+impl<'a> Matrix<'a> {
+    pub(crate) fn stored(reader: &'a dyn CheckpointReader, tensor: usize, rows: usize, columns: usize) -> Self {
         let dtype = reader.tensors()[tensor].dtype;
         let part = Part { tensor, first_row: 0, rows, row_len: columns, dtype };
         Self { reader, parts: vec![part], first_column: 0, rows, columns, transposed: false }
@@ -114,7 +113,7 @@ impl Matrix {
         }
         let bytes = row_bytes(part.dtype, part.row_len);
         let range = (part.first_row + row) * bytes;
-        Some(Bytes::of(&*self.reader, part.tensor, range, count * bytes).map(|found| (part.dtype, found)))
+        Some(Bytes::of(self.reader, part.tensor, range, count * bytes).map(|found| (part.dtype, found)))
     }
 
     /// Appends a piece of each of several stored rows to `out`, as `f32`.
@@ -154,12 +153,12 @@ impl Matrix {
         let splits = part.dtype != DType::I8_ROW && first.is_multiple_of(block) && columns.is_multiple_of(block);
         if splits {
             let (from, len) = (row_bytes(part.dtype, first), row_bytes(part.dtype, columns));
-            let piece = Bytes::of(&*self.reader, part.tensor, start + from, len)?;
+            let piece = Bytes::of(self.reader, part.tensor, start + from, len)?;
             decode(part.dtype, piece.get(), columns, scratch)?;
             out.extend_from_slice(scratch);
             return Ok(());
         }
-        let whole = Bytes::of(&*self.reader, part.tensor, start, bytes)?;
+        let whole = Bytes::of(self.reader, part.tensor, start, bytes)?;
         decode(part.dtype, whole.get(), part.row_len, scratch)?;
         out.extend_from_slice(&scratch[first..first + columns]);
         Ok(())

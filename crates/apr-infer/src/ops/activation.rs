@@ -6,7 +6,8 @@ use apr_graph::{AttributeValue, ElementType};
 use super::binary::{Largest, Product, Smallest, join};
 use super::elementwise::{change, zip};
 use super::real::Real;
-use super::unary::real;
+use super::unary::{real, rows};
+use super::vector::{gelu_all, swish_all};
 use crate::call::Call;
 use crate::registry::{Operator, computes};
 use crate::tensor::Data;
@@ -49,11 +50,11 @@ pub(super) const TABLE: &[Operator] = &[
     computes("com.microsoft::Gelu", |call| gelu(call, false)),
     computes("com.microsoft::QuickGelu", |call| {
         let alpha = call.float("alpha", 1.702);
-        real(call, move |x| x * (alpha * x).sigmoid(), move |x| x * (f64::from(alpha) * x).sigmoid())
+        rows(call, move |values| swish_all(values, alpha), move |x| x * (f64::from(alpha) * x).sigmoid())
     }),
     computes("Swish", |call| {
         let alpha = call.float("alpha", 1.0);
-        real(call, move |x| x * (alpha * x).sigmoid(), move |x| x * (f64::from(alpha) * x).sigmoid())
+        rows(call, move |values| swish_all(values, alpha), move |x| x * (f64::from(alpha) * x).sigmoid())
     }),
     computes("PRelu", prelu),
     computes("Clip", clip),
@@ -85,11 +86,7 @@ fn gelu(call: &mut Call<'_>, tanh: bool) -> Result<Vec<Value>> {
     if tanh {
         return both(call, |x| 0.5 * x * (1.0 + (SCALE * (x + 0.044_715 * x * x * x)).tanh()));
     }
-    real(
-        call,
-        |x| 0.5 * x * (1.0 + libm::erff(x * std::f32::consts::FRAC_1_SQRT_2)),
-        |x| 0.5 * x * (1.0 + libm::erf(x * std::f64::consts::FRAC_1_SQRT_2)),
-    )
+    rows(call, gelu_all, |x| 0.5 * x * (1.0 + libm::erf(x * std::f64::consts::FRAC_1_SQRT_2)))
 }
 
 fn shrink(call: &mut Call<'_>) -> Result<Vec<Value>> {
@@ -127,8 +124,6 @@ fn prelu(call: &mut Call<'_>) -> Result<Vec<Value>> {
         F64: 0.0, |x: f64, slope: f64| x * slope;
         I32: 0, i32::wrapping_mul;
         I64: 0, i64::wrapping_mul;
-        U32: 0, u32::wrapping_mul;
-        U64: 0, u64::wrapping_mul;
     };
     Ok(vec![result.into()])
 }

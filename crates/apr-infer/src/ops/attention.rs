@@ -6,7 +6,7 @@ use apr_core::{Error, Result};
 use apr_graph::ElementType;
 
 use super::moving::{joined, transposed};
-use super::softmax::softmax_row;
+use super::softmax::single_softmax_row;
 use crate::call::Call;
 use crate::matrix::{Left, Right, product};
 use crate::registry::{Operator, computes};
@@ -149,7 +149,7 @@ impl Rules<'_> {
             if row.iter().all(|&score| score == f32::NEG_INFINITY) {
                 row.fill(0.0);
             } else {
-                softmax_row(row);
+                single_softmax_row(row);
             }
         }
         show(Shown::Probabilities, scores);
@@ -212,10 +212,13 @@ fn attention(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let past = past_key.and_then(|past| past.shape().get(2).copied()).unwrap_or(0);
     let k = Heads::of(call.tensor(1)?, kv_heads)?.after(past_key)?;
     let v = Heads::of(call.tensor(2)?, kv_heads)?.after(past_value)?;
-    let given = call.optional(3)?;
-    if given.is_some_and(|mask| !matches!(mask.data(), crate::Data::F32(_) | crate::Data::U8(_))) {
-        return Err(Error::format("the mask must be truth values or floats of the queries' type"));
-    }
+    // Truth values stay; numbers are added.
+    let given = match call.optional(3)? {
+        Some(mask) if mask.element() == ElementType::Bool => Some(mask.clone()),
+        Some(mask) => Some(mask.cast(ElementType::F32)?),
+        None => None,
+    };
+    let given = given.as_ref();
     let valid = lengths.map(Tensor::integers).transpose()?;
     if valid.as_ref().is_some_and(|valid| valid.len() != q.batch) {
         return Err(Error::format("a length is expected for each batch"));

@@ -28,12 +28,10 @@ pub(super) fn along(tensor: &Tensor, axis: usize, positions: &[usize], inner: &[
 }
 
 fn gather(call: &mut Call<'_>) -> Result<Vec<Value>> {
-    let indices = match call.value(1)? {
-        Value::Weight(weight) => weight.decode()?,
-        value => value.tensor()?.clone(),
-    };
+    let indices = call.decoded(1)?;
     let at = call.int("axis", 0);
-    if let Value::Weight(weight) = call.value(0)? {
+    if let Value::Weight(handle) = call.value(0)? {
+        let weight = call.weight(*handle);
         if let (Some(matrix), 0) = (weight.matrix().filter(|matrix| !matrix.is_transposed()), at) {
             let mut shape = indices.shape().to_vec();
             shape.push(matrix.row_len());
@@ -45,8 +43,7 @@ fn gather(call: &mut Call<'_>) -> Result<Vec<Value>> {
             }
             return Ok(vec![super::cast::from_floats(values, shape, weight.element())?.into()]);
         }
-        let decoded = weight.decode()?;
-        return Ok(vec![gathered(call, &decoded, &indices, at)?.into()]);
+        return Ok(vec![gathered(call, &weight.decode()?, &indices, at)?.into()]);
     }
     let tensor = call.tensor(0)?;
     Ok(vec![gathered(call, tensor, &indices, at)?.into()])

@@ -57,13 +57,13 @@ pub(super) fn stacks(a: &[usize], b: &[usize]) -> Result<Stacks> {
 }
 
 fn matmul(call: &mut Call<'_>) -> Result<Vec<Value>> {
-    if let Value::Weight(weight) = call.value(0)? {
-        let decoded = weight.decode()?.widened()?;
-        call.inputs[0] = Some(decoded.into());
+    if let Value::Weight(_) = call.value(0)? {
+        call.inputs[0] = Some(call.decoded(0)?.widened()?.into());
     }
-    if let Value::Weight(weight) = call.value(1)? {
-        let (weight, a) = (weight.clone(), call.tensor(0)?);
-        if let Some(matrix) = weight.matrix().filter(|_| a.element() == ElementType::F32 && a.rank() > 1) {
+    if let Value::Weight(handle) = call.value(1)? {
+        let a = call.tensor(0)?;
+        let matrix = call.weight(*handle).matrix();
+        if let Some(matrix) = matrix.filter(|_| a.element() == ElementType::F32 && a.rank() > 1) {
             let (&depth, outer) = a.shape().split_last().unwrap_or((&1, &[]));
             if depth != matrix.depth() {
                 let shape = [matrix.depth(), matrix.width()];
@@ -75,7 +75,7 @@ fn matmul(call: &mut Call<'_>) -> Result<Vec<Value>> {
             product(left, Right::Stored(&matrix), &mut out, call.workers())?;
             return Ok(vec![Tensor::new(shape, out)?.into()]);
         }
-        call.inputs[1] = Some(weight.decode()?.widened()?.into());
+        call.inputs[1] = Some(call.decoded(1)?.widened()?.into());
     }
     Ok(vec![multiplied(call, call.tensor(0)?, call.tensor(1)?)?.into()])
 }
@@ -146,18 +146,19 @@ fn gemm(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let (alpha, beta) = (call.float("alpha", 1.0), call.float("beta", 1.0));
     let (turn_a, turn_b) = (call.flag("transA", false), call.flag("transB", false));
     for position in [0, 2] {
-        if let Some(Value::Weight(weight)) = call.optional_value(position) {
-            call.inputs[position] = Some(weight.decode()?.widened()?.into());
+        if let Some(Value::Weight(_)) = call.optional_value(position) {
+            call.inputs[position] = Some(call.decoded(position)?.widened()?.into());
         }
     }
     let a = call.tensor(0)?;
+    let singles = a.element() == ElementType::F32 && a.rank() == 2;
     let mut result = match call.value(1)? {
-        Value::Weight(weight) => match weight.matrix().filter(|_| a.element() == ElementType::F32 && a.rank() == 2) {
+        Value::Weight(handle) => match call.weight(*handle).matrix().filter(|_| singles) {
             Some(matrix) => {
                 let matrix = if turn_b { matrix.transposed() } else { matrix };
                 single_gemm(call, a, turn_a, Right::Stored(&matrix), matrix.depth())?
             }
-            None => any_gemm(call, a, turn_a, &weight.decode()?.widened()?, turn_b)?,
+            None => any_gemm(call, a, turn_a, &call.decoded(1)?.widened()?, turn_b)?,
         },
         b => any_gemm(call, a, turn_a, b.tensor()?, turn_b)?,
     };

@@ -31,6 +31,7 @@ mod softmax;
 mod sort;
 mod text;
 mod unary;
+mod vector;
 mod window;
 
 use crate::registry::Operator;

@@ -125,7 +125,9 @@ fn quantize(call: &mut Call<'_>) -> Result<Vec<Value>> {
     };
     let Some((low, high)) = range(to) else {
         let rules = Rules { saturate: call.flag("saturate", true), ..Rules::SATURATE };
-        return Ok(vec![cast(&Tensor::new(shape, quotients)?, to, rules)?.into()]);
+        // The zero point is added: it makes a negative zero positive.
+        let sums = quotients.iter().map(|quotient| quotient + 0.0).collect();
+        return Ok(vec![cast(&Tensor::new(shape, sums)?, to, rules)?.into()]);
     };
     let of = |(at, quotient): (usize, &f32)| {
         (f64::from(*quotient).round_ties_even() as i64).saturating_add(zeros[scales.at(at)]).clamp(low, high)

@@ -14,18 +14,12 @@ pub(crate) trait Real:
 {
     const ZERO: Self;
     const ONE: Self;
-    const LOWEST: Self;
     const INFINITE: Self;
 
-    fn real(value: f64) -> Self;
     fn exp(self) -> Self;
     fn ln(self) -> Self;
-    fn sqrt(self) -> Self;
     fn tanh(self) -> Self;
-    fn erf(self) -> Self;
     fn abs(self) -> Self;
-    fn powf(self, power: Self) -> Self;
-    fn is_nan(self) -> bool;
 
     fn sigmoid(self) -> Self {
         if self < Self::ZERO {
@@ -43,16 +37,11 @@ pub(crate) trait Real:
 }
 
 macro_rules! real {
-    ($rust:ident, $erf:path) => {
+    ($rust:ident) => {
         impl Real for $rust {
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
-            const LOWEST: Self = $rust::MIN;
             const INFINITE: Self = $rust::INFINITY;
-
-            fn real(value: f64) -> Self {
-                value as Self
-            }
 
             fn exp(self) -> Self {
                 $rust::exp(self)
@@ -62,32 +51,16 @@ macro_rules! real {
                 $rust::ln(self)
             }
 
-            fn sqrt(self) -> Self {
-                $rust::sqrt(self)
-            }
-
             fn tanh(self) -> Self {
                 $rust::tanh(self)
-            }
-
-            fn erf(self) -> Self {
-                $erf(self)
             }
 
             fn abs(self) -> Self {
                 $rust::abs(self)
             }
-
-            fn powf(self, power: Self) -> Self {
-                $rust::powf(self, power)
-            }
-
-            fn is_nan(self) -> bool {
-                $rust::is_nan(self)
-            }
         }
     };
 }
 
-real!(f32, libm::erff);
-real!(f64, libm::erf);
+real!(f32);
+real!(f64);

@@ -4,6 +4,7 @@ use apr_core::{Error, Result};
 
 use super::moving::transposed;
 use super::real::Real;
+use super::vector::exp_and_sum;
 use crate::call::Call;
 use crate::registry::{Operator, computes};
 use crate::shape::{axis, count};
@@ -12,8 +13,8 @@ use crate::workers::in_pieces;
 use crate::{Tensor, Value};
 
 pub(super) const TABLE: &[Operator] = &[
-    computes("Softmax", |call| flat(call, softmax_row::<f32>, softmax_row::<f64>)),
-    computes("Softmax", |call| along(call, softmax_row::<f32>, softmax_row::<f64>)).since(13),
+    computes("Softmax", |call| flat(call, single_softmax_row, softmax_row::<f64>)),
+    computes("Softmax", |call| along(call, single_softmax_row, softmax_row::<f64>)).since(13),
     computes("LogSoftmax", |call| flat(call, log_softmax_row::<f32>, log_softmax_row::<f64>)),
     computes("LogSoftmax", |call| along(call, log_softmax_row::<f32>, log_softmax_row::<f64>)).since(13),
     computes("Hardmax", |call| flat(call, hardmax_row::<f32>, hardmax_row::<f64>)),
@@ -24,7 +25,28 @@ fn max<R: Real>(row: &[R]) -> R {
     row.iter().fold(-R::INFINITE, |max, &value| if value > max { value } else { max })
 }
 
-pub(super) fn softmax_row<R: Real>(row: &mut [R]) {
+/// [`softmax_row`] of single precision.
+pub(super) fn single_softmax_row(row: &mut [f32]) {
+    let max = lanes_max(row);
+    let max = if max == f32::NEG_INFINITY { 0.0 } else { max };
+    let scale = 1.0 / exp_and_sum(row, max);
+    row.iter_mut().for_each(|value| *value *= scale);
+}
+
+/// The largest element, in lanes.
+fn lanes_max(row: &[f32]) -> f32 {
+    const LANES: usize = 16;
+    let mut max = [f32::NEG_INFINITY; LANES];
+    let (groups, rest) = row.as_chunks::<LANES>();
+    for group in groups {
+        for lane in 0..LANES {
+            max[lane] = if group[lane] > max[lane] { group[lane] } else { max[lane] };
+        }
+    }
+    rest.iter().chain(&max).copied().fold(f32::NEG_INFINITY, f32::max)
+}
+
+fn softmax_row<R: Real>(row: &mut [R]) {
     let max = max(row);
     // Where everything is masked out, nothing is more likely than anything else, and the sum is 0.
     let max = if max == -R::INFINITE { R::ZERO } else { max };

@@ -2,8 +2,9 @@
 
 use apr_core::{Error, Result};
 
-use super::elementwise::change;
+use super::elementwise::{change, change_rows};
 use super::real::Real;
+use super::vector::{erf_all, exp_all, sigmoid_all, tanh_all};
 use crate::call::Call;
 use crate::registry::{Operator, computes, moves};
 use crate::tensor::Data;
@@ -20,14 +21,14 @@ pub(super) const TABLE: &[Operator] = &[
     computes("Ceil", |call| real(call, f32::ceil, f64::ceil)),
     computes("Cos", |call| real(call, f32::cos, f64::cos)),
     computes("Cosh", |call| real(call, f32::cosh, f64::cosh)),
-    computes("Erf", |call| real(call, libm::erff, libm::erf)),
-    computes("Exp", |call| real(call, f32::exp, f64::exp)),
+    computes("Erf", |call| rows(call, erf_all, libm::erf)),
+    computes("Exp", |call| rows(call, exp_all, f64::exp)),
     computes("Floor", |call| real(call, f32::floor, f64::floor)),
     computes("Log", |call| real(call, f32::ln, f64::ln)),
     computes("Neg", neg),
     computes("Reciprocal", |call| real(call, |x| 1.0 / x, |x| 1.0 / x)),
     computes("Round", |call| real(call, f32::round_ties_even, f64::round_ties_even)),
-    computes("Sigmoid", |call| real(call, Real::sigmoid, Real::sigmoid)),
+    computes("Sigmoid", |call| rows(call, sigmoid_all, Real::sigmoid)),
     computes("Sign", sign),
     computes("Sin", |call| real(call, f32::sin, f64::sin)),
     computes("Sinh", |call| real(call, f32::sinh, f64::sinh)),
@@ -35,12 +36,27 @@ pub(super) const TABLE: &[Operator] = &[
     computes("Softsign", |call| real(call, |x| x / (1.0 + x.abs()), |x| x / (1.0 + x.abs()))),
     computes("Sqrt", |call| real(call, f32::sqrt, f64::sqrt)),
     computes("Tan", |call| real(call, f32::tan, f64::tan)),
-    computes("Tanh", |call| real(call, Real::tanh, Real::tanh)),
+    computes("Tanh", |call| rows(call, tanh_all, Real::tanh)),
     computes("IsNaN", |call| test(call, |x| x.is_nan())),
     computes("IsInf", is_inf),
     moves("Not", not),
     moves("BitwiseNot", bitwise_not),
 ];
+
+/// Runs a function on floats, those of single precision many at a time.
+pub(super) fn rows(
+    call: &mut Call<'_>,
+    single: impl Fn(&mut [f32]) + Sync,
+    double: impl Fn(f64) -> f64 + Sync,
+) -> Result<Vec<Value>> {
+    let tensor = call.take(0)?;
+    let result = match tensor.data() {
+        Data::F32(_) => change_rows(call, tensor, single)?,
+        Data::F64(_) => change(call, tensor, double)?,
+        _ => return Err(Error::format(format!("floats are expected, not {}", tensor.element()))),
+    };
+    Ok(vec![result.into()])
+}
 
 /// Runs a function on floats.
 pub(super) fn real(

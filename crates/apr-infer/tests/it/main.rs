@@ -1,3 +1,5 @@
 //! Graphs run as a program runs them.
 
+mod engine;
 mod node_tests;
+mod weights;

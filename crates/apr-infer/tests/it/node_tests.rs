@@ -1,14 +1,22 @@
 //! The official tests of ONNX's operators, which the package `onnx` makes.
 //!
-//! `fixtures/infer/node_tests.py FOLDER` writes them: a model, and the values of its inputs and outputs as JSON.
+//! `fixtures/infer/node_tests.py` writes them to `node_tests.zip`. `APR_NODE_TESTS` names another file of such lines, or a
+//! folder of tests as they are made of real models.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use apr_core::Limits;
+use apr_archive::{Archive, Cache};
+use apr_core::{Limits, read_vec};
 use apr_graph::ElementType;
 use apr_infer::{Alone, Data, Engine, RunLimits, Tensor, Unwatched, Value};
 use serde_json::Value as Json;
+
+fn bytes(hex: &Json) -> Vec<u8> {
+    let digit = |digit: u8| u8::try_from(char::from(digit).to_digit(16).expect("a digit")).expect("small");
+    let pairs = hex.as_str().expect("bytes").as_bytes().as_chunks::<2>().0;
+    pairs.iter().map(|[high, low]| digit(*high) << 4 | digit(*low)).collect()
+}
 
 fn tensor(json: &Json) -> Tensor {
     let code = i32::try_from(json["type"].as_i64().expect("a type")).expect("a code");
@@ -19,9 +27,7 @@ fn tensor(json: &Json) -> Tensor {
         let texts = texts.as_array().expect("texts").iter().map(|text| text.as_str().expect("a text").to_owned());
         return Tensor::new(shape, texts.collect()).expect("a tensor");
     }
-    let hex = json["hex"].as_str().expect("bytes").as_bytes();
-    let digit = |digit: u8| u8::try_from(char::from(digit).to_digit(16).expect("a digit")).expect("small");
-    let bytes: Vec<u8> = hex.as_chunks::<2>().0.iter().map(|[high, low]| digit(*high) << 4 | digit(*low)).collect();
+    let bytes = bytes(&json["hex"]);
     macro_rules! words {
         ($variant:ident, $rust:ty) => {
             Data::$variant(bytes.as_chunks().0.iter().map(|word| <$rust>::from_le_bytes(*word)).collect())
@@ -100,6 +106,12 @@ fn tensors_differ(a: &Tensor, b: &Tensor, relative: f64, absolute: f64) -> Optio
         let show = |tensor: &Tensor| format!("{:.300}", format!("{:?}", tensor.data()));
         return (a.data() != b.data()).then(|| format!("{} and {}", show(a), show(b)));
     }
+    // Tests of 16 bits expect what rounding after every step gives; we round once, and may be two units in the last place off.
+    let relative = match a.element() {
+        ElementType::F16 => relative.max(2.0_f64.powi(-9)),
+        ElementType::BF16 => relative.max(2.0_f64.powi(-6)),
+        _ => relative,
+    };
     let close =
         |(a, b): (&f64, &f64)| a == b || a.is_nan() && b.is_nan() || (a - b).abs() <= absolute + relative * b.abs();
     let at = ours.iter().zip(&theirs).position(|pair| !close(pair))?;
@@ -107,23 +119,27 @@ fn tensors_differ(a: &Tensor, b: &Tensor, relative: f64, absolute: f64) -> Optio
 }
 
 /// Runs one test; what went wrong.
-pub(crate) fn run(folder: &Path) -> Result<(), String> {
-    let read = |name: &str| std::fs::read_to_string(folder.join(name)).expect("a file");
-    let tolerance: Vec<f64> = read("tolerance").split(' ').map(|part| part.parse().expect("a number")).collect();
-    let model = std::fs::read(folder.join("model.onnx")).expect("a model");
+fn run(test: &Json) -> Result<(), String> {
+    let tolerance = |name: &str| test[name].as_f64().expect("a number");
+    let model = bytes(&test["model"]);
     let reader = apr_onnx::open(model, "model.onnx", &Limits::default()).map_err(|error| error.to_string())?;
     let graph = reader.graph().map_err(|error| error.to_string())?.expect("a graph");
-    let io: Json = serde_json::from_str(&read("io.json")).expect("JSON");
-    let session = Engine::prepare(&graph, Arc::new(reader), RunLimits::default()).map_err(|error| error.to_string())?;
-    for set in io.as_array().expect("sets") {
+    let session = Engine::prepare(&graph, &reader, RunLimits::default()).map_err(|error| error.to_string())?;
+    for set in test["sets"].as_array().expect("sets") {
         let values = set["inputs"].as_array().expect("inputs").iter().map(value);
-        let names = graph.body.inputs.iter().map(|id| graph.body.value(*id).name.clone());
+        // A model's inputs, or only those that have no default.
+        let names: Vec<String> = match set.get("names") {
+            Some(names) => {
+                names.as_array().expect("names").iter().map(|name| name.as_str().expect("a name").into()).collect()
+            }
+            None => graph.body.inputs.iter().map(|id| graph.body.value(*id).name.clone()).collect(),
+        };
         let wanted: Vec<_> = graph.body.outputs.iter().map(|id| graph.body.value(*id).name.as_str()).collect();
-        let outcome = session.run(names.zip(values).collect(), &wanted, &Alone, &mut Unwatched);
+        let outcome = session.run(names.into_iter().zip(values).collect(), &wanted, &Alone, &mut Unwatched);
         let outputs = outcome.map_err(|error| error.to_string())?.outputs;
         let expected: Vec<_> = set["outputs"].as_array().expect("outputs").iter().map(value).collect();
         for (at, (ours, theirs)) in outputs.iter().zip(&expected).enumerate() {
-            if let Some(difference) = difference(ours, theirs, tolerance[0], tolerance[1]) {
+            if let Some(difference) = difference(ours, theirs, tolerance("relative"), tolerance("absolute")) {
                 return Err(format!("output {at}: {difference}"));
             }
         }
@@ -131,19 +147,55 @@ pub(crate) fn run(folder: &Path) -> Result<(), String> {
     Ok(())
 }
 
+fn tests() -> String {
+    if let Some(path) = std::env::var_os("APR_NODE_TESTS") {
+        return std::fs::read_to_string(path).expect("a file");
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/infer/node_tests.zip");
+    let file = std::fs::read(path).expect("the fixture");
+    let archive = Archive::read(&file, &Limits::default()).expect("an archive");
+    let entry = archive.find("node_tests.jsonl").expect("the tests");
+    let source = entry.open(&file, &Arc::new(Cache::default())).expect("a source");
+    String::from_utf8(read_vec(&*source, 0, source.len()).expect("the tests")).expect("a text")
+}
+
+/// What official tests are not passed, and why: operators that are not here, and training.
+const KNOWN: &[(&str, &str)] = &[
+    ("test_adagrad", "training"),
+    ("test_adam", "training"),
+    ("test_momentum", "training"),
+    ("test_nesterov_momentum", "training"),
+    ("test_training_dropout", "training"),
+    ("test_bernoulli", "random"),
+    ("test_ai_onnx_ml", "trees and labels"),
+    ("test_causal_conv_with_state", "no operator"),
+    ("test_basic_deform_conv", "no operator"),
+    ("test_deform_conv", "no operator"),
+    ("test_flexattention", "no operator"),
+    ("test_image_decoder", "no operator"),
+    ("test_linear_attention", "no operator"),
+    ("test_regex_full_match", "no operator"),
+    ("test_tfidfvectorizer", "no operator"),
+    // Elements that should be 0 are the noise of a transform in single precision; ours are smaller.
+    ("test_dft_inverse", "noise"),
+];
+
 #[test]
-fn official_tests_of_operators_pass() {
-    let Some(folder) = std::env::var_os("APR_NODE_TESTS") else { return };
-    let mut names: Vec<_> =
-        std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("a test").path()).collect();
-    names.sort();
-    let (mut passed, mut failed) = (0, Vec::new());
-    for path in &names {
-        let outcome = std::panic::catch_unwind(|| run(path)).unwrap_or_else(|_| Err("panic".to_owned()));
-        match outcome {
+fn official_tests_of_operators_pass_but_for_those_that_are_listed() {
+    let tests = tests();
+    let (mut passed, mut failed, mut listed) = (0, Vec::new(), 0);
+    for line in tests.lines() {
+        let test: Json = serde_json::from_str(line).expect("JSON");
+        let name = test["name"].as_str().expect("a name");
+        // Where nothing is dropped, training is as good as anything else.
+        let is_known = KNOWN.iter().any(|(known, _)| name.starts_with(known)) && !name.contains("zero_ratio");
+        match run(&test) {
+            Ok(()) if is_known && !name.contains("dft") => failed.push(format!("{name} passes, and is listed")),
             Ok(()) => passed += 1,
-            Err(why) => failed.push(format!("{}: {why}", path.file_name().expect("a name").to_string_lossy())),
+            Err(_) if is_known => listed += 1,
+            Err(why) => failed.push(format!("{name}: {why}")),
         }
     }
-    println!("{passed} passed, {} failed\n{}", failed.len(), failed.join("\n"));
+    assert!(failed.is_empty(), "{passed} passed, {listed} are listed, {} failed:\n{}", failed.len(), failed.join("\n"));
+    assert!(passed > 1000, "only {passed} tests were found");
 }

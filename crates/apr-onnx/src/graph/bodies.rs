@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use apr_core::Result;
-use apr_graph::{Body, Dim, ElementType, Node, Origin, TensorType, ValueId, ValueType};
+use apr_graph::{AttributeValue, Body, Dim, ElementType, Node, NodeId, Origin, TensorType, ValueId, ValueType};
 
 use super::Converter;
 use super::types::value_type;
@@ -52,6 +52,19 @@ impl Frame {
         let id = self.body.add_value(name, kind, origin);
         self.names.insert(name.to_owned(), id);
         id
+    }
+
+    /// Says what type a weight has that a `Constant` holds: its name alone does not.
+    fn describe_weight(&mut self, node: &proto::Node, id: NodeId) {
+        let made = self.body.node(id);
+        let is_weight = made.attributes.iter().any(|attribute| matches!(attribute.value, AttributeValue::Weight(_)));
+        let tensor = node.attributes.iter().find_map(|attribute| attribute.tensor.as_ref());
+        if let (true, Some(tensor), Some(Some(output))) =
+            (made.op.is("Constant") && is_weight, tensor, made.outputs.first())
+        {
+            let output = *output;
+            self.body.value_mut(output).kind = tensor_type(tensor.data_type, &tensor.dims);
+        }
     }
 
     /// Takes over what the file says of a value's type; empty where there is no such value.
@@ -125,7 +138,8 @@ impl Converter<'_> {
             let doc = self.doc(node.doc)?;
             let frame = frames.current();
             let outputs = node.outputs.iter().map(|name| (!name.is_empty()).then(|| frame.made(name))).collect();
-            frame.body.add_node(Node { name: node.name.clone(), op, inputs, outputs, attributes, doc });
+            let node_id = frame.body.add_node(Node { name: node.name.clone(), op, inputs, outputs, attributes, doc });
+            frame.describe_weight(node, node_id);
         }
         Ok(())
     }

@@ -54,9 +54,9 @@ pub struct OnnxReader {
 /// What a file holds.
 #[derive(Debug)]
 enum Message {
-    Model(Model),
+    Model(Box<Model>),
     /// A tensor alone.
-    Tensor(Tensor),
+    Tensor(Box<Tensor>),
 }
 
 /// Whose names and layout the tensors of an opened model have.
@@ -74,7 +74,7 @@ enum Naming {
 /// E001 for what is not an ONNX model, E002 for a damaged one, E003 for elements of unknown types, E007 when reading fails
 /// or data are in another file, E008 over a limit.
 pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> Result<OnnxReader> {
-    read(Arc::new(source), name, None, limits, Naming::Revealed)
+    read(&(Arc::new(source) as Source), name, None, limits, Naming::Revealed)
 }
 
 /// Opens a model in a folder, where other files may have its data.
@@ -83,7 +83,7 @@ pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> 
 /// Those of [`open`]; E001 for data that are said to lie outside the folder, E007 for a file that is not there.
 pub fn open_in(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<OnnxReader> {
     let source = set.open(name).map_err(|error| error.in_file(name))?;
-    read(Arc::from(source), name, Some(set), limits, Naming::Revealed)
+    read(&Arc::from(source), name, Some(set), limits, Naming::Revealed)
 }
 
 /// Opens a model in a folder with all its tensors, under the names and in the layout that they have in the file.
@@ -92,22 +92,22 @@ pub fn open_in(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<OnnxR
 /// Those of [`open_in`].
 pub fn open_as_stored(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<OnnxReader> {
     let source = set.open(name).map_err(|error| error.in_file(name))?;
-    read(Arc::from(source), name, Some(set), limits, Naming::AsStored)
+    read(&Arc::from(source), name, Some(set), limits, Naming::AsStored)
 }
 
 /// Opens a model whose data are not there.
 pub(crate) fn open_skeleton(
-    source: Source,
+    source: &Source,
     name: &str,
     set: &dyn SourceSet,
     limits: &Limits,
     as_stored: bool,
 ) -> Result<OnnxReader> {
-    read(source, name, Some(set), limits, if as_stored { Naming::AsStored } else { Naming::Revealed })
+    read(&source, name, Some(set), limits, if as_stored { Naming::AsStored } else { Naming::Revealed })
 }
 
 fn read(
-    source: Source,
+    source: &Source,
     name: &str,
     set: Option<&dyn SourceSet>,
     limits: &Limits,
@@ -118,23 +118,23 @@ fn read(
 }
 
 fn read_unnamed(
-    source: Source,
+    source: &Source,
     name: &str,
     set: Option<&dyn SourceSet>,
     limits: &Limits,
     naming: Naming,
 ) -> Result<OnnxReader> {
-    let head = read_vec(&source, 0, source.len().min(HEAD_LEN))?;
+    let head = read_vec(source, 0, source.len().min(HEAD_LEN))?;
     let content = if (crate::TENSOR.recognises)(&head) {
-        Message::Tensor(Tensor::read_file(&source, limits)?)
+        Message::Tensor(Box::new(Tensor::read_file(source, limits)?))
     } else {
-        Message::Model(Model::read(&source, limits)?)
+        Message::Model(Box::new(Model::read(source, limits)?))
     };
-    let mut collected = Collected::new(Files::new(Arc::clone(&source), name, set), limits);
+    let mut collected = Collected::new(Files::new(Arc::clone(source), name, set), limits);
     collected.add(&content)?;
     let (mut metadata, mut fields) = (Metadata::new(), Value::Null);
     if let Message::Model(model) = &content {
-        metadata = describe::metadata(model, &source, limits)?;
+        metadata = describe::metadata(model, source, limits)?;
         fields = describe::fields(model);
     }
     let tied = collected.tied();
@@ -173,7 +173,8 @@ fn read_unnamed(
 impl OnnxReader {
     /// Gives tensors the names and the layout that the graph reveals, and takes its constants out.
     fn reveal(&mut self, collected: &mut Collected<'_>) -> Result<()> {
-        let Message::Model(Model { graph: Some(graph), .. }) = &self.content else { return Ok(()) };
+        let Message::Model(model) = &self.content else { return Ok(()) };
+        let Some(graph) = &model.graph else { return Ok(()) };
         let mut walker = Walker::new(&self.sources[0], &self.limits);
         let names = names::reveal(graph, &collected.candidates(), &mut walker)?;
         self.constants.extend(names.constants);
@@ -205,7 +206,7 @@ impl OnnxReader {
         }
     }
 
-    /// Says which tensors have other names than in the file, in metadata and warnings.
+    /// Says which tensors have other names than in the file, and how many are constants of the graph.
     fn note_names(&mut self) {
         let counted = |number: usize| apr_core::counted(number as u64, "tensor");
         if !self.revealed.is_empty() {
@@ -215,8 +216,8 @@ impl OnnxReader {
                 counted(self.revealed.len())
             ));
         }
-        if !self.constants.is_empty() {
-            self.warnings.push(format!("{} are constants of the graph, and not listed", counted(self.constants.len())));
+        if let Some(fields) = self.fields.as_object_mut() {
+            fields.insert("constants".into(), self.constants.len().into());
         }
         describe::note_names(&mut self.metadata, &self.revealed);
     }

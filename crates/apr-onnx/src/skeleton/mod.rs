@@ -185,7 +185,7 @@ impl Skeleton {
     fn open(&self, limits: &Limits, as_stored: bool) -> Result<OnnxReader> {
         let source: Arc<dyn ByteSource> = Arc::<Holed>::clone(&self.own);
         let others = Absent::new(self.header.data.iter().map(|data| (data.file.clone(), data.len)));
-        open_skeleton(source, &self.header.file, &others, limits, as_stored)
+        open_skeleton(&source, &self.header.file, &others, limits, as_stored)
     }
 
     /// What is kept of another file between two places.

@@ -53,3 +53,21 @@ fn real_models_read_as_the_onnx_package_reads_them() {
     assert!(wrong.is_empty(), "{} files differ: {wrong:#?}", wrong.len());
     assert_eq!(expected.lines().count(), 769, "the collection has so many");
 }
+
+/// `cargo xtask interop` asks the package itself, whose answer the gate has as `fixtures/onnx/listing.tsv`.
+#[test]
+fn live_the_onnx_package_still_reads_what_the_fixture_says() {
+    let python = std::env::var_os("APR_ONNX_PYTHON").filter(|_| std::env::var_os("APR_INTEROP").is_some());
+    let (Some(python), Some(folder)) = (python, locate::shared_data("onnx")) else {
+        eprintln!("skipped: `cargo xtask interop` asks the package");
+        return;
+    };
+    let found = std::env::temp_dir().join(format!("apr-onnx-listing-{}.tsv", std::process::id()));
+    let script = locate::fixture("onnx/listing.py");
+    let ran = std::process::Command::new(python).arg(script).arg(&folder).arg(&found).status().expect("Python runs");
+    let rows = fs::read_to_string(&found);
+    let _ = fs::remove_file(&found);
+    assert!(ran.success());
+    let expected = fs::read_to_string(locate::fixture("onnx/listing.tsv")).expect("a fixture");
+    assert!(rows.expect("the script wrote it") == expected, "the package reads the collection otherwise now");
+}

@@ -40,6 +40,11 @@ impl Strides {
         &self.dims
     }
 
+    /// Whether neighbours in it are none in the tensor.
+    pub(super) fn is_turned(&self) -> bool {
+        self.flat().is_some_and(|(_, _, [_, _, column])| column != 1)
+    }
+
     /// Number of elements.
     pub(super) fn elements(&self) -> u64 {
         self.dims.iter().fold(1, |product, &dim| product.saturating_mul(dim))

@@ -5,7 +5,7 @@
 //!
 //! | the graph looks at | the file has |
 //! |---|---|
-//! | a float of another width than it computes with | the tensor as it is, and a `Cast` |
+//! | a float of another width than it computes with | the tensor as it is, a `Cast`, and where it is transposed a `Transpose` |
 //! | a transposed tensor, a part of one | the elements in that order |
 //! | the same tensor in several ways | the tensor once, and nodes |
 //! | blocks of integers and scales | integers and scales, and nodes that multiply them: the same values, bit for bit |
@@ -254,6 +254,12 @@ impl<'b, 'a> Binding<'b, 'a> {
         let strides = |weight: &Weight| Strides::of(info, &weight.reference.views);
         let parts = alike.iter().map(|weight| strides(weight)).collect::<Result<Option<Vec<_>>>>()?;
         let Some(parts) = parts else { return Ok(None) };
+        // Where a node casts it anyway, another one turns it, and its bytes are copied as they lie.
+        let stored = ElementType::from_dtype(self.binder.stored(info));
+        let is_cast = |weight: &&Weight| weight.element.is_some() && weight.element != stored;
+        if parts.iter().any(Strides::is_turned) && alike.iter().any(is_cast) {
+            return Ok(None);
+        }
         let elements: u64 = parts.iter().map(Strides::elements).fold(0, u64::saturating_add);
         let fits = info.shape.elements().is_some_and(|all| elements <= all);
         Ok(if fits { strides(weight)? } else { None })
@@ -307,7 +313,8 @@ impl<'b, 'a> Binding<'b, 'a> {
         let is_stored = self.parts(position).is_none() && !self.raw.contains_key(&position);
         if is_stored && reference.views.is_empty() && (element.is_none() || element == stored) {
             check_shape(body, weight, &dims)?;
-            return Ok(self.store_as_it_is(body, weight, info));
+            self.store_as_it_is(body, weight, info);
+            return Ok(());
         }
         if body.value(value).name == info.name {
             self.give_way(body, value, "values");

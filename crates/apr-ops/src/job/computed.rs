@@ -2,6 +2,7 @@
 
 use apr_blocks::{GraphOptions, graphs};
 use apr_graph::{Graph, infer, inline};
+use apr_llama::described;
 use apr_registry::onnx::write::{Model, Properties};
 use apr_registry::{CheckpointReader, Loss, Metadata, PlanOptions, keys, onnx};
 use apr_source::Source;
@@ -57,7 +58,7 @@ impl Job {
     /// Plans a file that holds what the model computes.
     pub(super) fn plan_computed<R, E: From<JobError>>(
         &self,
-        reader: View<'_>,
+        reader: &View<'_>,
         source: &Source<'_>,
         then: impl FnOnce(Planned<'_>) -> Result<R, E>,
     ) -> Result<R, E> {
@@ -68,8 +69,9 @@ impl Job {
             );
             return Err(JobError::Request(message).into());
         }
-        let foreign = restore(&source.through(&reader), self.target.format, self.validation);
-        let Foreign { prepared, mut losses, .. } = foreign.map_err(JobError::from)?;
+        let foreign = restore(&source.through(reader), self.target.format, self.validation);
+        let Foreign { mut prepared, mut losses, .. } = foreign.map_err(JobError::from)?;
+        state_configuration(&mut prepared.view, source);
         let metadata = prepared.view.metadata().clone();
         let storage = Storage {
             precision: self.weights.precision,
@@ -168,6 +170,16 @@ struct Computation<'v> {
     view: View<'v>,
     /// Names of the parts, and their graphs.
     models: Vec<(String, Graph)>,
+}
+
+/// Writes down what GGUF's pairs say of the model, as its configuration would: graphs are made by that.
+pub(super) fn state_configuration(view: &mut View<'_>, source: &Source<'_>) {
+    let described = described(source.reader(), source.families(), source.architecture());
+    for key in [keys::MODEL_TYPE, keys::ARCHITECTURE] {
+        if let Some(stated) = described.as_ref().and_then(|described| described.get(key)) {
+            view.metadata_mut().set(key, stated.clone());
+        }
+    }
 }
 
 /// What the file says beside graph and tensors: as the file that the model came from did.

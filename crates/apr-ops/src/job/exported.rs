@@ -31,11 +31,11 @@ impl Job {
     /// Plans that file.
     pub(super) fn plan_exported<R, E: From<JobError>>(
         &self,
-        reader: View<'_>,
+        reader: &View<'_>,
         source: &Source<'_>,
         then: impl FnOnce(Planned<'_>) -> Result<R, E>,
     ) -> Result<R, E> {
-        let foreign = restore(&source.through(&reader), self.target.format, self.validation);
+        let foreign = restore(&source.through(reader), self.target.format, self.validation);
         let Foreign { prepared, losses, .. } = foreign.map_err(JobError::from)?;
         let view = as_stored(&prepared.view).map_err(JobError::from)?;
         let bytes = skeleton::read_companion(&view).map_err(JobError::from)?;

@@ -123,10 +123,10 @@ impl Job {
             Naming::OfTarget if self.target.format.convention == Convention::Canonical => {
                 self.plan_canonical(&selected, source, then)
             }
-            Naming::OfTarget if self.keeps_graph(source.reader()) => self.plan_exported(selected, source, then),
+            Naming::OfTarget if self.keeps_graph(source.reader()) => self.plan_exported(&selected, source, then),
             Naming::OfTarget => match self.computes() {
-                Computes::Always => self.plan_computed(selected, source, then),
-                Computes::IfKnown => self.plan_scripted(selected, source, then),
+                Computes::Always => self.plan_computed(&selected, source, then),
+                Computes::IfKnown => self.plan_scripted(&selected, source, then),
                 Computes::Nothing => self.plan_foreign(selected, source, then),
             },
         }

@@ -13,6 +13,7 @@ use apr_source::naming::canonical;
 use apr_tensor::cast::can_cast;
 use apr_view::View;
 
+use super::computed::state_configuration;
 use super::planned::Parts;
 use super::{Job, JobError, Planned};
 use crate::convert::ConvertOptions;
@@ -25,7 +26,7 @@ impl Job {
     /// Plans a file that says what the model computes where that is known.
     pub(super) fn plan_scripted<R, E: From<JobError>>(
         &self,
-        reader: View<'_>,
+        reader: &View<'_>,
         source: &Source<'_>,
         then: impl FnOnce(Planned<'_>) -> Result<R, E>,
     ) -> Result<R, E> {
@@ -34,8 +35,9 @@ impl Job {
                 format!("TorchScript has no type like {}: write an .apr or .gguf file", quantize.choices.scheme);
             return Err(JobError::Request(message).into());
         }
-        let foreign = restore(&source.through(&reader), self.target.format, self.validation);
-        let Foreign { prepared, losses, .. } = foreign.map_err(JobError::from)?;
+        let foreign = restore(&source.through(reader), self.target.format, self.validation);
+        let Foreign { mut prepared, losses, .. } = foreign.map_err(JobError::from)?;
+        state_configuration(&mut prepared.view, source);
         let mut view = View::new(&prepared.view);
         view.keep_companions(|name| name != onnx::skeleton::COMPANION);
         let mut warnings = prepared.warnings.clone();
@@ -86,7 +88,7 @@ impl Job {
     /// What the model computes, with the names that its tensors have.
     fn program(&self, source: &Source<'_>) -> Result<Program, JobError> {
         if let Some((graph, _)) = own_graph(source)? {
-            return written_out(graph);
+            return written_out(&graph);
         }
         let Some(family) = source.family()? else {
             return Ok(Program::Unknown("apr does not know the model's family; --arch NAME names one".to_owned()));
@@ -110,7 +112,7 @@ impl Job {
         let tensors = known.tensors().iter().zip(source.reader().tensors());
         let names = tensors.map(|(canonical, own)| (canonical.name.clone(), own.name.clone())).collect();
         rename(&mut graph.body, &names);
-        written_out(graph)
+        written_out(&graph)
     }
 }
 
@@ -122,8 +124,8 @@ enum Program {
 }
 
 /// The graph without functions, and with the types of all values.
-fn written_out(graph: Graph) -> Result<Program, JobError> {
-    let mut graph = inline(&graph)?;
+fn written_out(graph: &Graph) -> Result<Program, JobError> {
+    let mut graph = inline(graph)?;
     infer(&mut graph);
     Ok(Program::Graph(graph))
 }

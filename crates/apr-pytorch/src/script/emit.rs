@@ -237,7 +237,7 @@ impl Emitter<'_> {
                 self.forms.insert(*output, Form::Tensor(variable));
             }
         }
-        self.lines.push_str(&format!("    {}= {expression}\n", targets));
+        self.lines.push_str(&format!("    {targets}= {expression}\n"));
     }
 }
 

@@ -113,7 +113,8 @@ pub(super) fn number(float: f32) -> String {
     } else if float.is_infinite() {
         if float > 0.0 { "float(\"inf\")".to_owned() } else { "float(\"-inf\")".to_owned() }
     } else {
-        format!("{float:?}")
+        // Every digit: torch reads double precision, and the shortest text may lie beyond the largest single.
+        format!("{:?}", f64::from(float))
     }
 }
 
@@ -133,9 +134,9 @@ mod tests {
 
     #[test]
     fn numbers_come_back_as_they_were() {
-        assert_eq!(tensor(&Constant::float(1e-6)).unwrap(), "torch.tensor(1e-6, dtype=6)");
+        assert_eq!(tensor(&Constant::float(1e-6)).unwrap(), "torch.tensor(9.999999974752427e-7, dtype=6)");
         assert_eq!(tensor(&Constant::ints(&[1, -2])).unwrap(), "torch.tensor([1, -2], dtype=4)");
         assert_eq!(number(f32::NEG_INFINITY), "float(\"-inf\")");
-        assert_eq!(number(f32::MIN).parse::<f32>().unwrap(), f32::MIN);
+        assert_eq!(number(f32::MIN).parse::<f64>().unwrap(), f64::from(f32::MIN));
     }
 }

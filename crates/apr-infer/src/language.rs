@@ -1,0 +1,245 @@
+//! Language models: one token after the other, with the keys and values of earlier ones kept.
+
+use apr_core::{Error, Result};
+use apr_graph::{Body, Dim, Meaning, ValueId};
+
+use crate::engine::Session;
+use crate::tap::Tap;
+use crate::workers::Workers;
+use crate::{Tensor, Value};
+
+/// A session whose graph continues texts, and what its inputs and outputs are for.
+#[derive(Debug)]
+pub struct LanguageModel<'s, 'a> {
+    session: &'s Session<'a>,
+    tokens: String,
+    mask: Option<String>,
+    positions: Option<String>,
+    logits: String,
+    /// Input and output of each key and value that is kept.
+    cache: Vec<(ValueId, String)>,
+}
+
+/// What is kept of the tokens so far.
+#[derive(Debug, Clone, Default)]
+pub struct Memory {
+    /// Keys and values, in the order of the graph's inputs.
+    values: Vec<Value>,
+    /// Tokens that are kept; without a cache, the tokens themselves.
+    tokens: Vec<i64>,
+}
+
+impl Memory {
+    /// Number of tokens so far.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Whether there are none yet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+}
+
+fn with_meaning(body: &Body, list: &[ValueId], meaning: Meaning) -> Option<String> {
+    list.iter().map(|id| body.value(*id)).find(|value| value.meaning == meaning).map(|value| value.name.clone())
+}
+
+impl<'s, 'a> LanguageModel<'s, 'a> {
+    /// Finds tokens, logits and the cache among a graph's inputs and outputs.
+    ///
+    /// # Errors
+    /// E003 where the graph does not continue texts.
+    pub fn new(session: &'s Session<'a>) -> Result<Self> {
+        let body = &session.graph.body;
+        let missing = |what: &str| Error::version(format!("the graph does not continue texts: it has no {what}"));
+        let input = |meaning| with_meaning(body, &body.inputs, meaning);
+        let tokens = input(Meaning::TokenIds).ok_or_else(|| missing("input of tokens"))?;
+        let logits = with_meaning(body, &body.outputs, Meaning::Logits).ok_or_else(|| missing("output of logits"))?;
+        let pasts = |meaning| body.inputs.iter().copied().filter(move |id| body.value(*id).meaning == meaning);
+        let presents = |meaning| body.outputs.iter().filter(move |id| body.value(**id).meaning == meaning);
+        let name = |id: &ValueId| body.value(*id).name.clone();
+        let keys = pasts(Meaning::PastKey).zip(presents(Meaning::PresentKey).map(name));
+        let cache: Vec<_> =
+            keys.chain(pasts(Meaning::PastValue).zip(presents(Meaning::PresentValue).map(name))).collect();
+        let past = pasts(Meaning::PastKey).chain(pasts(Meaning::PastValue)).count();
+        if past != cache.len() {
+            return Err(missing("output for each key and value that goes in"));
+        }
+        let (mask, positions) = (input(Meaning::AttentionMask), input(Meaning::PositionIds));
+        Ok(Self { session, tokens, mask, positions, logits, cache })
+    }
+
+    /// The logits of what follows the tokens so far and these.
+    ///
+    /// # Errors
+    /// Those of [`Session::run`].
+    pub fn next(
+        &self,
+        memory: &mut Memory,
+        tokens: &[i64],
+        workers: &dyn Workers,
+        tap: &mut dyn Tap,
+    ) -> Result<Vec<f32>> {
+        if tokens.is_empty() {
+            return Err(Error::format("there are no tokens to go on from"));
+        }
+        let past = memory.tokens.len();
+        memory.tokens.extend(tokens);
+        // Without a cache, everything is computed again.
+        let (given, past) = if self.cache.is_empty() { (&memory.tokens[..], 0) } else { (tokens, past) };
+        let row = |values: Vec<i64>| Tensor::new(vec![1, values.len()], values).map(Value::from);
+        let mut inputs = vec![(self.tokens.clone(), row(given.to_vec())?)];
+        if let Some(mask) = &self.mask {
+            inputs.push((mask.clone(), row(vec![1; past + given.len()])?));
+        }
+        if let Some(positions) = &self.positions {
+            inputs.push((positions.clone(), row((past..past + given.len()).map(|at| at as i64).collect())?));
+        }
+        let kept = if memory.values.is_empty() { self.nothing()? } else { std::mem::take(&mut memory.values) };
+        let body = &self.session.graph.body;
+        inputs.extend(self.cache.iter().map(|(id, _)| body.value(*id).name.clone()).zip(kept));
+        let mut wanted = vec![self.logits.as_str()];
+        wanted.extend(self.cache.iter().map(|(_, present)| present.as_str()));
+        let outcome = self.session.run(inputs, &wanted, workers, tap)?;
+        if outcome.stopped {
+            return Err(Error::io(apr_core::IoCause::Interrupted, "interrupted"));
+        }
+        let mut outputs = outcome.outputs.into_iter();
+        let logits = outputs.next().ok_or_else(|| Error::format("there are no logits"))?;
+        memory.values = outputs.collect();
+        let logits = logits.tensor()?.floats()?.into_owned();
+        let vocabulary = logits.len() / given.len();
+        Ok(logits[logits.len() - vocabulary..].to_vec())
+    }
+
+    /// Keys and values of no tokens.
+    fn nothing(&self) -> Result<Vec<Value>> {
+        let body = &self.session.graph.body;
+        let empty = |id: &ValueId| {
+            let value = body.value(*id);
+            // Sizes that are not numbers are the batch, which comes first, and the past, of which there is none.
+            let size = |(at, dim): (usize, &Dim)| match dim.size() {
+                Some(size) => usize::try_from(size).unwrap_or(0),
+                None => usize::from(at == 0),
+            };
+            let shape: Vec<usize> = value.shape().unwrap_or_default().iter().enumerate().map(size).collect();
+            if shape.is_empty() || !shape.contains(&0) {
+                return Err(Error::version(format!("'{}' has no size for earlier tokens", value.name)));
+            }
+            let element = value.element().unwrap_or(apr_graph::ElementType::F32);
+            crate::ops::cast::from_floats(Vec::new(), shape, element).map(Value::from)
+        };
+        self.cache.iter().map(|(id, _)| empty(id)).collect()
+    }
+}
+
+/// How the next token is chosen.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sampling {
+    /// Divides the logits; 0 takes the likeliest token.
+    pub temperature: f32,
+    /// Most tokens that are considered; 0 for no bound.
+    pub top_k: usize,
+    /// Tokens are considered until their probabilities reach this sum.
+    pub top_p: f32,
+    /// Where the random numbers begin.
+    pub seed: u64,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Self { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0 }
+    }
+}
+
+/// Chooses tokens. The same seed and logits lead to the same tokens.
+#[derive(Debug, Clone)]
+pub struct Sampler {
+    sampling: Sampling,
+    state: u64,
+}
+
+impl Sampler {
+    /// Begins with the seed.
+    #[must_use]
+    pub fn new(sampling: Sampling) -> Self {
+        Self { sampling, state: sampling.seed }
+    }
+
+    /// The next token; `None` where no logit is a number.
+    pub fn choose(&mut self, logits: &[f32]) -> Option<usize> {
+        let mut order: Vec<usize> = (0..logits.len()).filter(|&at| !logits[at].is_nan()).collect();
+        // The first of equal ones, as everybody does.
+        order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
+        let (&first, temperature) = (order.first()?, self.sampling.temperature);
+        if temperature <= 0.0 {
+            return Some(first);
+        }
+        if self.sampling.top_k > 0 {
+            order.truncate(self.sampling.top_k);
+        }
+        let weight = |&at: &usize| f64::from((logits[at] - logits[first]) / temperature).exp();
+        let mut weights: Vec<f64> = order.iter().map(weight).collect();
+        let total: f64 = weights.iter().sum();
+        let mut sum = 0.0;
+        let enough = weights.iter().position(|weight| {
+            sum += weight / total;
+            sum >= f64::from(self.sampling.top_p)
+        });
+        weights.truncate(enough.map_or(weights.len(), |at| at + 1));
+        let mut left = self.random() * weights.iter().sum::<f64>();
+        let chosen = weights.iter().position(|weight| {
+            left -= weight;
+            left < 0.0
+        });
+        Some(order[chosen.unwrap_or(weights.len() - 1)])
+    }
+
+    /// A number from 0 to 1, without 1: SplitMix64 (Steele, Lea and Flood 2014).
+    fn random(&mut self) -> f64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.state;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ mixed >> 31) >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_temperature_the_first_of_the_likeliest_is_chosen() {
+        let mut sampler = Sampler::new(Sampling::default());
+        assert_eq!(sampler.choose(&[0.0, f32::NAN, 3.0, 3.0]), Some(2));
+        assert_eq!(sampler.choose(&[f32::NAN]), None);
+    }
+
+    #[test]
+    fn tokens_come_as_often_as_they_are_likely() {
+        let sampling = Sampling { temperature: 1.0, seed: 7, ..Sampling::default() };
+        let mut sampler = Sampler::new(sampling);
+        let logits = [0.0_f32, 3.0_f32.ln()];
+        let second = (0..4000).filter(|_| sampler.choose(&logits) == Some(1)).count();
+        assert!((2900..3100).contains(&second), "{second} of 4000, not three quarters");
+        let mut again = Sampler::new(sampling);
+        assert_eq!((0..4000).filter(|_| again.choose(&logits) == Some(1)).count(), second);
+    }
+
+    #[test]
+    fn bounds_leave_out_what_is_unlikely() {
+        let logits = [1.0_f32, 0.9, -5.0];
+        for sampling in [
+            Sampling { temperature: 1.0, top_k: 2, ..Sampling::default() },
+            Sampling { temperature: 1.0, top_p: 0.9, ..Sampling::default() },
+        ] {
+            let mut sampler = Sampler::new(sampling);
+            let chosen: std::collections::HashSet<_> = (0..300).map(|_| sampler.choose(&logits)).collect();
+            assert_eq!(chosen, [Some(0), Some(1)].into());
+        }
+    }
+}

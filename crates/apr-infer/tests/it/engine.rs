@@ -1,0 +1,226 @@
+//! What holds of runs whatever the operators are.
+
+use std::thread;
+
+use apr_core::{CheckpointReader, Code, Limits};
+use apr_graph::{BodyBuilder, Constant, ConstantData, Dim, ElementType, Graph, GraphBuilder, Meaning, Node, Op};
+use apr_infer::{Alone, Engine, Flow, RunLimits, Step, Tap, Tensor, Unwatched, Value, Workers};
+use apr_testkit::apr2::Apr2Builder;
+
+fn nothing() -> impl CheckpointReader {
+    let file = Apr2Builder::new().metadata("{}").build();
+    apr_format::apr2::open(file, "empty.apr", &Limits::default()).expect("a model")
+}
+
+fn limits(change: impl FnOnce(&mut RunLimits)) -> RunLimits {
+    let mut limits = RunLimits::default();
+    change(&mut limits);
+    limits
+}
+
+/// `x`, then one operator after the other, each on the result of the one before.
+fn chain(operators: &[&str]) -> Graph {
+    let mut graph = GraphBuilder::new(17);
+    let body = graph.body();
+    let mut value = body.input("x", ElementType::F32, [Dim::symbol("n")], Meaning::Unknown);
+    for (at, operator) in operators.iter().enumerate() {
+        value = body.op(operator, [value]).output(&format!("step_{at}"));
+    }
+    body.output("y", value, Meaning::Unknown);
+    graph.finish()
+}
+
+fn run(graph: &Graph, x: Tensor, wanted: &[&str], limits: RunLimits) -> apr_core::Result<Vec<Value>> {
+    let reader = nothing();
+    let session = Engine::prepare(graph, &reader, limits)?;
+    Ok(session.run(vec![("x".into(), x.into())], wanted, &Alone, &mut Unwatched)?.outputs)
+}
+
+#[test]
+fn operators_that_are_not_known_are_all_named_before_anything_runs() {
+    let reader = nothing();
+    let error = Engine::prepare(&chain(&["Frobnicate", "Exp", "Grind"]), &reader, RunLimits::default()).unwrap_err();
+    assert_eq!(error.code(), Code::Version);
+    assert!(error.message().contains("Frobnicate (version 17), Grind (version 17)"), "{error}");
+}
+
+#[test]
+fn a_value_within_the_graph_may_be_wanted_and_only_what_it_needs_runs() {
+    let graph = chain(&["Exp", "Neg", "Sqrt"]);
+    let outputs = run(&graph, Tensor::row(vec![0.0_f32]), &["step_0"], limits(|limits| limits.max_steps = 1)).unwrap();
+    assert_eq!(outputs[0].tensor().unwrap().values::<f32>().unwrap(), [1.0]);
+    assert!(run(&graph, Tensor::row(vec![0.0_f32]), &["no_such_value"], RunLimits::default()).is_err());
+}
+
+#[test]
+fn values_go_after_their_last_use() {
+    let graph = chain(&["Exp"; 50]);
+    let reader = nothing();
+    // One tensor that is changed in place needs no second.
+    let session = Engine::prepare(&graph, &reader, limits(|limits| limits.max_memory = 2 * 4000)).unwrap();
+    let x = Tensor::row(vec![-1e9_f32; 1000]);
+    let outcome = session.run(vec![("x".into(), x.into())], &["y"], &Alone, &mut Unwatched).unwrap();
+    assert_eq!(outcome.peak_bytes, 4000);
+}
+
+#[test]
+fn a_shape_that_explodes_is_refused_with_the_name_of_its_node() {
+    let mut graph = GraphBuilder::new(17);
+    let body = graph.body();
+    let x = body.input("x", ElementType::I64, [Dim::symbol("n")], Meaning::Unknown);
+    let y = body.scope("deep", |body| body.op("ConstantOfShape", [x]).output("huge"));
+    body.output("y", y, Meaning::Unknown);
+    let graph = graph.finish();
+    for shape in [vec![1 << 20, 1 << 20], vec![i64::MAX, i64::MAX], vec![1 << 40]] {
+        let error = run(&graph, Tensor::row(shape), &["y"], limits(|limits| limits.max_memory = 1 << 30)).unwrap_err();
+        assert_eq!(error.code(), Code::Memory);
+        assert!(error.message().starts_with("node 'deep/huge' (ConstantOfShape): "), "{error}");
+    }
+    let error = run(&graph, Tensor::row(vec![-1_i64]), &["y"], RunLimits::default()).unwrap_err();
+    assert_eq!(error.code(), Code::Format);
+}
+
+/// A loop whose condition stays true.
+fn endless() -> Graph {
+    let mut inner = BodyBuilder::default();
+    let round = inner.input("round", ElementType::I64, [], Meaning::Unknown);
+    let goes_on = inner.input("goes_on", ElementType::Bool, [], Meaning::Unknown);
+    inner.output("again", goes_on, Meaning::Unknown);
+    inner.output("last", round, Meaning::Unknown);
+    let mut graph = GraphBuilder::new(17);
+    let body = graph.body();
+    body.input("x", ElementType::F32, [], Meaning::Unknown);
+    let yes = Constant {
+        name: String::new(),
+        element: ElementType::Bool,
+        shape: Vec::new(),
+        data: ConstantData::Bytes(vec![1]),
+    };
+    let yes = body.constant(yes);
+    let inner = inner.finish();
+    let y = body.op("Loop", []).optional(None).optional(Some(yes)).attribute("body", inner).output("forever");
+    body.output("y", y, Meaning::Unknown);
+    graph.finish()
+}
+
+#[test]
+fn a_loop_without_end_meets_the_limit() {
+    let error =
+        run(&endless(), Tensor::scalar(0.0_f32), &["y"], limits(|limits| limits.max_steps = 10_000)).unwrap_err();
+    assert_eq!(error.code(), Code::Memory);
+    assert!(error.message().contains("more than 10000 nodes"), "{error}");
+}
+
+#[test]
+fn a_function_that_calls_itself_is_refused() {
+    let mut graph = GraphBuilder::new(17);
+    let mut inner = BodyBuilder::default();
+    let x = inner.parameter("x");
+    let own = Op::new("local", "again");
+    let y = inner.call(&own, [x]).output("y");
+    inner.output("y", y, Meaning::Unknown);
+    let op = graph.function("local", "again", inner);
+    let body = graph.body();
+    let x = body.input("x", ElementType::F32, [], Meaning::Unknown);
+    let y = body.call(&op, [x]).output("called");
+    body.output("y", y, Meaning::Unknown);
+    let reader = nothing();
+    let error = Engine::prepare(&graph.finish(), &reader, RunLimits::default()).unwrap_err();
+    assert_eq!(error.code(), Code::Format);
+}
+
+#[test]
+fn inputs_that_are_missing_or_unknown_are_named() {
+    let graph = chain(&["Exp"]);
+    let reader = nothing();
+    let session = Engine::prepare(&graph, &reader, RunLimits::default()).unwrap();
+    let error = session.run(Vec::new(), &["y"], &Alone, &mut Unwatched).unwrap_err();
+    assert!(error.message().contains("not given: x"), "{error}");
+    let input = vec![("z".to_owned(), Tensor::scalar(0.0_f32).into())];
+    let error = session.run(input, &["y"], &Alone, &mut Unwatched).unwrap_err();
+    assert!(error.message().contains("no input 'z'"), "{error}");
+}
+
+/// Notes what it sees, and stops after some nodes.
+struct Notes {
+    seen: Vec<(String, Vec<f32>)>,
+    most: usize,
+}
+
+impl Tap for Notes {
+    fn wants(&mut self, path: &str, _: &Node) -> bool {
+        path != "step_1"
+    }
+
+    fn before(&mut self, _: &str, _: &Node) {}
+
+    fn after(&mut self, step: &Step<'_>) -> Flow {
+        let values = step.outputs[0].tensor().and_then(Tensor::values::<f32>).expect("floats").to_vec();
+        self.seen.push((step.path.to_owned(), values));
+        if self.seen.len() == self.most { Flow::Stop } else { Flow::Continue }
+    }
+}
+
+#[test]
+fn a_tap_sees_what_it_wants_under_the_names_of_the_graph_and_may_stop_the_run() {
+    let graph = chain(&["Exp", "Neg", "Neg", "Sqrt"]);
+    let reader = nothing();
+    let session = Engine::prepare(&graph, &reader, RunLimits::default()).unwrap();
+    let mut notes = Notes { seen: Vec::new(), most: 2 };
+    let x = Tensor::row(vec![0.0_f32]);
+    let outcome = session.run(vec![("x".into(), x.into())], &["y"], &Alone, &mut notes).unwrap();
+    assert!(outcome.stopped && outcome.outputs.is_empty());
+    assert_eq!(notes.seen, [("step_0".to_owned(), vec![1.0]), ("step_2".to_owned(), vec![1.0])]);
+}
+
+/// As many threads as pieces, so that every order comes up.
+struct OneForEach;
+
+impl Workers for OneForEach {
+    fn count(&self) -> usize {
+        8
+    }
+
+    fn run(&self, pieces: usize, work: &(dyn Fn(usize) + Sync)) {
+        thread::scope(|scope| {
+            (0..pieces).rev().for_each(|piece| {
+                scope.spawn(move || work(piece));
+            });
+        });
+    }
+}
+
+#[test]
+fn results_are_the_same_bits_for_any_number_of_threads() {
+    let mut graph = GraphBuilder::new(17);
+    let body = graph.body();
+    let x = body.input(
+        "x",
+        ElementType::F32,
+        [Dim::fixed(1), Dim::fixed(8), Dim::fixed(60), Dim::fixed(60)],
+        Meaning::Unknown,
+    );
+    let values = |count: usize| (0..count).map(|n| (n * 7919 % 997) as f32 / 500.0 - 1.0).collect::<Vec<f32>>();
+    let filters = |shape: [u64; 4]| Constant {
+        shape: shape.to_vec(),
+        ..Constant::floats(&values(shape.iter().product::<u64>() as usize))
+    };
+    let wide = body.constant(filters([16, 8, 3, 3]));
+    let own = body.constant(filters([16, 1, 3, 3]));
+    let y = body.op("Conv", [x, wide]).attribute("pads", [1, 1, 1, 1]).output("conv");
+    let y = body.op("Conv", [y, own]).attribute("group", 16).output("depthwise");
+    let y = body.op("Softmax", [y]).attribute("axis", 2).output("softmax");
+    let turned = body.op("Transpose", [y]).attribute("perm", [0, 1, 3, 2]).output("turned");
+    let y = body.op("MatMul", [y, turned]).output("product");
+    let y = body.op("Exp", [y]).output("exp");
+    body.output("y", y, Meaning::Unknown);
+    let graph = graph.finish();
+    let reader = nothing();
+    let session = Engine::prepare(&graph, &reader, RunLimits::default()).unwrap();
+    let run = |workers: &dyn Workers| {
+        let x = Tensor::new(vec![1, 8, 60, 60], values(8 * 60 * 60)).unwrap();
+        session.run(vec![("x".into(), x.into())], &["y"], workers, &mut Unwatched).unwrap().outputs.remove(0)
+    };
+    let (alone, together) = (run(&Alone), run(&OneForEach));
+    assert_eq!(alone.tensor().unwrap(), together.tensor().unwrap());
+}

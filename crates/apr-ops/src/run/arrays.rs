@@ -1,0 +1,211 @@
+//! Arrays that go into a model, and that come out.
+
+use apr_graph::ElementType;
+use apr_infer::{Data, Outcome, Tensor, Value};
+use apr_registry::{CheckpointReader, Error, Result, TensorInfo};
+use serde::Serialize;
+use serde_json::Value as Json;
+
+/// Elements of an output that are shown.
+const SHOWN: usize = 100_000;
+/// Most dimensions of nested JSON.
+const DEEPEST: usize = 32;
+
+/// The arrays of a file, by their names.
+///
+/// # Errors
+/// E003 for quantized elements, E002 and E007 when they can't be read.
+pub fn arrays_of(reader: &dyn CheckpointReader) -> Result<Vec<(String, Tensor)>> {
+    reader.tensors().iter().enumerate().map(|(at, info)| Ok((info.name.clone(), array(reader, at, info)?))).collect()
+}
+
+fn array(reader: &dyn CheckpointReader, position: usize, info: &TensorInfo) -> Result<Tensor> {
+    let named = |error: Error| error.for_tensor(&info.name);
+    let unknown = || named(Error::version(format!("elements of dtype {} are not taken as input", info.dtype)));
+    let element = ElementType::from_dtype(info.dtype).ok_or_else(unknown)?;
+    let too_large = || named(Error::memory("it does not fit the memory"));
+    let sizes = info.shape.dims().iter().map(|&dim| usize::try_from(dim).map_err(|_| too_large()));
+    let shape = sizes.collect::<Result<Vec<_>>>()?;
+    let mut bytes = vec![0; usize::try_from(info.byte_len()?).map_err(|_| too_large())?];
+    reader.read_tensor(position, 0, &mut bytes)?;
+    Tensor::unpack(element, shape, &bytes).map_err(named)
+}
+
+/// The arrays that a JSON text has: an object of names and nested lists, or one nested list, which has no name.
+///
+/// # Errors
+/// E001 where the text is not that.
+pub fn from_json(text: &str) -> Result<Vec<(Option<String>, Tensor)>> {
+    let wrong = |error| Error::format(format!("this is no JSON: {error}"));
+    match serde_json::from_str(text).map_err(wrong)? {
+        Json::Object(fields) => {
+            fields.into_iter().map(|(name, json)| nested(&json).map(|tensor| (Some(name), tensor))).collect()
+        }
+        json => Ok(vec![(None, nested(&json)?)]),
+    }
+}
+
+/// Lists inside lists, all of one shape. Numbers without a fraction are integers where all are.
+fn nested(json: &Json) -> Result<Tensor> {
+    let mut shape = Vec::new();
+    let mut first = json;
+    while let Json::Array(list) = first {
+        shape.push(list.len());
+        if shape.len() > DEEPEST {
+            return Err(Error::format(format!("lists are more than {DEEPEST} deep")));
+        }
+        let Some(inner) = list.first() else { break };
+        first = inner;
+    }
+    let mut leaves = Vec::new();
+    collect(json, &shape, &mut leaves)?;
+    let uneven = || Error::format("numbers and texts are not of one kind");
+    if leaves.iter().all(|leaf| leaf.is_i64()) {
+        return Tensor::new(shape, leaves.iter().map(|leaf| leaf.as_i64().ok_or_else(uneven)).collect::<Result<_>>()?);
+    }
+    if leaves.iter().all(|leaf| leaf.is_boolean()) {
+        let truths = leaves.iter().map(|leaf| u8::from(leaf.as_bool() == Some(true))).collect();
+        return Tensor::truths(shape, truths);
+    }
+    if leaves.iter().all(|leaf| leaf.is_string()) {
+        let texts = leaves.iter().filter_map(|leaf| leaf.as_str()).map(str::to_owned).collect();
+        return Tensor::new::<String>(shape, texts);
+    }
+    Tensor::new(shape, leaves.iter().map(|leaf| leaf.as_f64().ok_or_else(uneven)).collect::<Result<Vec<f64>>>()?)
+}
+
+fn collect<'j>(json: &'j Json, shape: &[usize], leaves: &mut Vec<&'j Json>) -> Result<()> {
+    match (json, shape.split_first()) {
+        (Json::Array(list), Some((len, inner))) if list.len() == *len => {
+            list.iter().try_for_each(|json| collect(json, inner, leaves))
+        }
+        (Json::Array(_), _) => Err(Error::format("lists side by side are not as long as each other")),
+        (leaf, None) => {
+            leaves.push(leaf);
+            Ok(())
+        }
+        _ => Err(Error::format("lists side by side are not as deep as each other")),
+    }
+}
+
+/// What a run gave.
+#[derive(Debug, Serialize)]
+pub struct RunReport {
+    /// The model.
+    pub file: String,
+    /// Which of its parts ran.
+    pub part: String,
+    /// What came out.
+    pub outputs: Vec<ArrayReport>,
+    /// Most bytes that values took at the same time, between two nodes.
+    pub peak_bytes: u64,
+}
+
+/// An output.
+#[derive(Debug, Serialize)]
+pub struct ArrayReport {
+    /// Name in the graph.
+    pub name: String,
+    /// `f32`, `i64`, `text`; `sequence` and `nothing` for what is no array.
+    #[serde(rename = "type")]
+    pub element: String,
+    /// Dimensions, outermost first.
+    pub shape: Vec<usize>,
+    /// Elements, the innermost dimension first. What JSON has no number for is a text: `NaN`, `inf`, `-inf`.
+    pub values: Vec<Json>,
+    /// Elements that are not shown.
+    pub omitted: usize,
+    /// What a sequence holds.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub items: Vec<ArrayReport>,
+}
+
+/// Says what came out.
+///
+/// # Errors
+/// E003 for elements that can't be shown.
+pub fn report(file: &str, part: &str, names: &[&str], outcome: &Outcome) -> Result<RunReport> {
+    let outputs = names.iter().zip(&outcome.outputs).map(|(name, value)| array_report(name, value));
+    Ok(RunReport {
+        file: file.to_owned(),
+        part: part.to_owned(),
+        outputs: outputs.collect::<Result<_>>()?,
+        peak_bytes: outcome.peak_bytes,
+    })
+}
+
+fn array_report(name: &str, value: &Value) -> Result<ArrayReport> {
+    let plain = |element: &str| ArrayReport {
+        name: name.to_owned(),
+        element: element.to_owned(),
+        shape: Vec::new(),
+        values: Vec::new(),
+        omitted: 0,
+        items: Vec::new(),
+    };
+    let tensor = match value {
+        Value::Tensor(tensor) => tensor,
+        Value::Sequence(values) => {
+            let items = values.iter().enumerate().map(|(at, value)| array_report(&at.to_string(), value));
+            return Ok(ArrayReport { items: items.collect::<Result<_>>()?, ..plain("sequence") });
+        }
+        Value::Optional(Some(value)) => return array_report(name, value),
+        Value::Optional(None) | Value::Weight(_) => return Ok(plain("nothing")),
+    };
+    Ok(ArrayReport {
+        shape: tensor.shape().to_vec(),
+        values: elements(tensor)?,
+        omitted: tensor.len().saturating_sub(SHOWN),
+        ..plain(tensor.element().name())
+    })
+}
+
+fn elements(tensor: &Tensor) -> Result<Vec<Json>> {
+    fn all<T: Clone + Into<Json>>(values: &[T]) -> Vec<Json> {
+        values.iter().take(SHOWN).cloned().map(Into::into).collect()
+    }
+    if tensor.element() == ElementType::Bool {
+        return Ok(tensor.values::<u8>()?.iter().take(SHOWN).map(|value| Json::Bool(*value != 0)).collect());
+    }
+    let number = |value: f64| if value.is_finite() { Json::from(value) } else { Json::from(value.to_string()) };
+    // A float of single precision is shown by the digits that give it back, not by those of a double.
+    let single = |value: &f32| value.to_string().parse().map_or(Json::Null, number);
+    Ok(match tensor.data() {
+        Data::F32(values) => values.iter().take(SHOWN).map(single).collect(),
+        Data::F64(values) => values.iter().take(SHOWN).map(|value| number(*value)).collect(),
+        Data::I8(values) => all(values),
+        Data::I16(values) => all(values),
+        Data::I32(values) => all(values),
+        Data::I64(values) => all(values),
+        Data::U32(values) => all(values),
+        Data::U64(values) => all(values),
+        Data::Text(texts) => all(texts),
+        Data::U8(_) | Data::U16(_) if tensor.element().is_float() => return elements(&tensor.cast(ElementType::F32)?),
+        Data::U8(values) => all(values),
+        Data::U16(values) => all(values),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nested_lists_are_arrays() {
+        let [(None, tensor)] = &from_json("[[1, 2], [3, 4]]").unwrap()[..] else { panic!("one array") };
+        assert_eq!((tensor.shape(), tensor.values::<i64>().unwrap()), (&[2, 2][..], &[1, 2, 3, 4][..]));
+        let named = from_json(r#"{"x": [0.5, 1], "go": true}"#).unwrap();
+        assert!(
+            named.iter().any(|(name, tensor)| name.as_deref() == Some("go") && tensor.element() == ElementType::Bool)
+        );
+        assert!(named.iter().any(|(_, tensor)| tensor.element() == ElementType::F64));
+    }
+
+    #[test]
+    fn uneven_lists_are_refused() {
+        for text in ["[[1], [2, 3]]", "[1, [2]]", "[[1], 2]", "[1, \"a\"]", "{", &"[".repeat(200)] {
+            assert!(from_json(text).is_err(), "{text}");
+        }
+        assert_eq!(from_json("[]").unwrap()[0].1.shape(), [0]);
+    }
+}

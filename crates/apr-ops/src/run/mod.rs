@@ -1,0 +1,52 @@
+//! Running what a model computes.
+
+mod arrays;
+
+use apr_blocks::{GraphOptions, graphs};
+use apr_graph::Graph;
+use apr_registry::{CheckpointReader, Error, Result, onnx};
+use apr_source::Source;
+use apr_source::naming::canonical;
+
+pub use arrays::{ArrayReport, RunReport, arrays_of, from_json, report};
+
+use crate::graph::without_family;
+use crate::import::restore;
+use crate::inline::ValidationConfig;
+use crate::own_graph::own_graph;
+
+/// A graph that can run.
+#[derive(Debug)]
+pub struct Runnable {
+    /// Its name: `model`, `encoder_model`.
+    pub name: String,
+    /// What it computes.
+    pub graph: Graph,
+}
+
+/// Calls `then` with the graphs of a model, and with the tensors under the names that the graphs use.
+///
+/// # Errors
+/// E003 when the model has no graph and its family is not known, what reading the model ends with, and what `then` ends
+/// with.
+pub fn with_graphs<R, E: From<Error>>(
+    source: &Source<'_>,
+    options: &GraphOptions,
+    then: impl FnOnce(&dyn CheckpointReader, &[Runnable]) -> Result<R, E>,
+) -> Result<R, E> {
+    if options.task.is_none()
+        && let Some((graph, _)) = own_graph(source)?
+    {
+        return then(source.reader(), &[Runnable { name: "model".to_owned(), graph }]);
+    }
+    let Some(family) = source.family()? else { return Err(without_family(source.name()).into()) };
+    let found = graphs(family, source.reader().tensors(), options)?;
+    // Graphs of families expect Hugging Face's layout, whatever the file has.
+    let foreign = restore(source, &onnx::FORMAT, ValidationConfig::off())?;
+    let view = foreign.prepared.view;
+    let restored = source.through(&view);
+    let Some(family) = restored.family()? else { return Err(without_family(source.name()).into()) };
+    let parts = found.parts.into_iter().map(|part| Runnable { name: part.name.to_owned(), graph: part.graph });
+    let named = canonical(&view, family);
+    then(&named, &parts.collect::<Vec<_>>())
+}

@@ -1,0 +1,237 @@
+//! Texts as tokens and back, for vocabularies of pieces with scores: SentencePiece's BPE, as LLaMA has it.
+//!
+//! The vocabulary comes as GGUF's keys, which every such tokenizer can be written as
+//! ([`tokenizer_key_values`](crate::gguf::tokenizer_key_values)). Neighbouring pieces are merged, those with the best score
+//! first, until no two of them make a token; a character that is no token becomes its bytes.
+
+use std::cmp::Ordering;
+use std::collections::{BinaryHeap, HashMap};
+
+use apr_core::{Array, Error, KeyValues, Result, Value};
+
+/// Stands for a space in a token.
+const SPACE: &str = "\u{2581}";
+/// Number of a token's type that is a byte, `<0x0A>`.
+const BYTE: i64 = 6;
+/// Numbers of the types that stand for no text: unknown, control.
+const SILENT: [i64; 2] = [2, 3];
+
+/// A vocabulary that texts are cut by.
+#[derive(Debug, Clone)]
+pub struct Merging {
+    pieces: Vec<String>,
+    kinds: Vec<i64>,
+    scores: Vec<f32>,
+    ids: HashMap<String, usize>,
+    /// Begins and ends a text.
+    bos: Option<i64>,
+    eos: Option<i64>,
+    unknown: Option<i64>,
+    adds_bos: bool,
+    adds_eos: bool,
+    adds_space: bool,
+}
+
+impl Merging {
+    /// The tokenizer that GGUF's keys describe.
+    ///
+    /// # Errors
+    /// E003 for another kind of tokenizer, E001 where keys are missing.
+    pub fn from_key_values(keys: &KeyValues) -> Result<Self> {
+        let key = |name: &str| keys.get(&format!("tokenizer.ggml.{name}"));
+        let kind = keys.text("tokenizer.ggml.model").unwrap_or("none");
+        if kind != "llama" {
+            let message = format!("texts are not cut into tokens yet for tokenizers of the kind '{kind}'");
+            return Err(Error::version(message));
+        }
+        let missing = |name: &str| Error::format(format!("the key tokenizer.ggml.{name} is missing"));
+        let Some(Value::Array(Array::String(pieces))) = key("tokens") else { return Err(missing("tokens")) };
+        let Some(Value::Array(Array::F32(scores))) = key("scores") else { return Err(missing("scores")) };
+        let kinds = match key("token_type") {
+            Some(Value::Array(Array::I32(kinds))) => kinds.into_iter().map(i64::from).collect(),
+            _ => vec![1; pieces.len()],
+        };
+        if scores.len() != pieces.len() || kinds.len() != pieces.len() {
+            return Err(Error::format("tokens, their scores and their types are not as many"));
+        }
+        let flag = |name: &str, default: bool| match key(name) {
+            Some(Value::Bool(flag)) => flag,
+            _ => default,
+        };
+        let id = |name: &str| key(name).and_then(|value| value.as_i64());
+        Ok(Self {
+            ids: pieces.iter().cloned().zip(0..).collect(),
+            bos: id("bos_token_id").or(Some(1)),
+            eos: id("eos_token_id").or(Some(2)),
+            unknown: id("unknown_token_id"),
+            adds_bos: flag("add_bos_token", true),
+            adds_eos: flag("add_eos_token", false),
+            adds_space: flag("add_space_prefix", true),
+            pieces,
+            kinds,
+            scores,
+        })
+    }
+
+    /// Tokens that end a text.
+    #[must_use]
+    pub fn ends(&self) -> Vec<i64> {
+        self.eos.into_iter().collect()
+    }
+
+    /// The tokens of a text, with those that begin and end it where the model wants them.
+    ///
+    /// # Errors
+    /// E001 for a character that is neither a token nor bytes of the vocabulary.
+    pub fn encode(&self, text: &str) -> Result<Vec<i64>> {
+        let mut tokens: Vec<i64> = self.bos.filter(|_| self.adds_bos).into_iter().collect();
+        if !text.is_empty() {
+            let prefix = if self.adds_space { SPACE } else { "" };
+            let spaced = format!("{prefix}{}", text.replace(' ', SPACE));
+            self.merge(&spaced).into_iter().try_for_each(|piece| self.push(piece, &mut tokens))?;
+        }
+        tokens.extend(self.eos.filter(|_| self.adds_eos));
+        Ok(tokens)
+    }
+
+    fn push(&self, piece: &str, tokens: &mut Vec<i64>) -> Result<()> {
+        if let Some(&id) = self.ids.get(piece) {
+            tokens.push(id as i64);
+            return Ok(());
+        }
+        for byte in piece.bytes() {
+            let id = self.ids.get(&format!("<0x{byte:02X}>")).map(|&id| id as i64).or(self.unknown);
+            tokens.push(id.ok_or_else(|| Error::format(format!("no token has the character '{piece}'")))?);
+        }
+        Ok(())
+    }
+
+    /// Cuts a text into the pieces that are left when all merges are made.
+    fn merge<'t>(&self, text: &'t str) -> Vec<&'t str> {
+        let starts: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
+        let count = starts.len();
+        let end = |at: usize| starts.get(at).copied().unwrap_or(text.len());
+        // Where the piece that begins at a character ends, and where the one before it begins; 0 for pieces that are gone.
+        let mut next: Vec<usize> = (1..=count).collect();
+        let mut before: Vec<Option<usize>> = (0..count).map(|at| at.checked_sub(1)).collect();
+        let mut alive = vec![true; count];
+        let mut queue = BinaryHeap::new();
+        let offer = |queue: &mut BinaryHeap<Merge>, next: &[usize], left: usize| {
+            let right = next[left];
+            if right < count
+                && let Some(&id) = self.ids.get(&text[end(left)..end(next[right])])
+            {
+                queue.push(Merge { score: self.scores[id], left, right, end: next[right] });
+            }
+        };
+        (0..count).for_each(|left| offer(&mut queue, &next, left));
+        while let Some(Merge { left, right, end, .. }) = queue.pop() {
+            // Offers about pieces that have grown since are out of date.
+            if !alive[left] || !alive[right] || next[left] != right || next[right] != end {
+                continue;
+            }
+            alive[right] = false;
+            next[left] = end;
+            if end < count {
+                before[end] = Some(left);
+            }
+            if let Some(earlier) = before[left] {
+                offer(&mut queue, &next, earlier);
+            }
+            offer(&mut queue, &next, left);
+        }
+        (0..count).filter(|&at| alive[at]).map(|at| &text[end(at)..end(next[at])]).collect()
+    }
+
+    /// The bytes that a token adds to a text. Several tokens may make one character.
+    #[must_use]
+    pub fn bytes(&self, token: i64) -> Vec<u8> {
+        let Some(at) = usize::try_from(token).ok().filter(|&at| at < self.pieces.len()) else { return Vec::new() };
+        let piece = &self.pieces[at];
+        if SILENT.contains(&self.kinds[at]) {
+            return Vec::new();
+        }
+        let byte = piece.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
+        match byte.and_then(|digits| u8::from_str_radix(digits, 16).ok()).filter(|_| self.kinds[at] == BYTE) {
+            Some(byte) => vec![byte],
+            None => piece.replace(SPACE, " ").into_bytes(),
+        }
+    }
+
+    /// Whether a text that begins has a space in front that the tokenizer put there.
+    #[must_use]
+    pub fn adds_space(&self) -> bool {
+        self.adds_space
+    }
+}
+
+/// Two neighbours that make a token.
+#[derive(Debug, PartialEq)]
+struct Merge {
+    score: f32,
+    left: usize,
+    right: usize,
+    end: usize,
+}
+
+impl Eq for Merge {}
+
+impl Ord for Merge {
+    /// The best score first, then the one further left.
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.score.total_cmp(&other.score).then(other.left.cmp(&self.left))
+    }
+}
+
+impl PartialOrd for Merge {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use apr_core::KeyValue;
+
+    use super::*;
+
+    fn vocabulary() -> Merging {
+        let pieces = ["<unk>", "<s>", "</s>", "<0x21>", "\u{2581}", "a", "b", "ab", "\u{2581}ab", "ba"];
+        let scores = [0.0, 0.0, 0.0, 0.0, -9.0, -9.0, -9.0, -1.0, -3.0, -2.0];
+        let kinds = [2, 3, 3, 6, 1, 1, 1, 1, 1, 1];
+        let mut keys = KeyValues::new();
+        let texts = pieces.map(str::to_owned).to_vec();
+        for pair in [
+            KeyValue::new("tokenizer.ggml.model", "llama"),
+            KeyValue::new("tokenizer.ggml.tokens", Value::Array(Array::String(texts))),
+            KeyValue::new("tokenizer.ggml.scores", Value::Array(Array::F32(scores.to_vec()))),
+            KeyValue::new("tokenizer.ggml.token_type", Value::Array(Array::I32(kinds.to_vec()))),
+        ] {
+            keys.push(&pair).unwrap();
+        }
+        Merging::from_key_values(&keys).unwrap()
+    }
+
+    #[test]
+    fn the_best_merge_is_made_first_and_what_is_no_token_becomes_bytes() {
+        let vocabulary = vocabulary();
+        assert_eq!(vocabulary.encode("abab!").unwrap(), [1, 8, 7, 3]);
+        assert_eq!(vocabulary.encode("").unwrap(), [1]);
+        assert!(vocabulary.encode("x").is_err(), "neither a token nor a byte");
+    }
+
+    #[test]
+    fn tokens_give_their_bytes_back() {
+        let vocabulary = vocabulary();
+        let text: Vec<u8> = [1, 8, 7, 3, 2].iter().flat_map(|token| vocabulary.bytes(*token)).collect();
+        assert_eq!(text, b" abab!");
+        assert_eq!(vocabulary.bytes(99), b"");
+    }
+
+    #[test]
+    fn other_tokenizers_are_named() {
+        let mut keys = KeyValues::new();
+        keys.push(&KeyValue::new("tokenizer.ggml.model", "gpt2")).unwrap();
+        assert!(Merging::from_key_values(&keys).unwrap_err().message().contains("gpt2"));
+    }
+}
