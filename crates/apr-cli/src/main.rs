@@ -39,6 +39,9 @@ fn main() -> ExitCode {
     };
     let json = context.json;
     let outcome = commands::run(cli.command, &context);
+    if outcome.is_err() {
+        context.sources.note_kept();
+    }
     context.tell_notes();
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

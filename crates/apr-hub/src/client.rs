@@ -13,6 +13,7 @@ use ureq::unversioned::transport::DefaultConnector;
 use ureq::{Agent, Body};
 
 use crate::address::{self, PublicOnly};
+use crate::hub::LONGEST_FILE;
 use crate::location::shown_url;
 use crate::retry::{Patience, Trouble};
 use crate::settings::{Settings, Token, variable};
@@ -100,7 +101,7 @@ pub(crate) fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
 /// Of `bytes 0-9/100`, the range and the length.
 pub(crate) fn parse_content_range(text: &str) -> Option<(Range<u64>, u64)> {
     let (range, len) = text.trim().strip_prefix("bytes")?.trim_start().split_once('/')?;
-    let len: u64 = len.trim().parse().ok()?;
+    let len: u64 = len.trim().parse().ok().filter(|&len| len <= LONGEST_FILE)?;
     if range.trim() == "*" {
         return Some((0..0, len));
     }

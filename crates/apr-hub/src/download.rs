@@ -150,6 +150,14 @@ impl Download {
         self.lock().moved
     }
 
+    /// What the next run goes on from, where this one did not end.
+    pub(crate) fn kept(&self) -> Option<String> {
+        let state = self.lock();
+        let kept = state.journal.total();
+        let is_partial = kept > 0 && !matches!(state.phase, Phase::Done);
+        is_partial.then(|| format!("{}: {kept} of {} bytes are kept for the next run", self.resource.name, self.len))
+    }
+
     /// Where the file is when it is whole.
     pub(crate) fn path(&self) -> PathBuf {
         self.target.path.clone()

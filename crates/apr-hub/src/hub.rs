@@ -14,6 +14,9 @@ const LONGEST_LISTING: u64 = 64 << 20;
 /// Files of a repository that are believed.
 const MOST_FILES: usize = 100_000;
 
+/// The longest file that is believed: an exbibyte, with which offsets can be computed.
+pub(crate) const LONGEST_FILE: u64 = 1 << 60;
+
 /// What a hub says of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteFile {
@@ -163,7 +166,7 @@ fn file(name: &str, entry: &Value) -> RemoteFile {
     let sha1 = entry.get("blobId").and_then(Value::as_str).filter(|_| large.is_none());
     let etag = sha256.filter(|etag| is_hex(etag, 64)).or_else(|| sha1.filter(|etag| is_hex(etag, 40)));
     let len = large.and_then(|lfs| lfs.get("size")?.as_u64()).or_else(|| entry.get("size")?.as_u64());
-    RemoteFile { name: name.to_owned(), len, etag: etag.map(str::to_owned) }
+    RemoteFile { name: name.to_owned(), len: len.filter(|&len| len <= LONGEST_FILE), etag: etag.map(str::to_owned) }
 }
 
 /// Whether a text is the name of a commit, and so of a folder.

@@ -7,167 +7,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use apr_core::{Error, IoCause, Progress, Result};
 
 use crate::choose::{Choice, Chosen, choose, kind_of};
-use crate::client::{Answer, Client};
+use crate::client::Answer;
 use crate::download::{Download, Entry, Target};
 use crate::hub::{RemoteFile, Repository, did_you_mean};
-use crate::hub_cache::{RepositoryFolder, SnapshotEntry};
+use crate::hub_cache::SnapshotEntry;
 use crate::location::{HubLocation, Location, S3Location, encode_path, encode_segment, is_plain, path_of};
 use crate::lock::disk;
+use crate::lookup::{Hub, Kind, is_about_the_network};
 use crate::nearest::nearest;
 use crate::notes::Notes;
-use crate::resource::{Address, Explain, Resource, State, renamed};
+use crate::resource::{Address, Explain, Resource, State};
 use crate::s3::Store;
-use crate::settings::{Settings, Token};
+use crate::settings::Token;
 use crate::source::{Reading, RemoteSource};
 use crate::url_cache::{ListedEntry, UrlCache};
-
-/// Looks locations up, and reads what is there.
-#[derive(Clone)]
-pub struct Hub {
-    client: Arc<Client>,
-    notes: Notes,
-    choice: Choice,
-}
-
-impl Hub {
-    /// A hub client with these settings.
-    #[must_use]
-    pub fn new(settings: Settings) -> Self {
-        Self { client: Arc::new(Client::new(settings)), notes: Notes::default(), choice: Choice::default() }
-    }
-
-    /// The same, with what the user says about which files are meant.
-    #[must_use]
-    pub fn choosing(mut self, choice: Choice) -> Self {
-        self.choice = choice;
-        self
-    }
-
-    /// How models are fetched.
-    #[must_use]
-    pub fn settings(&self) -> &Settings {
-        &self.client.settings
-    }
-
-    /// What the user should know of how files were fetched.
-    #[must_use]
-    pub fn notes(&self) -> &Notes {
-        &self.notes
-    }
-
-    /// Requests made, and bytes received, so far.
-    #[must_use]
-    pub fn moved(&self) -> (u64, u64) {
-        self.client.moved()
-    }
-
-    /// Looks a location up: one request to a hub, none to other servers.
-    ///
-    /// # Errors
-    /// E007 for what is not there or not for this user, and where there is no network.
-    pub fn place(&self, location: &Location) -> Result<Place> {
-        let kind = match self.as_hub(location) {
-            Location::Hub(hub) => self.repository(hub)?,
-            Location::Url(url) => Kind::Url(url),
-            Location::S3(s3) => self.objects(s3).map_err(|error| error.in_file(location))?,
-        };
-        Place::new(self.clone(), location.clone(), kind).map_err(|error| error.in_file(location))
-    }
-
-    /// A URL of a page of the hub is that of its repository.
-    fn as_hub(&self, location: &Location) -> Location {
-        let Location::Url(url) = location else { return location.clone() };
-        let endpoint = &self.client.settings.endpoint;
-        let hosts = [endpoint.as_str(), "https://huggingface.co", "https://hf.co"];
-        let Some(rest) = hosts.iter().find_map(|host| url.strip_prefix(host)?.strip_prefix('/')) else {
-            return location.clone();
-        };
-        let path = rest.split(['?', '#']).next().unwrap_or_default();
-        let parts: Vec<&str> = path.splitn(5, '/').collect();
-        let text = match parts[..] {
-            [org, repo] if !org.is_empty() && !repo.is_empty() => format!("hf://{org}/{repo}"),
-            [org, repo, "resolve" | "blob" | "raw" | "tree", revision] => format!("hf://{org}/{repo}@{revision}"),
-            [org, repo, "resolve" | "blob" | "raw" | "tree", revision, file] => {
-                format!("hf://{org}/{repo}@{revision}/{file}")
-            }
-            _ => return location.clone(),
-        };
-        Location::parse(&text).and_then(Result::ok).unwrap_or_else(|| location.clone())
-    }
-
-    /// Looks up what is below a key; who may not list a bucket may still read an object.
-    fn objects(&self, location: S3Location) -> Result<Kind> {
-        let store = Store::from_env();
-        let is_folder = location.key.is_empty() || location.key.ends_with('/');
-        let files = if self.client.settings.offline {
-            UrlCache::new(&self.client.settings.cache).objects(&location)
-        } else {
-            match store.list(&self.client, &location) {
-                Ok(files) => files,
-                Err(error) if is_folder || error.cause() != Some(IoCause::Other) => return Err(error),
-                Err(_) => vec![RemoteFile { name: location.key.clone(), len: None, etag: None }],
-            }
-        };
-        Ok(Kind::Objects { location, store, files })
-    }
-
-    fn repository(&self, location: HubLocation) -> Result<Kind> {
-        let cached = |repo: &str| RepositoryFolder::new(&self.client.settings.hub_cache, repo);
-        let folder = cached(&location.repo);
-        let known = folder.repository(&location);
-        if self.client.settings.offline {
-            let repository = known.ok_or_else(|| {
-                let message = "this is not in the cache, and apr is offline (HF_HUB_OFFLINE or --offline)";
-                Error::io(IoCause::NotFound, message).in_file(&location)
-            })?;
-            self.notes
-                .add(format!("{location}: offline, so what is in the cache is used: commit {}", repository.commit));
-            return Ok(Kind::Repository { location, repository, folder });
-        }
-        match self.client.repository(&location) {
-            Ok(repository) => {
-                for name in &repository.odd {
-                    self.notes
-                        .add(format!("{location}: a file is left out, since its name leads out of a folder: {name}"));
-                }
-                Ok(Kind::Repository { location, repository, folder })
-            }
-            // What was found wrong with the request would be wrong with the cache too.
-            Err(error) => match known.filter(|_| is_about_the_network(&error)) {
-                Some(repository) => {
-                    let why = error.message();
-                    let commit = &repository.commit;
-                    self.notes.add(format!("{location}: {why}; what is in the cache is used: commit {commit}"));
-                    Ok(Kind::Repository { location, repository, folder })
-                }
-                None => Err(renamed(&error, &location.to_string())),
-            },
-        }
-    }
-}
-
-/// Whether an error may be another one with another network.
-fn is_about_the_network(error: &Error) -> bool {
-    let hints = ["no network", "no connection", "does not answer", "fell silent", "in trouble", "connection was cut"];
-    error.cause() == Some(IoCause::Other) && hints.iter().any(|hint| error.message().contains(hint))
-}
-
-/// What a location is.
-#[derive(Clone)]
-enum Kind {
-    Repository {
-        location: HubLocation,
-        repository: Repository,
-        folder: RepositoryFolder,
-    },
-    Url(String),
-    Objects {
-        location: S3Location,
-        store: Store,
-        /// By their keys.
-        files: Vec<RemoteFile>,
-    },
-}
 
 /// A file of a place.
 pub enum Found {
@@ -238,7 +91,7 @@ pub struct Place {
 }
 
 impl Place {
-    fn new(hub: Hub, location: Location, kind: Kind) -> Result<Self> {
+    pub(crate) fn new(hub: Hub, location: Location, kind: Kind) -> Result<Self> {
         let (base, file) = match &kind {
             Kind::Repository { location, repository, .. } => {
                 let within = within(&location.path, &repository.files);
@@ -376,6 +229,13 @@ impl Place {
     pub fn finish(&self) -> Result<()> {
         let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner).clone();
         opened.iter().filter_map(RemoteSource::begun).try_for_each(|download| download.finish(&()))
+    }
+
+    /// Notes what is kept of files that were not fetched to their end.
+    pub fn note_kept(&self) {
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = opened.iter().filter_map(RemoteSource::begun).filter_map(|download| download.kept());
+        kept.for_each(|note| self.hub.notes.add(note));
     }
 
     /// Opens a file.

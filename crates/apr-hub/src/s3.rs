@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 
 use crate::client::{Answer, Ask, Client};
 use crate::digest::hex;
-use crate::hub::RemoteFile;
+use crate::hub::{LONGEST_FILE, RemoteFile};
 use crate::ini;
 use crate::location::{S3Location, encode_path, encode_segment, is_plain};
 use crate::settings::{expand, variable};
@@ -221,7 +221,7 @@ pub(crate) fn objects(page: &str) -> impl Iterator<Item = RemoteFile> {
 
 fn object(xml: &str) -> Option<RemoteFile> {
     let name = decoded(&unescaped(elements(xml, "Key").next()?))?;
-    let len = elements(xml, "Size").next()?.parse().ok()?;
+    let len = elements(xml, "Size").next()?.parse().ok().filter(|&len| len <= LONGEST_FILE)?;
     let etag = elements(xml, "ETag").next().map(unescaped);
     is_plain(&name).then_some(RemoteFile { name, len: Some(len), etag })
 }

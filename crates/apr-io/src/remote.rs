@@ -77,6 +77,12 @@ impl Sources {
         self.remote.hub.get().map(|hub| hub.notes().take()).unwrap_or_default()
     }
 
+    /// Notes what is kept of files that were not fetched to their end.
+    pub fn note_kept(&self) {
+        let places = self.remote.places.lock().unwrap_or_else(PoisonError::into_inner);
+        places.iter().for_each(Place::note_kept);
+    }
+
     /// Where an open model comes from: its location, its commit, and the SHA-256 of its files of weights.
     #[must_use]
     pub fn provenance(&self, path: &Path) -> Option<Metadata> {

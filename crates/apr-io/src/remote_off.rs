@@ -50,6 +50,9 @@ impl Sources {
         Vec::new()
     }
 
+    /// Notes what is kept of files that were not fetched to their end: nothing is.
+    pub fn note_kept(&self) {}
+
     /// Where a model comes from: known of remote ones alone.
     #[must_use]
     pub fn provenance(&self, _path: &Path) -> Option<Metadata> {

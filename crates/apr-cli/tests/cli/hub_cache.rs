@@ -4,13 +4,16 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
+use apr_hub::{Hub, Settings};
+use apr_io::Sources;
 use apr_testkit::hub::{Fault, TestHub, git_sha1, sha256};
 use apr_testkit::locate;
 
 use crate::hub::{at, hub_with_llama, sent};
-use crate::support::{Run, Sandbox, small_safetensors, wait_until};
+use crate::support::{Run, Sandbox, safetensors, small_safetensors, wait_until};
 
 /// Where Hugging Face's client keeps the files of a repository.
 const LLAMA: &str = "home/.cache/huggingface/hub/models--tiny--llama";
@@ -134,34 +137,50 @@ fn a_download_that_was_killed_goes_on_where_it_was() {
 }
 
 #[test]
-fn an_interrupted_download_says_how_much_is_kept() {
+fn an_interrupted_job_says_how_much_is_kept() {
     let (hub, sandbox) = (TestHub::start(), Sandbox::new());
-    let bytes = noise(60 << 20);
+    let bytes = safetensors(&[("a", "U8", &[60 << 20], noise(60 << 20))]);
     hub.put("big/model", "model.safetensors", &bytes);
     hub.delay(Duration::from_millis(200));
-    let journal = format!("home/.cache/huggingface/hub/models--big--model/blobs/{}.apr-journal", sha256(&bytes));
-    for (line, output) in
-        [("download hf://big/model", None), ("import hf://big/model -o m.apr --relaxed", Some("m.apr"))]
-    {
+    for (home, line) in [("a", "download hf://big/model"), ("b", "import hf://big/model -o m.apr --relaxed")] {
         let mut command = sandbox.command(&line.split_whitespace().collect::<Vec<_>>());
-        command.env("HF_ENDPOINT", hub.url()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let child = command.spawn().expect("the command starts");
-        if output.is_none() {
-            wait_until("a piece", || sandbox.path(&journal).exists());
-            let pid = child.id().to_string();
-            assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill").success());
-        }
+        command.env("HF_ENDPOINT", hub.url()).env("HF_HOME", sandbox.path(home));
+        let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the command starts");
+        let journal = format!("{home}/hub/models--big--model/blobs/{}.apr-journal", sha256(&bytes));
+        wait_until("a piece", || sandbox.path(&journal).exists());
+        assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill").success());
         let ended = child.wait_with_output().expect("it ended");
         let said = String::from_utf8_lossy(&ended.stderr);
-        match output {
-            None => {
-                assert_eq!(ended.status.code(), Some(130), "{said}");
-                assert!(said.contains("bytes are kept, and the next download goes on there"), "{said}");
-            }
-            // These bytes are no model, which is found at its header, before anything is fetched.
-            Some(output) => assert!(!sandbox.path(output).exists(), "{said}"),
-        }
+        assert_eq!(ended.status.code(), Some(130), "{said}");
+        assert!(said.contains("bytes are kept for the next run"), "{said}");
+        assert!(!sandbox.path("m.apr").exists());
     }
+}
+
+#[test]
+fn the_library_converts_what_is_on_a_hub() {
+    let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
+    let settings = Settings {
+        endpoint: hub.url().to_owned(),
+        token: None,
+        hub_cache: sandbox.path("hub"),
+        cache: sandbox.path("cache"),
+        offline: false,
+        keep: true,
+        insecure: false,
+        interrupt: Arc::default(),
+    };
+    let convert = || {
+        let settings = settings.clone();
+        let sources = Sources::default().with_hub(move || Ok(Hub::new(settings.clone())));
+        apr::convert("hf://tiny/llama").sources(sources).with_companions().to_bytes().expect("it is healthy").0
+    };
+    let first = convert();
+    let _ = hub.requests();
+    assert!(convert() == first, "the same bytes");
+    assert_eq!(hub.requests().len(), 1);
+    let model = apr::open(first, "m.apr", &apr::Limits::default()).expect("a model");
+    assert_eq!(model.metadata().object("source").and_then(|source| source.get("url")), Some(&"hf://tiny/llama".into()));
 }
 
 #[test]
