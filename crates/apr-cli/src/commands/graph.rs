@@ -159,14 +159,12 @@ fn render_part(out: &mut dyn Write, part: &PartReport, args: &GraphArgs) -> io::
     render_findings(out, &part.findings)
 }
 
-/// `1.2 GFLOP, 3.4 MB of values at most, 512 B for each token in the cache`.
+/// `1.2 GFLOP, values up to 3.4 MB, cache 512 B a token`.
 pub(super) fn cost_text(cost: &CostReport) -> String {
-    let mut parts = vec![
-        format!("{}FLOP", human::metric(cost.flops)),
-        format!("{} of values at most", human::bytes(cost.peak_bytes)),
-    ];
+    let mut parts =
+        vec![format!("{}FLOP", human::metric(cost.flops)), format!("values up to {}", human::bytes(cost.peak_bytes))];
     if cost.cache_bytes_per_token > 0 {
-        parts.push(format!("{} for each token in the cache", human::bytes(cost.cache_bytes_per_token)));
+        parts.push(format!("cache {} a token", human::bytes(cost.cache_bytes_per_token)));
     }
     if cost.unknown_nodes > 0 {
         parts.push(format!("{} nodes of unknown size not counted", cost.unknown_nodes));

@@ -456,7 +456,7 @@ fn render_computes(out: &mut dyn Write, parts: &[PartSummary], full: bool) -> io
 
 /// Names of inputs or outputs, the first of many.
 fn ends(ends: &[EndReport], full: bool) -> String {
-    const SHOWN: usize = 4;
+    const SHOWN: usize = 3;
     let most = if full { usize::MAX } else { SHOWN };
     let names: Vec<&str> = ends.iter().take(most).map(|end| end.name.as_str()).collect();
     let more = ends.len() - names.len();

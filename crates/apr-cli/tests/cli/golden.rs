@@ -12,8 +12,10 @@ use crate::support::{Run, Sandbox, f32s, safetensors, sound};
 /// Runs the commands in turn and compares what they print with the file of this name.
 #[track_caller]
 fn assert_transcript(name: &str, sandbox: &Sandbox, lines: &[&str]) {
-    let transcript: String =
-        lines.iter().map(|line| transcript(line, &sandbox.with_env(&[("APR_CACHE", "cache"), ("HF_HUB_CACHE", "hub")], line))).collect();
+    let transcript: String = lines
+        .iter()
+        .map(|line| transcript(line, &sandbox.with_env(&[("APR_CACHE", "cache"), ("HF_HUB_CACHE", "hub")], line)))
+        .collect();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         return fs::write(path, transcript).expect("the folder is there");

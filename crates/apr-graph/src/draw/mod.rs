@@ -1,6 +1,6 @@
 //! Graphs as pictures and texts: a tree for the terminal, SVG, and what Graphviz and Mermaid read.
 //!
-//! All of them show a [`Scene`](crate::outline::Scene), opened down to some depth.
+//! All of them show a [`Scene`], opened down to some depth.
 
 mod dot;
 mod flowchart;

@@ -103,7 +103,7 @@ pub(crate) fn open_skeleton(
     limits: &Limits,
     as_stored: bool,
 ) -> Result<OnnxReader> {
-    read(&source, name, Some(set), limits, if as_stored { Naming::AsStored } else { Naming::Revealed })
+    read(source, name, Some(set), limits, if as_stored { Naming::AsStored } else { Naming::Revealed })
 }
 
 fn read(
