@@ -174,7 +174,7 @@ fn preferred(mut groups: Vec<String>) -> (Vec<String>, &'static str) {
         return (vec![group.clone()], "the name that models usually have");
     }
     let of_type = |wanted: &&str| groups.iter().find(|group| group.to_lowercase().contains(*wanted));
-    match TYPES.iter().find_map(|wanted| of_type(wanted)).filter(|group| extension(group) == "gguf") {
+    match TYPES.iter().find_map(of_type).filter(|group| extension(group) == "gguf") {
         Some(group) => {
             (vec![group.clone()], "of quantized models Q4_K_M is preferred, then Q5_K_M, Q4_K_S, Q6_K, Q8_0")
         }

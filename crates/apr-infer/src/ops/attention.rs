@@ -79,20 +79,23 @@ pub(super) enum Shown {
     Probabilities,
 }
 
+/// Adds to the scores of a query: batch, head, query, scores.
+pub(super) type Mask = dyn Fn(usize, usize, usize, &mut [f32]) + Sync;
+
 /// How scores become probabilities.
 pub(super) struct Rules<'a> {
     pub(super) scale: f32,
     pub(super) softcap: f32,
     /// Adds what a mask says to the scores of a query: batch, head, query, scores. Where nothing may be looked at, the
     /// whole row is negative infinity.
-    pub(super) mask: &'a (dyn Fn(usize, usize, usize, &mut [f32]) + Sync),
+    pub(super) mask: &'a Mask,
     pub(super) shown: Shown,
 }
 
 /// What queries find: `[batch, heads, queries, value size]`, and the scores that are shown.
 pub(super) fn attend(call: &Call<'_>, q: &Heads, k: &Heads, v: &Heads, rules: &Rules<'_>) -> Result<(Tensor, Tensor)> {
     let fits = q.batch == k.batch && k.batch == v.batch && k.heads == v.heads && k.len == v.len && q.size == k.size;
-    if !fits || k.heads == 0 || q.heads % k.heads != 0 {
+    if !fits || k.heads == 0 || !q.heads.is_multiple_of(k.heads) {
         let shapes = [q, k, v].map(|heads| heads.tensor.shape().to_vec());
         return Err(Error::format(format!("queries, keys and values of {shapes:?} do not go together")));
     }

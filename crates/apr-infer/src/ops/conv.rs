@@ -198,7 +198,7 @@ fn fused(call: &mut Call<'_>) -> Result<Vec<Value>> {
     }
     let settings = call.floats("activation_params").unwrap_or_default();
     let activation = super::recurrent::activation(&call.text("activation", ""), &settings)?;
-    Ok(vec![super::elementwise::change::<f32>(call, result, |x| activation(x))?.into()])
+    Ok(vec![super::elementwise::change::<f32>(call, result, activation)?.into()])
 }
 
 /// Sizes of a transposed convolution: those of the convolution whose input is this one's output.

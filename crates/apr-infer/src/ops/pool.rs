@@ -155,8 +155,8 @@ fn unpool(call: &mut Call<'_>) -> Result<Vec<Value>> {
     for (index, value) in indices.into_iter().zip(x.doubles()?) {
         let index = super::gather::position(index, count(&own))?;
         let mut at = 0;
-        for dim in 0..own.len() {
-            at += index / steps.0[dim] % own[dim] * steps.1[dim];
+        for (dim, size) in own.iter().enumerate() {
+            at += index / steps.0[dim] % size * steps.1[dim];
         }
         *out.get_mut(at).ok_or_else(|| Error::format("an index is outside of the output"))? = value;
     }

@@ -1,5 +1,11 @@
 //! Functions of one element.
 
+#![allow(
+    clippy::redundant_closure,
+    clippy::redundant_closure_for_method_calls,
+    reason = "a closure serves several types, a function one"
+)]
+
 use apr_core::{Error, Result};
 
 use super::elementwise::{change, change_rows};

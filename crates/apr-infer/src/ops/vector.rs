@@ -21,8 +21,8 @@ for_several_targets! {
         let mut sums = [0.0_f32; LANES];
         let (groups, rest) = values.as_chunks_mut::<LANES>();
         for group in groups {
-            for lane in 0..LANES {
-                group[lane] = exp(group[lane] - offset);
+            for value in group.iter_mut() {
+                *value = exp(*value - offset);
             }
             for lane in 0..LANES {
                 sums[lane] += group[lane];

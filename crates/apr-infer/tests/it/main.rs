@@ -1,4 +1,5 @@
 //! Graphs run as a program runs them.
+#![allow(clippy::cast_possible_truncation, reason = "small numbers")]
 
 mod engine;
 mod node_tests;
