@@ -80,7 +80,7 @@ pub(super) enum Shown {
 }
 
 /// Adds to the scores of a query: batch, head, query, scores.
-pub(super) type AddMask = dyn Fn(usize, usize, usize, &mut [f32]) + Sync;
+pub(super) type AddMask<'a> = dyn Fn(usize, usize, usize, &mut [f32]) + Sync + 'a;
 
 /// How scores become probabilities.
 pub(super) struct Rules<'a> {
@@ -88,7 +88,7 @@ pub(super) struct Rules<'a> {
     pub(super) softcap: f32,
     /// Adds what a mask says to the scores of a query: batch, head, query, scores. Where nothing may be looked at, the
     /// whole row is negative infinity.
-    pub(super) mask: &'a AddMask,
+    pub(super) mask: &'a AddMask<'a>,
     pub(super) shown: Shown,
 }
 
