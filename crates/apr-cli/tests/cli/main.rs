@@ -14,6 +14,7 @@ mod ggml;
 mod gguf;
 mod gguf_edit;
 mod golden;
+mod graph;
 mod graphs;
 mod hub;
 mod hub_cache;
