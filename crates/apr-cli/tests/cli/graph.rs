@@ -14,5 +14,5 @@ fn a_tree_folds_layers_and_a_picture_shows_them_once() {
     assert!(svg.starts_with("<svg") && svg.contains("× 2") && svg.contains("prefers-color-scheme:dark"));
     sandbox.apr(&line("--format svg -o m.svg")).fails(1, &["E007", "exists already"]);
     sandbox.apr(&line("--node layers.1/attention/query")).clean().says(&["MatMul", "layers.1.attn.q_proj.weight", "std"]);
-    sandbox.apr(&line("--node layers.1/attention/querie")).fails(1, &["there is no node", "attention/query"]);
+    sandbox.apr(&line("--node attention/querie")).fails(1, &["there is no node", "attention/query"]);
 }
