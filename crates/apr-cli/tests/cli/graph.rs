@@ -13,6 +13,10 @@ fn a_tree_folds_layers_and_a_picture_shows_them_once() {
     let svg = std::fs::read_to_string(sandbox.path("m.svg")).expect("a picture");
     assert!(svg.starts_with("<svg") && svg.contains("× 2") && svg.contains("prefers-color-scheme:dark"));
     sandbox.apr(&line("--format svg -o m.svg")).fails(1, &["E007", "exists already"]);
-    sandbox.apr(&line("--node layers.1/attention/query")).clean().says(&["MatMul", "layers.1.attn.q_proj.weight", "std"]);
+    sandbox.apr(&line("--node layers.1/attention/query")).clean().says(&[
+        "MatMul",
+        "layers.1.attn.q_proj.weight",
+        "std",
+    ]);
     sandbox.apr(&line("--node attention/querie")).fails(1, &["there is no node", "attention/query"]);
 }
