@@ -77,12 +77,17 @@ fn fetch(path: &Path, all: bool, context: &Context) -> Outcome<DownloadReport> {
     })
 }
 
-/// The files of one model, or all of them.
+/// The file that the location names, the files of one model, or all of them.
 fn wanted(place: &Place, all: bool) -> Vec<String> {
     if all || place.repository().is_none() {
         return place.files().iter().map(|file| file.name.clone()).collect();
     }
     let chosen = place.chosen();
+    if let Some(file) = place.file().filter(|file| *file == place.location().file_name()) {
+        // With the other shards, where it is one.
+        let shards = chosen.weights.iter().filter(|name| *name != file).cloned();
+        return [file.to_owned()].into_iter().chain(shards).collect();
+    }
     chosen.weights.iter().chain(&chosen.companions).cloned().collect()
 }
 

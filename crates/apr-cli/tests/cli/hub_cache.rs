@@ -205,6 +205,9 @@ fn what_is_not_what_the_hub_has_does_not_appear_and_is_put_aside() {
     assert!(files.iter().any(|file| file.ends_with(".apr-rejected")), "{files:?}");
     assert!(!files.iter().any(|file| file.contains("/snapshots/")), "{files:?}");
     at(&hub, &sandbox, "download hf://tiny/llama/model.safetensors").ok();
+    // What is named is fetched, and nothing beside it.
+    let fetched = at(&hub, &sandbox, "download hf://tiny/llama/config.json --json").ok().json();
+    assert_eq!(fetched["files"].as_array().map(Vec::len), Some(1), "{fetched}");
 }
 
 #[test]
