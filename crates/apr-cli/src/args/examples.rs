@@ -267,9 +267,9 @@ mod tests {
     use super::*;
     use crate::args::Cli;
 
-    /// Words as a shell takes them, where single quotes keep spaces.
+    /// Words as a shell takes them, where quotes keep spaces.
     fn words_of(line: &str) -> Vec<String> {
-        let quoted = line.split('\'').enumerate();
+        let quoted = line.split(['\'', '"']).enumerate();
         let words = quoted.flat_map(|(at, part)| match at % 2 {
             0 => part.split_whitespace().map(str::to_owned).collect(),
             _ => vec![part.to_owned()],
