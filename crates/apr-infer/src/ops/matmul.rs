@@ -7,7 +7,7 @@ use super::binary::{Product, Sum, join};
 use super::elementwise::expanded;
 use crate::call::Call;
 use crate::convert::Number;
-use crate::matrix::{Left, Right, product};
+use crate::matrix::{Left, Right, Rows, product};
 use crate::registry::{Operator, computes, moves};
 use crate::shape::{broadcast, count, stretched, walk};
 use crate::tensor::Data;
@@ -66,8 +66,7 @@ fn matmul(call: &mut Call<'_>) -> Result<Vec<Value>> {
     }
     if let Value::Weight(handle) = call.value(1)? {
         let a = call.tensor(0)?;
-        let matrix = call.weight(*handle).matrix();
-        if let Some(matrix) = matrix.filter(|_| a.element() == ElementType::F32 && a.rank() > 1) {
+        if let Some(matrix) = call.matrix(handle).filter(|_| a.element() == ElementType::F32 && a.rank() > 1) {
             let (&depth, outer) = a.shape().split_last().unwrap_or((&1, &[]));
             if depth != matrix.depth() {
                 let shape = [matrix.depth(), matrix.width()];
@@ -157,7 +156,7 @@ fn gemm(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let a = call.tensor(0)?;
     let singles = a.element() == ElementType::F32 && a.rank() == 2;
     let mut result = match call.value(1)? {
-        Value::Weight(handle) => match call.weight(*handle).matrix().filter(|_| singles) {
+        Value::Weight(handle) => match call.matrix(handle).filter(|_| singles) {
             Some(matrix) => {
                 let matrix = if turn_b { matrix.transposed() } else { matrix };
                 single_gemm(call, a, turn_a, Right::Stored(&matrix), matrix.depth())?
