@@ -27,7 +27,11 @@ impl<'a> Store<'a> {
     /// Keeps what is read from now on, at most so many bytes in all; nothing where the tensors take more. Returns the bytes
     /// that they take.
     pub(crate) fn keep(&mut self, tensors: &[usize], most: u64) -> u64 {
-        let in_memory = |tensor: &usize| self.reader.tensor_slice(*tensor).is_some();
+        let in_memory = |tensor: &usize| match self.reader.tensor_slice(*tensor) {
+            // Floats that lie askew would have to be copied at every use.
+            Some(bytes) => self.reader.tensors()[*tensor].dtype != DType::F32 || as_floats(bytes).is_some(),
+            None => false,
+        };
         let len = |tensor: &usize| self.reader.tensors()[*tensor].byte_len().unwrap_or(u64::MAX);
         let read = tensors.iter().filter(|tensor| !in_memory(tensor));
         let total = read.map(len).fold(0_u64, u64::saturating_add);
@@ -59,12 +63,11 @@ impl<'a> Store<'a> {
 
     /// All elements of a tensor of `f32` that is in memory, where they lie there as the processor has them.
     pub(crate) fn floats(&self, tensor: usize) -> Option<&[f32]> {
-        let bytes = match self.reader.tensor_slice(tensor) {
-            Some(bytes) => bytes,
-            // An error comes up again where the elements are read.
-            None => self.kept_bytes(tensor, self.kept.get(tensor)?).ok()?,
-        };
-        as_floats(bytes)
+        if let Some(floats) = self.reader.tensor_slice(tensor).and_then(as_floats) {
+            return Some(floats);
+        }
+        // An error comes up again where the elements are read.
+        as_floats(self.kept_bytes(tensor, self.kept.get(tensor)?).ok()?)
     }
 
     /// All bytes of a tensor that is kept.

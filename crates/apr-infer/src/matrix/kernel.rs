@@ -14,9 +14,22 @@ pub(super) struct Kernel {
     /// Adds the product of a packed strip of rows and one of columns to a tile. `out` is cut so that the tile begins at its
     /// first element; its rows are `stride` apart. Only `height` rows and `width` columns are written.
     pub(super) tile: fn(&[f32], &[f32], Tile<'_>),
-    /// Packs a strip of rows that lie in memory one after the other, each of `depth` elements: element `at` of row `lane` goes
-    /// to `out[at * strip + lane]`.
-    pub(super) turn: fn(&[f32], usize, usize, &mut [f32]),
+    /// Turns rows into columns: element `at` of row `lane` goes to `out[at * strip + lane]`.
+    pub(super) turn: fn(Lines<'_>, usize, &mut [f32]),
+}
+
+/// Rows of a matrix in memory: `count` of them, `step` apart, of `depth` elements each.
+#[derive(Clone, Copy)]
+pub(crate) struct Lines<'a> {
+    pub(crate) values: &'a [f32],
+    pub(crate) count: usize,
+    pub(crate) step: usize,
+    pub(crate) depth: usize,
+}
+
+/// Turns rows into columns, which are `strip` apart.
+pub(crate) fn turned(lines: Lines<'_>, strip: usize, out: &mut [f32]) {
+    (best().turn)(lines, strip, out);
 }
 
 /// Where a tile goes.
@@ -67,8 +80,9 @@ fn multiply(a: &[f32], b: &[f32], tile: Tile<'_>) {
     tile.add(&sums);
 }
 
-fn turn(rows: &[f32], depth: usize, strip: usize, out: &mut [f32]) {
-    for (lane, row) in rows.chunks_exact(depth.max(1)).enumerate() {
+fn turn(lines: Lines<'_>, strip: usize, out: &mut [f32]) {
+    for lane in 0..lines.count {
+        let row = &lines.values[lane * lines.step..][..lines.depth];
         out[lane..].iter_mut().step_by(strip).zip(row).for_each(|(out, value)| *out = *value);
     }
 }
@@ -76,13 +90,13 @@ fn turn(rows: &[f32], depth: usize, strip: usize, out: &mut [f32]) {
 #[cfg(all(feature = "std", target_arch = "x86_64"))]
 mod x86 {
     use core::arch::x86_64::{
-        __m512, __mmask16, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_setzero_ps, _mm256_storeu_ps, _mm512_add_ps,
+        __mmask16, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_setzero_ps, _mm256_storeu_ps, _mm512_add_ps,
         _mm512_castpd_ps, _mm512_castps_pd, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_storeu_ps, _mm512_set1_ps, _mm512_setzero_ps,
         _mm512_shuffle_f32x4, _mm512_storeu_ps, _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd,
         _mm512_unpacklo_ps,
     };
 
-    use super::{Kernel, Tile, turn};
+    use super::{Kernel, Lines, Tile, turn};
 
     /// For processors with AVX2 and FMA.
     pub(super) const AVX2: Kernel = Kernel { rows: 6, columns: 16, tile: avx2, turn };
@@ -169,20 +183,20 @@ mod x86 {
         tile.add(&flat);
     }
 
-    fn turn_avx512(rows: &[f32], depth: usize, strip: usize, out: &mut [f32]) {
+    fn turn_avx512(lines: Lines<'_>, strip: usize, out: &mut [f32]) {
+        let Lines { values, count: lanes, step, depth } = lines;
         let whole = depth - depth % LANES;
-        let lanes = rows.len() / depth.max(1);
         for first in (0..lanes).step_by(LANES) {
             let count = LANES.min(lanes - first);
             for at in (0..whole).step_by(LANES) {
-                let (from, to) = (&rows[first * depth + at..], &mut out[at * strip + first..]);
+                let (from, to) = (&values[first * step + at..], &mut out[at * strip + first..]);
                 // SAFETY: `best` found the feature.
-                unsafe { turn_square(from, depth, to, strip, count) };
+                unsafe { turn_square(from, step, to, strip, count) };
             }
         }
-        for (lane, row) in rows.chunks_exact(depth).enumerate() {
+        for lane in 0..lanes {
             for at in whole..depth {
-                out[at * strip + lane] = row[at];
+                out[at * strip + lane] = values[lane * step + at];
             }
         }
     }
@@ -258,7 +272,7 @@ mod tests {
         for (depth, lanes) in [(16, 32), (37, 16), (5, 32), (40, 7), (64, 12), (33, 29)] {
             let rows: Vec<f32> = (0..depth * lanes).map(|n| n as f32).collect();
             let mut out = vec![-1.0; depth * 32];
-            (best().turn)(&rows, depth, 32, &mut out);
+            (best().turn)(Lines { values: &rows, count: lanes, step: depth, depth }, 32, &mut out);
             for (at, value) in out.into_iter().enumerate() {
                 let (place, lane) = (at / 32, at % 32);
                 assert_eq!(value, if lane < lanes { rows[lane * depth + place] } else { -1.0 });

@@ -11,6 +11,7 @@ use std::ops::Range;
 
 use apr_core::Result;
 
+pub(crate) use kernel::{Lines, turned};
 pub(crate) use product::{Left, Right, product};
 pub(crate) use scaling::{Scaling, Steps};
 pub(crate) use stored::Matrix;

@@ -1,6 +1,6 @@
 //! Matrices rearranged for the kernels: strips of rows or columns, one position along the sum after the other.
 
-use super::kernel::Kernel;
+use super::kernel::{Kernel, Lines};
 
 /// Packs `rows` x `depth` elements at `a[row * row_step + at * depth_step]` into strips of `strip` rows; rows that are
 /// missing are 0.
@@ -19,8 +19,9 @@ pub(super) fn rows(
         if lanes < strip {
             packed.fill(0.0);
         }
-        if depth_step == 1 && row_step == depth {
-            (kernel.turn)(&a[first * depth..][..lanes * depth], depth, strip, packed);
+        if depth_step == 1 {
+            let lines = Lines { values: &a[first * row_step..], count: lanes, step: row_step, depth };
+            (kernel.turn)(lines, strip, packed);
             continue;
         }
         for lane in 0..lanes {

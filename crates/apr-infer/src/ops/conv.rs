@@ -154,7 +154,7 @@ fn stored(call: &Call<'_>) -> Result<Option<Tensor>> {
         return Ok(None);
     }
     let shape = sizes.shape();
-    let mut out = vec![0.0; call.room(&shape, ElementType::F32)?];
+    let mut out = crate::pool::zeros(call.room(&shape, ElementType::F32)?);
     single(call, &sizes, x.values()?, &Filters::Stored(matrix), &mut out)?;
     add_bias(&mut out, call.optional(2)?.map(Tensor::values::<f32>).transpose()?, &sizes)?;
     Tensor::new(shape, out).map(Some)
@@ -178,7 +178,7 @@ fn conv(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let total = call.room(&shape, x.element())?;
     match (x.data(), weights.data()) {
         (Data::F32(values), Data::F32(weights)) => {
-            let mut out = vec![0.0; total];
+            let mut out = crate::pool::zeros(total);
             if sizes.channels == 1 && sizes.filters == 1 {
                 depthwise(call, &sizes, values, weights, &mut out);
             } else {
@@ -338,7 +338,7 @@ fn transposed(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let sizes = turned_sizes(call, x.shape(), weights.shape())?;
     let element = x.element();
     let shape = [&[sizes.batch, sizes.groups * sizes.channels], &sizes.windows.input[..]].concat();
-    let mut out = vec![0.0; call.room(&shape, ElementType::F32)?];
+    let mut out = crate::pool::zeros(call.room(&shape, ElementType::F32)?);
     let (x, weights) = (singles(x)?, singles(weights)?);
     let (image, places) = (count(&sizes.windows.input), count(&sizes.windows.output));
     let (len, depth) = (sizes.windows.window_len(), sizes.channels * sizes.windows.window_len());

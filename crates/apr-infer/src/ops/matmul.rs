@@ -73,7 +73,7 @@ fn matmul(call: &mut Call<'_>) -> Result<Vec<Value>> {
                 return Err(Error::format(format!("{:?} and {shape:?} can't be multiplied", a.shape())));
             }
             let shape = [outer, &[matrix.width()]].concat();
-            let mut out = vec![0.0; call.room(&shape, ElementType::F32)?];
+            let mut out = crate::pool::zeros(call.room(&shape, ElementType::F32)?);
             let left = Left::in_rows(a.values()?, count(outer), depth);
             product(left, Right::Stored(&matrix), &mut out, call.workers())?;
             return Ok(vec![Tensor::new(shape, out)?.into()]);
@@ -89,7 +89,7 @@ pub(super) fn multiplied(call: &Call<'_>, a: &Tensor, b: &Tensor) -> Result<Tens
     let total = count(&stacks.shape);
     match (a.data(), b.data()) {
         (Data::F32(x), Data::F32(y)) => {
-            let mut out = vec![0.0; total];
+            let mut out = crate::pool::zeros(total);
             singles(call, &stacks, x, y, &mut out)?;
             Tensor::new(stacks.shape, out)
         }
@@ -188,7 +188,7 @@ fn single_gemm(call: &Call<'_>, a: &Tensor, turn_a: bool, right: Right<'_>, dept
     }
     let (row_step, depth_step) = if turn_a { (1, second) } else { (second, 1) };
     let shape = vec![rows, right.width()];
-    let mut out = vec![0.0; call.room(&shape, ElementType::F32)?];
+    let mut out = crate::pool::zeros(call.room(&shape, ElementType::F32)?);
     product(Left { values: a.values()?, rows, depth, row_step, depth_step }, right, &mut out, call.workers())?;
     Tensor::new(shape, out)
 }

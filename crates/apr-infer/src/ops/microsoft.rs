@@ -162,7 +162,7 @@ impl Places {
     /// New keys or values behind those that are kept.
     fn joined(&self, call: &Call<'_>, past: Option<&Tensor>, new: &Heads) -> Result<Heads> {
         let shape = vec![new.batch, new.heads, self.capacity, new.size];
-        let mut out = vec![0.0; call.room(&shape, ElementType::F32)?];
+        let mut out = crate::pool::zeros(call.room(&shape, ElementType::F32)?);
         let kept = past.map_or(0, |past| past.shape().get(2).copied().unwrap_or(0));
         if past.is_some_and(|past| past.shape() != [new.batch, new.heads, kept, new.size]) {
             return Err(Error::format("the cache does not fit the new keys or values"));
@@ -386,7 +386,7 @@ fn matmul_n_bits(call: &mut Call<'_>) -> Result<Vec<Value>> {
     }
     let zeros = zero_points(call.optional(3)?, sizes)?;
     let shape = [outer, &[sizes.count]].concat();
-    let mut out = vec![0.0; call.room(&shape, ElementType::F32)?];
+    let mut out = crate::pool::zeros(call.room(&shape, ElementType::F32)?);
     let packed = Packed { rows, scales, zeros, sizes };
     product(Left::in_rows(a.values()?, count(outer), depth), Right::Stored(&packed), &mut out, call.workers())?;
     let result = Tensor::new(shape, out)?;
