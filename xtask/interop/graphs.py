@@ -10,10 +10,14 @@ steps with keys and values of earlier tokens.
     python graphs.py APR --families FOLDER        those of fixtures/families: configurations as they were saved by
                                                   transformers 4 and 5, and the smallest sizes
 
+With APR_GRAPH_ENGINE=apr, `apr run` computes the files instead of onnxruntime.
+
 Needs torch, transformers 5.23, onnx and onnxruntime.
 """
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -30,6 +34,8 @@ transformers.utils.logging.disable_progress_bar()
 transformers.utils.logging.set_verbosity_error()
 
 TOLERANCE = 1e-4
+# What computes the graphs: onnxruntime, or `apr run`.
+ENGINE = os.environ.get("APR_GRAPH_ENGINE", "onnxruntime")
 STEPS = 10
 DECODER = dict(
     hidden_size=320, intermediate_size=448, vocab_size=1003, num_hidden_layers=3, num_attention_heads=5,
@@ -293,6 +299,28 @@ class Session:
         return dict(zip(self.outputs, results))
 
 
+class OwnSession:
+    """The same part, run by apr itself."""
+
+    def __init__(self, apr, path):
+        self.apr, self.folder = apr, tempfile.TemporaryDirectory()
+        self.path = Path(self.folder.name) / "model.onnx"
+        shutil.copytree(Path(path).parent, self.path.parent, dirs_exist_ok=True)
+        Path(self.path.parent / Path(path).name).rename(self.path)
+        model = onnx.load(self.path, load_external_data=False)
+        self.inputs = [port.name for port in model.graph.input]
+        self.outputs = [port.name for port in model.graph.output]
+
+    def __call__(self, feeds):
+        arrays = self.path.with_suffix(".npz")
+        np.savez(arrays, **{name: np.asarray(feeds[name]) for name in self.inputs})
+        done = subprocess.run([self.apr, "run", self.path, "-i", arrays, "--json"], capture_output=True, text=True)
+        if done.returncode != 0:
+            raise RuntimeError(done.stderr.strip())
+        outputs = json.loads(done.stdout)["outputs"]
+        return {output["name"]: np.array(output["values"], np.float32).reshape(output["shape"]) for output in outputs}
+
+
 def sessions(apr, folder, past=True):
     """All parts of a folder's model, by name."""
     with tempfile.TemporaryDirectory() as out:
@@ -303,6 +331,8 @@ def sessions(apr, folder, past=True):
         if done.returncode != 0:
             raise RuntimeError(done.stderr.strip())
         files = sorted(Path(out).rglob("*.onnx")) or [Path(out) / "model"]
+        if ENGINE == "apr":
+            return {path.stem: OwnSession(apr, path) for path in files}
         return {path.stem: Session(str(path)) for path in files}
 
 

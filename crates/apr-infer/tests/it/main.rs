@@ -3,5 +3,6 @@
 
 mod engine;
 mod hostile;
+mod memory;
 mod node_tests;
 mod weights;
