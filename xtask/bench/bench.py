@@ -17,6 +17,7 @@ from pathlib import Path
 
 import codec
 import harness
+import infer
 import onnx_export as onnx
 import quantize
 from harness import GB, Run, alternate, median, ratio, run
@@ -297,7 +298,8 @@ def main():
     parser.add_argument("--block-speed", required=True, type=Path)
     parser.add_argument("--codec-speed", required=True, type=Path)
     parser.add_argument("--minilm", required=True, type=Path, help="a safetensors file of real weights, where there is one")
-    parser.add_argument("--only", choices=["all", "quantize", "codec", "export"], default="all")
+    parser.add_argument("--run-speed", type=Path, help="the example run_speed of apr-cli")
+    parser.add_argument("--only", choices=["all", "quantize", "codec", "export", "infer"], default="all")
     args = parser.parse_args()
 
     rows = []
@@ -310,6 +312,9 @@ def main():
         quantize.bench_files(harness, args.apr, args.python, args.dir, int(max(args.gb) * GB), args.runs, rows)
     if args.only in ("all", "codec"):
         bench_codec(args, rows)
+
+    if args.only in ("all", "infer"):
+        infer.bench(args.apr, args.run_speed, args.dir, args.runs, rows)
 
     print("| job | result | detail |\n|---|---|---|")
     for row in rows:

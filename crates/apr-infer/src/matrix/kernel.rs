@@ -170,7 +170,7 @@ mod x86 {
                 sums[row][1] = _mm512_fmadd_ps(a, right, sums[row][1]);
             }
         }
-        write(&sums, tile);
+        write(sums, tile);
     }
 
     /// The first rows of a strip; those that are missing cost nothing.
@@ -186,13 +186,13 @@ mod x86 {
                 sums[row][1] = _mm512_fmadd_ps(a, right, sums[row][1]);
             }
         }
-        write(&sums, tile);
+        write(sums, tile);
     }
 
-    /// Adds sums in registers to a tile.
+    /// Adds sums in registers to a tile. They come by value: a loop whose sums are lent would keep them in memory.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    fn write<const COUNT: usize>(sums: &[[__m512; 2]; COUNT], tile: Tile<'_>) {
+    fn write<const COUNT: usize>(sums: [[__m512; 2]; COUNT], tile: Tile<'_>) {
         if tile.width == 32 && tile.height == COUNT {
             for row in 0..COUNT {
                 let out = &mut tile.out[row * tile.stride..][..32];

@@ -5,4 +5,5 @@ mod engine;
 mod hostile;
 mod memory;
 mod node_tests;
+mod silero;
 mod weights;
