@@ -17,6 +17,7 @@ from pathlib import Path
 
 import codec
 import harness
+import hub
 import onnx_export as onnx
 import quantize
 from harness import GB, Run, alternate, median, ratio, run
@@ -296,8 +297,9 @@ def main():
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--block-speed", required=True, type=Path)
     parser.add_argument("--codec-speed", required=True, type=Path)
+    parser.add_argument("--hub", required=True, type=Path, help="the test hub, a program")
     parser.add_argument("--minilm", required=True, type=Path, help="a safetensors file of real weights, where there is one")
-    parser.add_argument("--only", choices=["all", "quantize", "codec", "export"], default="all")
+    parser.add_argument("--only", choices=["all", "quantize", "codec", "export", "hub"], default="all")
     args = parser.parse_args()
 
     rows = []
@@ -310,6 +312,8 @@ def main():
         quantize.bench_files(harness, args.apr, args.python, args.dir, int(max(args.gb) * GB), args.runs, rows)
     if args.only in ("all", "codec"):
         bench_codec(args, rows)
+    if args.only in ("all", "hub"):
+        hub.bench(args.apr, args.hub, args.python, args.dir, int(min(args.gb) * GB / 2), args.runs, rows)
 
     print("| job | result | detail |\n|---|---|---|")
     for row in rows:

@@ -24,6 +24,8 @@ pub(crate) fn run(steps: &mut Steps, arguments: &[&str]) {
             "apr-tensor",
             "-p",
             "apr-format",
+            "-p",
+            "apr-testkit",
             "--bins",
             "--examples",
         ];
@@ -39,6 +41,7 @@ pub(crate) fn run(steps: &mut Steps, arguments: &[&str]) {
         command.arg("--read-all").arg(release.join("examples/read_all"));
         command.arg("--block-speed").arg(release.join("examples/block_speed"));
         command.arg("--codec-speed").arg(release.join("examples/codec_speed"));
+        command.arg("--hub").arg(release.join("examples/hub"));
         command.arg("--minilm").arg(reference::minilm().join("model.safetensors"));
         command.arg("--python").arg(reference::python());
         command.arg("--dir").arg(&folder).args(arguments);
