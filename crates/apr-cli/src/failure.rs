@@ -189,20 +189,7 @@ impl Failure {
             _ => {}
         }
         let (Self::Model(error) | Self::Reported(error)) = self else { return None };
-        match (error.code(), error.cause()) {
-            (_, Some(IoCause::AlreadyExists)) => Some("-f (--overwrite) replaces it; --force does not".to_owned()),
-            (_, Some(IoCause::NotFound | IoCause::Interrupted)) => None,
-            (Code::Format, _) if error.message().ends_with("nothing of it was run") => {
-                Some("`apr validate` lists everything that loading it would run".to_owned())
-            }
-            (Code::Format, _) if error.message().starts_with("llama.cpp needs to know the family") => {
-                Some("--arch NAME takes it for a family that it is built like".to_owned())
-            }
-            // Other messages of E001 say what is wrong with this file, which the general advice doesn't know.
-            (Code::Format, _) if !error.message().starts_with(apr::UNKNOWN_FORMAT) => None,
-            (Code::Memory, _) if error.file().is_none() => Some("raise --max-memory or APR_RAM_LIMIT".to_owned()),
-            (code, _) => Some(format!("`apr explain {code}` says more")),
-        }
+        advice_about(error)
     }
 
     pub(crate) fn to_json(&self) -> serde_json::Value {
@@ -226,6 +213,32 @@ impl Failure {
             _ => json!({ "error": { "code": null, "message": self.message() } }),
         }
     }
+}
+
+/// What may help against an error about a file.
+fn advice_about(error: &Error) -> Option<String> {
+    match (error.code(), error.cause()) {
+        (_, Some(IoCause::AlreadyExists)) => Some("-f (--overwrite) replaces it; --force does not".to_owned()),
+        (_, Some(IoCause::NotFound | IoCause::Interrupted)) => None,
+        (Code::Format, _) => advice_about_format(error.message()),
+        (Code::Memory, _) if error.file().is_none() => Some("raise --max-memory or APR_RAM_LIMIT".to_owned()),
+        (code, _) => Some(general_advice(code)),
+    }
+}
+
+fn advice_about_format(message: &str) -> Option<String> {
+    if message.ends_with("nothing of it was run") {
+        return Some("`apr validate` lists everything that loading it would run".to_owned());
+    }
+    if message.starts_with("llama.cpp needs to know the family") {
+        return Some("--arch NAME takes it for a family that it is built like".to_owned());
+    }
+    // Other messages of E001 say what is wrong with this file, which the general advice doesn't know.
+    message.starts_with(apr::UNKNOWN_FORMAT).then(|| general_advice(Code::Format))
+}
+
+fn general_advice(code: Code) -> String {
+    format!("`apr explain {code}` says more")
 }
 
 /// The command that shows a tensor's values; none where its name can't be typed.

@@ -276,9 +276,7 @@ impl Place {
         }
         match self.look(name)? {
             // Where two open it at the same time, both go on with the first one's.
-            Found::Remote(source) => {
-                Ok(Found::Remote(self.sources().entry(name.to_owned()).or_insert(source).clone()))
-            }
+            Found::Remote(source) => Ok(Found::Remote(self.sources().entry(name.to_owned()).or_insert(source).clone())),
             local => Ok(local),
         }
     }
