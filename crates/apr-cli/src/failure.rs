@@ -10,13 +10,12 @@ use apr_ops::inline::ValidationError;
 use apr_quantize::QuantizationReport;
 use serde_json::json;
 
-use crate::config::{Config, OutputFormat};
-
 /// Misfits shown before the rest is only counted.
 const SHOWN: usize = 10;
 
 const GENERAL: u8 = 1;
-const ARGUMENTS: u8 = 2;
+/// Arguments that make no sense.
+pub(crate) const ARGUMENTS: u8 = 2;
 const NOT_FOUND: u8 = 3;
 const FORMAT: u8 = 4;
 const VALIDATION: u8 = 5;
@@ -258,32 +257,11 @@ fn quoted(word: &str) -> Option<String> {
     Some(if is_word { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) })
 }
 
-/// Reports arguments that can't be understood, or prints the help that was asked for.
-pub(crate) fn report_arguments(error: &clap::Error) -> ExitCode {
-    // Nobody is left to read that an output is closed.
-    let _ = error.print();
-    if !error.use_stderr() {
-        return ExitCode::SUCCESS;
-    }
-    if wants_json() {
-        let text = error.render().to_string();
-        let message = text.split("\n\nUsage:").next().unwrap_or(&text);
-        let message = message.trim_start_matches("error: ").trim_end();
-        let _ = print_json(&Failure::Usage(message.to_owned()).to_json());
-    }
-    ExitCode::from(ARGUMENTS)
-}
-
-fn print_json(document: &serde_json::Value) -> std::io::Result<()> {
+/// Prints a document where reports go.
+pub(crate) fn print_json(document: &serde_json::Value) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     write_json(&mut out, document)?;
     writeln!(out)
-}
-
-/// Whether reports are wanted as JSON, of arguments that could not be read.
-fn wants_json() -> bool {
-    let is_asked = std::env::args_os().take_while(|arg| arg != "--").any(|arg| arg == "--json");
-    is_asked || Config::load().is_ok_and(|config| config.defaults.output_format == OutputFormat::Json)
 }
 
 fn misfit_message(file: &str, family: Option<&str>, misfits: &[ValidationError]) -> String {

@@ -75,7 +75,7 @@ fn unlocked(open: impl Fn(&Context) -> Outcome<Model>, context: &Context) -> Out
     if !model.reader.container().is_locked() {
         return Ok(model);
     }
-    let locked = || secrets::locked(context, &model.name);
+    let locked = || secrets::locked(context.key.as_deref(), &model.name);
     let password = secrets::ask(&format!("Password of {}: ", apr::Escaped(&model.name)))?.ok_or_else(locked)?;
     open(&context.with_password(password))
 }
