@@ -134,7 +134,7 @@ class Tally:
 
     def finish(self):
         print(", ".join(f"{count} {kind}" for kind, count in sorted(self.counts.items())))
-        sys.exit(1 if self.counts["DIFFERENT"] else 0)
+        sys.exit(1 if self.counts["DIFFERENT"] or self.counts["FAILED"] else 0)
 
 
 def version(path):

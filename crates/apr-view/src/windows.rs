@@ -15,6 +15,7 @@
 //!        └───────────────┴───────────────┘
 //! ```
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use apr_core::{CheckpointReader, Result};
@@ -22,8 +23,8 @@ use apr_core::{CheckpointReader, Result};
 use crate::strided::{Strided, usize_of};
 use crate::turned::{Stripes, turn};
 
-/// Bytes of a band, which is what is read at once.
-const BAND: u64 = 1 << 20;
+/// Bytes of a band, which is what is read at once. It is turned where it is read, and both forms fit into a core's cache.
+const BAND: u64 = 512 << 10;
 
 /// Windows kept: threads that are still at the one before the last.
 const KEPT: usize = 2;
@@ -34,6 +35,23 @@ pub(crate) struct Windows {
     /// Bytes of a window.
     room: u64,
     kept: Mutex<Vec<Arc<Window>>>,
+    buffers: Buffers,
+}
+
+/// Buffers of bands that nobody needs any more: fresh ones cost as much as copying into them.
+#[derive(Debug, Default)]
+struct Buffers(Mutex<Vec<Vec<u8>>>);
+
+impl Buffers {
+    fn take(&self, len: usize) -> Vec<u8> {
+        let mut buffer = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
+        buffer.resize(len, 0);
+        buffer
+    }
+
+    fn give(&self, back: impl IntoIterator<Item = Vec<u8>>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(back);
+    }
 }
 
 /// Columns of a matrix, which are rows of the transposed one.
@@ -42,7 +60,7 @@ struct Window {
     place: Place,
     /// How many of the matrix's rows a band has.
     band_rows: u64,
-    /// What was read; `None` for what could not be.
+    /// What was read, turned: the band's rows are its columns. `None` for what could not be read.
     bands: Vec<OnceLock<Option<Vec<u8>>>>,
 }
 
@@ -63,7 +81,7 @@ struct Place {
 impl Windows {
     /// Windows of `room` bytes each, of which two are kept.
     pub(crate) fn of(room: u64) -> Self {
-        Self { room, kept: Mutex::default() }
+        Self { room, kept: Mutex::default(), buffers: Buffers::default() }
     }
 
     /// How many rows of a transposed matrix of `rows` rows a window has, and the first row of the window that has `row`.
@@ -92,7 +110,7 @@ impl Windows {
             apart: strided.strides[2],
             element: strided.element,
         };
-        self.window(place).read(base, (row - first, column), columns, out)
+        self.window(place).read(base, &self.buffers, (row - first, column), columns, out)
     }
 
     fn window(&self, place: Place) -> Arc<Window> {
@@ -101,7 +119,9 @@ impl Windows {
             return Arc::clone(window);
         }
         if kept.len() == KEPT {
-            kept.remove(0);
+            // A thread that still reads from it keeps it.
+            let bands = Arc::into_inner(kept.remove(0)).into_iter().flat_map(|window| window.bands);
+            self.buffers.give(bands.filter_map(|band| band.into_inner().flatten()));
         }
         let window = Arc::new(Window::at(place));
         kept.push(Arc::clone(&window));
@@ -117,8 +137,14 @@ impl Window {
         Self { place, band_rows, bands }
     }
 
-    fn read(&self, base: &dyn CheckpointReader, (row, column): (u64, u64), columns: u64, out: &mut [u8]) -> Result<()> {
-        let Place { width, element, .. } = self.place;
+    fn read(
+        &self,
+        base: &dyn CheckpointReader,
+        buffers: &Buffers,
+        (row, column): (u64, u64),
+        columns: u64,
+        out: &mut [u8],
+    ) -> Result<()> {
         let end = column + columns;
         let bands = column / self.band_rows..end.div_ceil(self.band_rows);
         let count = bands.end - bands.start;
@@ -126,40 +152,54 @@ impl Window {
         let begin = spread(row, count);
         for band in (0..count).map(|at| bands.start + (at + begin) % count) {
             let read;
-            let bytes = match self.bands[usize_of(band)?].get_or_init(|| self.read_band(base, band).ok()) {
+            let bytes = match self.bands[usize_of(band)?].get_or_init(|| self.read_band(base, buffers, band).ok()) {
                 Some(bytes) => bytes,
                 None => {
-                    read = self.read_band(base, band)?;
+                    read = self.read_band(base, buffers, band)?;
                     &read
                 }
             };
-            let first = band * self.band_rows;
-            let (from, to) = (column.max(first), end.min(first + self.band_rows));
-            let stripes = Stripes {
-                bytes: &bytes[usize_of(((from - first) * width + row) * element)?..],
-                count: usize_of(to - from)?,
-                apart: usize_of(width)?,
-                step: 1,
-            };
-            turn(element, stripes, out, usize_of(columns)?, usize_of(from - column)?);
+            self.copy(bytes, band, (row, column..end), out)?;
         }
         Ok(())
     }
 
-    fn read_band(&self, base: &dyn CheckpointReader, band: u64) -> Result<Vec<u8>> {
-        let Place { tensor, first, width, rows, apart, element } = self.place;
-        let row = band * self.band_rows;
-        let count = self.band_rows.min(rows - row);
-        let mut bytes = vec![0; usize_of(count * width * element)?];
+    /// Copies what a band has of some columns, from a row on.
+    fn copy(&self, bytes: &[u8], band: u64, (row, columns): (u64, Range<u64>), out: &mut [u8]) -> Result<()> {
+        let first = band * self.band_rows;
+        let in_band = self.columns_of(band);
+        let (from, to) = (columns.start.max(first), columns.end.min(first + in_band));
+        let bytes_of = |elements: u64| usize_of(elements * self.place.element);
+        let (len, before) = (bytes_of(to - from)?, bytes_of(from - columns.start)?);
+        let rows = bytes[bytes_of(row * in_band + from - first)?..].chunks(bytes_of(in_band)?);
+        for (line, row) in out.chunks_exact_mut(bytes_of(columns.end - columns.start)?).zip(rows) {
+            line[before..before + len].copy_from_slice(&row[..len]);
+        }
+        Ok(())
+    }
+
+    /// How many of the matrix's rows a band has, which are its columns.
+    fn columns_of(&self, band: u64) -> u64 {
+        self.band_rows.min(self.place.rows - band * self.band_rows)
+    }
+
+    fn read_band(&self, base: &dyn CheckpointReader, buffers: &Buffers, band: u64) -> Result<Vec<u8>> {
+        let Place { tensor, first, width, apart, element, .. } = self.place;
+        let (row, count) = (band * self.band_rows, self.columns_of(band));
+        let mut bytes = buffers.take(usize_of(count * width * element)?);
         let at = |row: u64| (first + row * apart) * element;
         if width == apart {
             base.read_tensor(tensor, at(row), &mut bytes)?;
-            return Ok(bytes);
+        } else {
+            for (row, bytes) in (row..).zip(bytes.chunks_exact_mut(usize_of(width * element)?)) {
+                base.read_tensor(tensor, at(row), bytes)?;
+            }
         }
-        for (row, bytes) in (row..).zip(bytes.chunks_exact_mut(usize_of(width * element)?)) {
-            base.read_tensor(tensor, at(row), bytes)?;
-        }
-        Ok(bytes)
+        let mut turned = buffers.take(bytes.len());
+        let count = usize_of(count)?;
+        turn(element, Stripes { bytes: &bytes, count, apart: usize_of(width)?, step: 1 }, &mut turned, count, 0);
+        buffers.give([bytes]);
+        Ok(turned)
     }
 }
 
@@ -242,7 +282,8 @@ pub(crate) mod tests {
                 assert_eq!(counted.bytes.into_inner(), bytes.len() as u64, "{room}");
             }
             if room > 1 << 20 {
-                assert_eq!(counted.calls.into_inner(), groups, "{room}");
+                let bands = rows.div_ceil((512 << 10) / (4 * columns) / 16 * 16 + 16);
+                assert_eq!(counted.calls.into_inner(), groups * bands, "{room}");
             }
         }
     }
