@@ -23,6 +23,7 @@ mod interruption;
 mod llama_cpp;
 mod onnx;
 mod onnx_export;
+mod onnx_families;
 mod parts;
 mod pytorch;
 mod qa_container;
