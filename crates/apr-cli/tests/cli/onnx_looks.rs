@@ -51,7 +51,7 @@ fn looks() -> Graph {
     let main = graph.body();
     let with = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
     let turned = Look::Transposed(vec![1, 0]);
-    let mut show = |main: &mut BodyBuilder, name: &str, tensor: &str, views: Vec<Look>, shape: &[u64]| {
+    let show = |main: &mut BodyBuilder, name: &str, tensor: &str, views: Vec<Look>, shape: &[u64]| {
         let value = main.viewed(tensor, views, ElementType::F32, shape.iter().copied());
         let value = main.op("Identity", [value]).output(name);
         main.output(name, value, Meaning::Unknown);

@@ -121,10 +121,8 @@ fn elementwise(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
                 format!("torch.div({tensor}, {divisor}, rounding_mode=\"trunc\")")
             }
         }
-        "Gelu" => {
-            let kind = node.text("approximate").unwrap_or("none");
-            format!("torch.gelu({tensor}, approximate=\"{}\")", if kind == "tanh" { "tanh" } else { "none" })
-        }
+        "Gelu" if node.text("approximate") == Some("tanh") => gelu_by_tanh(&tensor),
+        "Gelu" => format!("torch.gelu({tensor})"),
         "LeakyRelu" => format!("torch.leaky_relu({tensor}, {})", number(node.float("alpha").unwrap_or(0.01))),
         name => {
             let axis = node.int("axis").unwrap_or(-1);
@@ -132,6 +130,13 @@ fn elementwise(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
             format!("{function}({tensor}, {axis})")
         }
     })
+}
+
+/// Programs of this version have no word for it.
+fn gelu_by_tanh(x: &str) -> String {
+    let scale = number(std::f32::consts::FRAC_2_SQRT_PI * std::f32::consts::FRAC_1_SQRT_2);
+    let inner = format!("torch.mul(torch.add({x}, torch.mul(torch.pow({x}, 3), 0.044715)), {scale})");
+    format!("torch.mul(torch.mul({x}, 0.5), torch.add(torch.tanh({inner}), 1))")
 }
 
 fn arranged(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
