@@ -38,13 +38,17 @@ def session(path):
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
+def given(path, kind):
+    """Inputs or outputs that the collection has for a model."""
+    files = sorted((Path(path).parent / "test_data_set_0").glob(f"{kind}_*.pb"))
+    return [onnx.numpy_helper.to_array(onnx.load_tensor(str(file))) for file in files]
+
+
 def inputs_of(run, path):
     """What the collection has for the model, or else random values; names of sizes count 3."""
-    given = sorted((Path(path).parent / "test_data_set_0").glob("input_*.pb"))
-    ports = run.get_inputs()
-    if len(given) == len(ports) and given:
-        tensors = [onnx.load_tensor(str(file)) for file in given]
-        return {port.name: onnx.numpy_helper.to_array(tensor) for port, tensor in zip(ports, tensors)}
+    values, ports = given(path, "input"), run.get_inputs()
+    if values and len(values) == len(ports):
+        return dict(zip((port.name for port in ports), values))
     generator = np.random.default_rng(7)
     feeds = {}
     for port in ports:
@@ -60,10 +64,16 @@ def inputs_of(run, path):
 
 def is_random(path):
     model = onnx.load(path, load_external_data=False)
-    return any(node.op_type.startswith(("Random", "Bernoulli", "Multinomial")) for node in model.graph.node)
+    random = ("Random", "Bernoulli", "Multinomial")
+    drops = any(node.op_type == "Dropout" and len(node.input) > 2 for node in model.graph.node)
+    return drops or any(node.op_type.startswith(random) for node in model.graph.node)
 
 
-def outputs(path):
+def expected(path, run):
+    """Inputs for a model, and what it makes of them; `run` is a session of a model with the same inputs."""
+    outputs = given(path, "output")
+    if outputs:
+        return inputs_of(run, path), outputs
     try:
         run = session(path)
         feeds = inputs_of(run, path)
@@ -91,7 +101,7 @@ def difference(expected, found):
     for one, other in zip(expected, found):
         if one.dtype != other.dtype or one.shape != other.shape:
             return float("inf")
-        if one.tobytes() == other.tobytes() or one.size == 0:
+        if np.array_equal(one, other):
             continue
         if one.dtype.kind not in "fiub":
             return float("inf")
@@ -103,14 +113,27 @@ def difference(expected, found):
     return float(worst)
 
 
+def runs(path):
+    """Fails where onnx or onnxruntime refuse a model as it came."""
+    try:
+        onnx.checker.check_model(path, full_check=True)
+        session(path)
+    except Exception as error:
+        raise NotCompared(str(error).strip().splitlines()[0][:110]) from error
+
+
 def compared(before, after):
     """How a model differs from what was made of it; empty where it does not."""
     if is_random(before):
         raise NotCompared("its outputs are random")
-    feeds, expected = outputs(before)
-    onnx.checker.check_model(after, full_check=True)
-    found = session(after).run(None, feeds)
-    worst = difference(arrays(expected), arrays(found))
+    try:
+        onnx.checker.check_model(after, full_check=True)
+        run = session(after)
+    except Exception:
+        runs(before)
+        raise
+    feeds, wanted = expected(before, run)
+    worst = difference(arrays(wanted), arrays(run.run(None, feeds)))
     return f"differs by {worst:.1e}" if worst > TOLERANCE else ""
 
 
@@ -131,6 +154,14 @@ class Tally:
             self.add(label, "not compared", error)
         except Exception as error:
             self.add(label, "DIFFERENT", f"{type(error).__name__}: {error}"[:400])
+
+    def failed(self, label, before, why):
+        """A model that could not be rewritten: none that runs may fail."""
+        try:
+            runs(before)
+            self.add(label, "FAILED", why)
+        except NotCompared as error:
+            self.add(label, "not compared", error)
 
     def finish(self):
         print(", ".join(f"{count} {kind}" for kind, count in sorted(self.counts.items())))
@@ -161,9 +192,11 @@ def main():
                 done = subprocess.run([apr, "export", str(path), "-o", after, "--opset", str(to), "-f", "-q"],
                                       capture_output=True, text=True)
                 if done.returncode != 0:
-                    first = (done.stderr.strip().splitlines() or ["nothing is said"])[0]
-                    kind = "refused" if "does not go to version" in first else "FAILED"
-                    tally.add(label, kind, first[:200])
+                    first = (done.stderr.strip().splitlines() or ["nothing is said"])[0][:200]
+                    if "does not go to version" in first:
+                        tally.add(label, "refused", first)
+                    else:
+                        tally.failed(label, str(path), first)
                 else:
                     tally.pair(label, str(path), after)
     tally.finish()

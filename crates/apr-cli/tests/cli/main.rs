@@ -24,6 +24,7 @@ mod llama_cpp;
 mod onnx;
 mod onnx_export;
 mod onnx_families;
+mod onnx_looks;
 mod parts;
 mod pytorch;
 mod qa_container;
