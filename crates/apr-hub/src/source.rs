@@ -133,6 +133,16 @@ impl RemoteSource {
         }))
     }
 
+    /// What people call the file.
+    pub(crate) fn name(&self) -> &str {
+        &self.0.resource.name
+    }
+
+    /// What the server calls the state of the file.
+    pub(crate) fn etag(&self) -> Option<String> {
+        self.0.resource.etag()
+    }
+
     /// The file on its way into the cache, if it is.
     pub(crate) fn begun(&self) -> Option<Arc<Download>> {
         self.0.download.get().cloned()

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use apr::pytorch::{ScanReport, Verdict, scan};
 use apr::{ByteSource, Code, Error, Escaped, HEAD_LEN, IoCause};
-use apr_ops::graph::of_file;
+use apr_ops::graph::{Computed, of_file};
 use apr_ops::sarif;
 use apr_ops::scan::may_hold_pickles;
 use apr_ops::shards::validate_all;
@@ -40,24 +40,9 @@ pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
         }
         Err(failure) => return Err(failure),
     };
-    let settings = &context.config.validate;
-    let all = !(args.checksum || args.nan_check || args.zero_check || args.shapes || args.physics || args.signature);
-    let asked = args.signature || settings.require_signature || !args.trusted.is_empty();
-    let trusted = if asked { secrets::read_trusted(args.trusted.iter().chain(&settings.trusted))? } else { Vec::new() };
-    let trusted: Vec<[u8; 32]> = trusted.iter().map(|key| *key.bytes()).collect();
+    let trusted = trusted(args, context)?;
     let graphs = of_file(&context.source(&*model.reader, &model.name)?)?;
-    let options = ValidateOptions {
-        checksum: all || args.checksum,
-        nan: all || args.nan_check,
-        zero: all || args.zero_check,
-        shapes: all || args.shapes,
-        physics: all || args.physics,
-        strict: args.strict || settings.strict,
-        require_signature: args.signature || settings.require_signature,
-        trusted: &trusted,
-        families: Some(context.families()?),
-        graphs: graphs.as_ref(),
-    };
+    let options = options(args, &trusted, graphs.as_ref(), context)?;
     let family = context.family(&*model.reader)?;
     let bar = Bar::new(&context.printer, bytes_to_read(&*model.reader));
     let families = (family.as_ref(), context.families()?);
@@ -79,6 +64,37 @@ pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
     }
     printer.report(&report, render)?;
     if report.valid { Ok(()) } else { Err(Failure::Validation) }
+}
+
+/// The keys that the user trusts, where signatures are asked for.
+pub(super) fn trusted(args: &ValidateArgs, context: &Context) -> Outcome<Vec<[u8; 32]>> {
+    let settings = &context.config.validate;
+    let asked = args.signature || settings.require_signature || !args.trusted.is_empty();
+    let trusted = if asked { secrets::read_trusted(args.trusted.iter().chain(&settings.trusted))? } else { Vec::new() };
+    Ok(trusted.iter().map(|key| *key.bytes()).collect())
+}
+
+/// What is checked.
+pub(super) fn options<'a>(
+    args: &ValidateArgs,
+    trusted: &'a [[u8; 32]],
+    graphs: Option<&'a Computed>,
+    context: &'a Context,
+) -> Outcome<ValidateOptions<'a>> {
+    let settings = &context.config.validate;
+    let all = !(args.checksum || args.nan_check || args.zero_check || args.shapes || args.physics || args.signature);
+    Ok(ValidateOptions {
+        checksum: all || args.checksum,
+        nan: all || args.nan_check,
+        zero: all || args.zero_check,
+        shapes: all || args.shapes,
+        physics: all || args.physics,
+        strict: args.strict || settings.strict,
+        require_signature: args.signature || settings.require_signature,
+        trusted,
+        families: Some(context.families()?),
+        graphs,
+    })
 }
 
 /// Adds the checks that are made on request alone.
