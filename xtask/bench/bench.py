@@ -304,11 +304,8 @@ def main():
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--block-speed", required=True, type=Path)
     parser.add_argument("--codec-speed", required=True, type=Path)
-<<<<<<< HEAD
     parser.add_argument("--hub", required=True, type=Path, help="the test hub, a program")
-=======
     parser.add_argument("--large-graph", required=True, type=Path)
->>>>>>> h1
     parser.add_argument("--minilm", required=True, type=Path, help="a safetensors file of real weights, where there is one")
     parser.add_argument("--only", choices=["all", "quantize", "codec", "export", "hub"], default="all")
     args = parser.parse_args()

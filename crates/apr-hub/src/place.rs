@@ -197,6 +197,24 @@ impl Place {
         }
     }
 
+    /// What the server calls the state of a file: SHA-256, git's SHA-1, or an ETag; of the file of a URL, once it is open.
+    #[must_use]
+    pub fn state_of(&self, file: &str) -> Option<String> {
+        let listed = self.files.iter().find(|listed| listed.name == file).and_then(|listed| listed.etag.clone());
+        listed.or_else(|| self.sources().get(file).and_then(RemoteSource::etag))
+    }
+
+    /// The location at the commit that was found, where it has such.
+    #[must_use]
+    pub fn pinned(&self) -> Location {
+        match (&self.location, self.repository()) {
+            (Location::Hub(location), Some(repository)) => {
+                Location::Hub(HubLocation { revision: Some(repository.commit.clone()), ..location.clone() })
+            }
+            (location, _) => location.clone(),
+        }
+    }
+
     /// What the user should know of how files were fetched.
     #[must_use]
     pub fn notes(&self) -> &Notes {

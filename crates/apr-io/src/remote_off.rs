@@ -55,6 +55,12 @@ impl Sources {
         None
     }
 
+    /// Where a remote model is: there are none.
+    #[must_use]
+    pub fn state(&self, _path: &Path, _files: &[&str]) -> Option<(String, Vec<Option<String>>)> {
+        None
+    }
+
     /// Compares what is written down of a model's source with what is there.
     ///
     /// # Errors

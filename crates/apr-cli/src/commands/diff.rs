@@ -16,6 +16,7 @@ use crate::args::DiffArgs;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::human::number;
+use crate::model::Model;
 use crate::printer::{BAD, BOLD, DIM, GOOD, ODD};
 use crate::progress::Bar;
 use crate::{human, model};
@@ -25,36 +26,72 @@ const SHOWN: usize = 20;
 
 /// Compares two models.
 pub(super) fn run(args: &DiffArgs, context: &Context) -> Outcome {
+    let models = open(args, context)?;
+    let options = options(args)?;
+    let total = models.iter().flat_map(|model| model.reader.files()).map(|file| file.len).sum();
+    let bar = Bar::new(&context.printer, total);
+    if options.filter.is_none() {
+        context.sources.read_whole();
+    }
+    let report = with_sides(&models, context, |left, right| {
+        let report = diff(left, right, &options, &context.pipeline()?, &bar);
+        context.sources.check_unchanged()?;
+        Ok(report?)
+    })?;
+    drop(bar);
+    show(report, &models, args, &options, context)
+}
+
+/// Both models.
+pub(super) fn open(args: &DiffArgs, context: &Context) -> Outcome<[Model; 2]> {
     let left = model::open_with_companions(&args.left, context)?;
-    let right = model::open_with_companions(&args.right, context)?;
+    Ok([left, model::open_with_companions(&args.right, context)?])
+}
+
+/// What is compared.
+pub(super) fn options(args: &DiffArgs) -> Outcome<DiffOptions> {
     let filter = args.tensors.as_deref().map(parse_search).transpose();
-    let options = DiffOptions {
+    Ok(DiffOptions {
         tolerance: args.tolerance,
         filter: filter.map_err(|error| Failure::Usage(error.message().to_owned()))?,
         mapping: args.tensor_mapping.as_deref().map(read_mapping).transpose()?.unwrap_or_default(),
         read: args.read,
         max_l2: args.max_l2,
-    };
-    let total = [&left, &right].iter().flat_map(|model| model.reader.files()).map(|file| file.len).sum();
-    let bar = Bar::new(&context.printer, total);
+    })
+}
+
+/// Both models, each looked at so that the other one's tensors are found.
+pub(super) fn with_sides<R>(
+    models: &[Model; 2],
+    context: &Context,
+    then: impl FnOnce(Side<'_>, Side<'_>) -> Outcome<R>,
+) -> Outcome<R> {
+    let [left, right] = models;
     let sources = (context.source(&*left.reader, &left.name)?, context.source(&*right.reader, &right.name)?);
     let views = alike(&sources.0, &sources.1);
     views.warnings.iter().for_each(|warning| context.printer.warn(warning));
     let families = (context.family(&views.left)?, context.family(&views.right)?);
     let left = Side { reader: &views.left, name: &left.name, model: families.0.as_ref() };
     let right = Side { reader: &views.right, name: &right.name, model: families.1.as_ref() };
-    if options.filter.is_none() {
-        context.sources.read_whole();
-    }
-    let report = diff(left, right, &options, &context.pipeline()?, &bar);
-    context.sources.check_unchanged()?;
-    let mut report = report?;
-    drop(bar);
-    let graphs = |source| computed(source, &GraphOptions::default());
-    if let (Ok(left), Ok(right)) = (graphs(&sources.0), graphs(&sources.1)) {
+    then(left, right)
+}
+
+/// Prints a report, after what the models compute was compared too.
+pub(super) fn show(
+    mut report: DiffReport,
+    models: &[Model; 2],
+    args: &DiffArgs,
+    options: &DiffOptions,
+    context: &Context,
+) -> Outcome {
+    let [left, right] = models;
+    let graphs = |model: &Model| -> Outcome<_> {
+        Ok(computed(&context.source(&*model.reader, &model.name)?, &GraphOptions::default()).ok())
+    };
+    if let (Some(left), Some(right)) = (graphs(left)?, graphs(right)?) {
         report = report.with_graphs(&left, &right);
     }
-    context.printer.report(&report, |out, report| render(out, report, args, &options))?;
+    context.printer.report(&report, |out, report| render(out, report, args, options))?;
     let is_kept = report.l2_gate.is_none_or(|gate| gate.passed);
     if (args.exit_code && !report.same) || !is_kept { Err(Failure::Validation) } else { Ok(()) }
 }

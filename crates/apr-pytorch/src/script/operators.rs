@@ -112,25 +112,9 @@ fn elementwise(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
             }
             clipped
         }
-<<<<<<< HEAD
         "Div" => quotient(emitter, node, x, &tensor)?,
-        "Gelu" => {
-            let kind = node.text("approximate").unwrap_or("none");
-            format!("torch.gelu({tensor}, approximate=\"{}\")", if kind == "tanh" { "tanh" } else { "none" })
-        }
-=======
-        "Div" => {
-            let divisor = emitter.input(node, 1)?;
-            let divisor = emitter.tensor(divisor)?;
-            if emitter.element(x).is_some_and(ElementType::is_float) {
-                format!("torch.div({tensor}, {divisor})")
-            } else {
-                format!("torch.div({tensor}, {divisor}, rounding_mode=\"trunc\")")
-            }
-        }
         "Gelu" if node.text("approximate") == Some("tanh") => gelu_by_tanh(&tensor),
         "Gelu" => format!("torch.gelu({tensor})"),
->>>>>>> h1
         "LeakyRelu" => format!("torch.leaky_relu({tensor}, {})", number(node.float("alpha").unwrap_or(0.01))),
         name => {
             let axis = node.int("axis").unwrap_or(-1);
@@ -140,7 +124,6 @@ fn elementwise(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
     })
 }
 
-<<<<<<< HEAD
 /// Of whole numbers, the quotient without its fraction.
 fn quotient(emitter: &mut Emitter<'_>, node: &Node, x: ValueId, tensor: &str) -> Result<String> {
     let divisor = emitter.input(node, 1)?;
@@ -148,13 +131,13 @@ fn quotient(emitter: &mut Emitter<'_>, node: &Node, x: ValueId, tensor: &str) ->
     let is_float = emitter.element(x).is_some_and(ElementType::is_float);
     let rounding = if is_float { "" } else { ", rounding_mode=\"trunc\"" };
     Ok(format!("torch.div({tensor}, {divisor}{rounding})"))
-=======
+}
+
 /// Programs of this version have no word for it.
 fn gelu_by_tanh(x: &str) -> String {
     let scale = number(std::f32::consts::FRAC_2_SQRT_PI * std::f32::consts::FRAC_1_SQRT_2);
     let inner = format!("torch.mul(torch.add({x}, torch.mul(torch.pow({x}, 3), 0.044715)), {scale})");
     format!("torch.mul(torch.mul({x}, 0.5), torch.add(torch.tanh({inner}), 1))")
->>>>>>> h1
 }
 
 fn arranged(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
