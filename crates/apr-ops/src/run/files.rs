@@ -8,7 +8,7 @@
 
 use std::fmt::Write;
 
-use apr_core::Crc32;
+use apr_core::digest::Crc32;
 use apr_graph::ElementType;
 use apr_infer::{Data, Tensor};
 use apr_registry::{Error, Result};
@@ -118,7 +118,7 @@ fn npz(arrays: &[(String, Tensor)]) -> Result<Vec<u8>> {
         crc.update(&content);
         // Version 2.0, UTF-8 names, stored, 1 January 1980.
         let mut entry = vec![20, 0, 0, 8, 0, 0, 0, 0, 0x21, 0];
-        entry.extend(crc.finish().to_le_bytes());
+        entry.extend(crc.value().to_le_bytes());
         entry.extend([size, size].iter().flat_map(|size| size.to_le_bytes()));
         entry.extend(name_len.to_le_bytes());
         entry.extend([0, 0]);
