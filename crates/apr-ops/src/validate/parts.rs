@@ -88,7 +88,7 @@ pub(crate) fn validate_part<P: Pipeline>(
     if wanted.end == units.len() {
         pass.check_parts(pipeline)?;
     }
-    let is_summed = |task: &&FileChunk| pass.checksum.is_some() && task.summed;
+    let is_summed = |task: &&FileChunk| pass.checksum.is_some() && task.summed && pass.is_in_file(**task);
     let summed = tasks.iter().filter(is_summed).map(|task| task.chunk.len as u64).sum();
     Ok(PartFindings { checks: Vec::new(), crc32: pass.crc.value(), summed, bytes_read, findings: pass.findings })
 }
