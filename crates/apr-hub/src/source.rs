@@ -133,11 +133,6 @@ impl RemoteSource {
         }))
     }
 
-    /// What people call the file.
-    pub(crate) fn name(&self) -> &str {
-        &self.0.resource.name
-    }
-
     /// What the server calls the state of the file.
     pub(crate) fn etag(&self) -> Option<String> {
         self.0.resource.etag()

@@ -215,6 +215,9 @@ impl RemoteFolder {
     }
 
     fn open_model(&self, with_companions: bool, options: &OpenOptions) -> Result<Box<dyn CheckpointReader>> {
+        if self.place.file().is_none_or(|file| is_index(Path::new(file))) {
+            self.place.fetch_heads();
+        }
         let Some(file) = self.place.file() else {
             return Ok(Box::new(apr_registry::open_folder(self, options)?));
         };

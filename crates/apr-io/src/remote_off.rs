@@ -7,10 +7,6 @@ use apr_registry::OpenOptions;
 
 use crate::Sources;
 
-/// What is opened over the network: nothing.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Remote;
-
 /// Whether a path names a model on a hub or server.
 #[must_use]
 pub fn is_remote(path: &Path) -> bool {

@@ -25,6 +25,8 @@ mod jobs_in_parts;
 mod llama_cpp;
 mod onnx;
 mod onnx_export;
+mod onnx_families;
+mod onnx_looks;
 mod parts;
 mod pytorch;
 mod qa_container;

@@ -142,9 +142,10 @@ pub(super) fn contain(mut target: PlanOptions, args: &ContainerArgs, context: &C
         // Before keys are read and passwords asked for.
         return Err(Failure::Usage("--compress, --encrypt, --recipient and --sign are for .apr output".to_owned()));
     }
+    let password = context.password.as_ref();
     target.apr2.encryption = match &context.encryption {
         Some(shared) => Some(shared.clone()),
-        None => secrets::encryption(args.encrypt, &args.recipient, args.encrypt_metadata, context)?,
+        None => secrets::encryption(args.encrypt, &args.recipient, args.encrypt_metadata, password)?,
     };
     target.apr2.signers = args.sign.iter().map(|path| secrets::read_signing(path)).collect::<Outcome<_>>()?;
     Ok(target)

@@ -140,7 +140,7 @@ fn encryption(plan: &PartsPlan, context: &Context) -> Outcome<Option<Encrypt>> {
     let bytes = decode_vec(block).map_err(|_| Error::format("the plan's ENCR block is not hexadecimal digits"))?;
     let block = EncrBlock::decode(&bytes)?;
     if context.options.keys.unlock.is_empty() {
-        return Err(secrets::locked(context, "the plan's output"));
+        return Err(secrets::locked(context.key.as_deref(), "the plan's output"));
     }
     let key = block.unlock(&context.options.keys.unlock)?;
     // One key must not encrypt two things: a plan that was changed is another job.
