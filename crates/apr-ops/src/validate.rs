@@ -16,7 +16,7 @@ use apr_tensor::stats::Moments;
 use work::{CheckBuffers, FileChunk, produce};
 
 pub use parts::{PartFindings, ValidateUnit, validate_units};
-pub(crate) use parts::{validate_part, validated};
+pub(crate) use parts::{check_all, no_such_units, validate_part, validated};
 pub use report::{Check, CheckOutcome, Finding, Status, ValidateReport};
 
 use crate::graph::Computed;

@@ -457,3 +457,20 @@ fn a_plan_that_is_not_sound_is_refused_and_nothing_outside_its_folder_is_touched
     changed("\"output\": \"out.apr\"", "\"output\": \"out.apr\", \"precision\": \"fp16\"").fails(5, &["E004", "part 0"]);
     assert_eq!(sandbox.files().len(), before);
 }
+
+#[test]
+fn a_plan_that_leaves_something_out_makes_no_model_valid() {
+    let sandbox = model();
+    for job in ["validate m.safetensors", "diff m.safetensors m.safetensors --read"] {
+        sandbox.apr(&format!("plan --parts 3 -o plan.json -f {job}")).ok();
+        let mut shorter = plan(&sandbox);
+        let units = &mut shorter["parts"][2]["units"][1];
+        *units = json!(units.as_u64().expect("a number") - 1);
+        sandbox.write("plan.json", shorter.to_string());
+        run_parts(&sandbox, "");
+        sandbox.apr("finish plan.json").fails(4, &["E001", " of 9 "]);
+        shorter["parts"][2]["units"][1] = json!(1000);
+        sandbox.write("plan.json", shorter.to_string());
+        sandbox.apr("run-part plan.json 2").fails(4, &["E001", "that the model"]);
+    }
+}

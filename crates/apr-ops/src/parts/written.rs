@@ -97,14 +97,14 @@ pub fn finish(
 
 impl WrittenReport {
     fn add(&mut self, other: Self) {
-        self.tensors += other.tensors;
+        self.tensors = self.tensors.saturating_add(other.tensors);
         self.elements = self.elements.saturating_add(other.elements);
         self.bytes_in = self.bytes_in.saturating_add(other.bytes_in);
         for (sum, number) in self.rounding.iter_mut().zip(other.rounding) {
             *sum = sum.saturating_add(number);
         }
         self.losses.extend(other.losses);
-        self.checked += other.checked;
+        self.checked = self.checked.saturating_add(other.checked);
         self.violations.extend(other.violations);
         self.odd.extend(other.odd);
         self.measured.extend(other.measured);

@@ -132,3 +132,27 @@ fn ranges_that_touch_are_one() {
     let joined = Read::joined(vec![read(8, 4), read(0, 8), read(20, 0), read(14, 2), read(10, 1)]);
     assert_eq!(joined, [read(0, 12), read(14, 2)]);
 }
+
+#[test]
+fn numbers_that_no_tensor_has_are_refused_when_parts_are_put_together() {
+    let measured = |count: u64, non_finite: u64| {
+        json!({ "name": "a", "dtype": "q8_0", "bytes": 34, "count": count, "non_finite": non_finite,
+                "sums": ["1.0", "inf", "2.5e-3"], "max_error": ["0.5"] })
+    };
+    let report = |measured: Vec<Value>| {
+        json!({ "tensors": usize::MAX, "elements": u64::MAX, "bytes_in": 1, "rounding": [u64::MAX, 0, 0], "losses": [],
+                "checked": 1, "violations": [], "odd": [], "measured": measured, "warnings": ["w"] })
+    };
+    let finish = |measured: Vec<Value>| {
+        let result = |part| PartResult::new(String::new(), part, None, report(measured.clone()));
+        crate::parts::finish(&sound(), &[result(0), result(1)], &[1, 2], &Limits::default())
+    };
+    let (finished, manifest) = finish(vec![measured(32, 0)]).expect("numbers that a tensor may have");
+    assert_eq!((finished.elements, finished.warnings.len()), (u64::MAX, 1));
+    assert_eq!(manifest.expect("there is one").shards[1].crc32, 2);
+    for (count, non_finite) in [(u64::MAX, 0), (1, 2)] {
+        let error = finish(vec![measured(count, non_finite)]).expect_err("no tensor has them");
+        assert_eq!(error.code(), Code::Format, "{error}");
+    }
+    assert!(finish(vec![json!({ "name": "a" })]).is_err());
+}
