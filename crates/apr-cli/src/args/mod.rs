@@ -36,7 +36,7 @@ pub(crate) use onnx::OnnxArgs;
 pub(crate) use parts::{FinishArgs, PlanArgs, RunPartArgs};
 pub(crate) use quantize::{Dequantized, QuantizeArgs, QuantizeOptions, RequantizeArgs};
 pub(crate) use remote::{DownloadArgs, RemoteArgs};
-pub(crate) use run::RunArgs;
+pub(crate) use run::{PoolingWay, RunArgs};
 pub(crate) use shard::{JoinArgs, ShardArgs};
 pub(crate) use upgrade::UpgradeArgs;
 pub(crate) use watermark::{DetectArgs, EmbedArgs, WatermarkAction};

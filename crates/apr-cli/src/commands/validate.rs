@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use apr::pytorch::{ScanReport, Verdict, scan};
 use apr::{ByteSource, Code, Error, Escaped, HEAD_LEN, IoCause};
-use apr_ops::graph::of_file;
+use apr_ops::graph::{Computed, of_file};
 use apr_ops::sarif;
 use apr_ops::scan::may_hold_pickles;
 use apr_ops::shards::validate_all;
@@ -37,8 +37,7 @@ pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
     };
     let trusted = trusted(args, context)?;
     let graphs = of_file(&context.source(&*model.reader, &model.name)?)?;
-    let families = Some(context.families()?);
-    let options = ValidateOptions { trusted: &trusted, families, graphs: graphs.as_ref(), ..asked(args, context) };
+    let options = options(args, &trusted, graphs.as_ref(), context)?;
     let family = context.family(&*model.reader)?;
     let bar = Bar::new(&context.printer, bytes_to_read(&*model.reader));
     let families = (family.as_ref(), context.families()?);
@@ -73,12 +72,17 @@ pub(super) fn trusted(args: &ValidateArgs, context: &Context) -> Outcome<Vec<[u8
 }
 
 /// Which checks are made: those that are named, or all.
-pub(super) fn asked(args: &ValidateArgs, context: &Context) -> ValidateOptions<'static> {
+pub(super) fn options<'a>(
+    args: &ValidateArgs,
+    trusted: &'a [[u8; 32]],
+    graphs: Option<&'a Computed>,
+    context: &'a Context,
+) -> Outcome<ValidateOptions<'a>> {
     let settings = &context.config.validate;
     let named = [args.checksum, args.nan_check, args.zero_check, args.shapes, args.physics];
     let all = !named.contains(&true) && !args.signature;
     let [checksum, nan, zero, shapes, physics] = named.map(|is_named| all || is_named);
-    ValidateOptions {
+    Ok(ValidateOptions {
         checksum,
         nan,
         zero,
@@ -86,10 +90,10 @@ pub(super) fn asked(args: &ValidateArgs, context: &Context) -> ValidateOptions<'
         physics,
         strict: args.strict || settings.strict,
         require_signature: args.signature || settings.require_signature,
-        trusted: &[],
-        families: None,
-        graphs: None,
-    }
+        trusted,
+        families: Some(context.families()?),
+        graphs,
+    })
 }
 
 /// Adds the checks that are made on request alone.

@@ -5,10 +5,10 @@ use std::path::Path;
 
 use apr::{Error, FileInfo};
 use apr_ops::diff::{PartOfDiff, diff_in_parts, diff_part, diff_units};
-use apr_ops::graph::{Computed, of_file};
+use apr_ops::graph::of_file;
 use apr_ops::parts::{PartResult, PartsPlan, PlannedPart, Read, smallest_size};
 use apr_ops::shards::{units, validate_units_of, validated_in_parts};
-use apr_ops::validate::{PartFindings, ValidateOptions};
+use apr_ops::validate::PartFindings;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -32,22 +32,11 @@ pub(super) fn plan_validate(args: &PlanArgs, mut plan: PartsPlan, folder: &Path,
     let Command::Validate(job) = &cli.command else { return Err(not_planned()) };
     let model = model::look_with_companions(&job.model, &context)?;
     let trusted = validate::trusted(job, &context)?;
-    let options = options(job, &trusted, None, &context)?;
+    let options = validate::options(job, &trusted, None, &context)?;
     let files = model.reader.files();
     let reads = units(&*model.reader, options)?.into_iter().map(|range| vec![read_of(range, files)]);
     let parts = cut(reads.collect(), args)?;
     draft(plan, &[("model", &model)], parts, &context)
-}
-
-/// What a validation checks.
-fn options<'a>(
-    args: &ValidateArgs,
-    trusted: &'a [[u8; 32]],
-    graphs: Option<&'a Computed>,
-    context: &'a Context,
-) -> Outcome<ValidateOptions<'a>> {
-    let families = Some(context.families()?);
-    Ok(ValidateOptions { trusted, families, graphs, ..validate::asked(args, context) })
 }
 
 /// Plans a comparison.
@@ -151,7 +140,7 @@ fn validate_part(
     let model = model::look_with_companions(&args.model, context)?;
     check_inputs(open, &[&model], context)?;
     let trusted = validate::trusted(args, context)?;
-    let options = options(args, &trusted, None, context)?;
+    let options = validate::options(args, &trusted, None, context)?;
     let family = context.family(&*model.reader)?;
     let families = (family.as_ref(), context.families()?);
     let pipeline = context.pipeline()?;
@@ -188,7 +177,7 @@ fn finish_validate(open: &OpenPlan, args: &ValidateArgs, parts: Vec<PartFindings
     check_inputs(open, &[&model], context)?;
     let trusted = validate::trusted(args, context)?;
     let graphs = of_file(&context.source(&*model.reader, &model.name)?)?;
-    let options = options(args, &trusted, graphs.as_ref(), context)?;
+    let options = validate::options(args, &trusted, graphs.as_ref(), context)?;
     let family = context.family(&*model.reader)?;
     let families = (family.as_ref(), context.families()?);
     let report = validated_in_parts(&*model.reader, &model.name, families, options, parts, &context.pipeline()?)?;

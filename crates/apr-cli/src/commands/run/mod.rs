@@ -1,0 +1,138 @@
+//! `apr run`.
+
+mod arrays;
+mod given;
+mod output;
+mod text;
+mod texts;
+mod tokens;
+
+use apr::CheckpointReader;
+use apr_blocks::GraphOptions;
+use apr_graph::{Body, Meaning, Node};
+use apr_infer::{Engine, Flow, RunLimits, Session, Step, Tap, Value};
+use apr_io::{Crew, Interrupt};
+use apr_ops::run::{Facts, Runnable, with_graphs};
+use apr_source::Source;
+
+use self::given::Given;
+use crate::args::RunArgs;
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+use crate::model;
+
+/// What head has which class of transformers, as far as it decides what is done with the logits.
+const GENERATES: &str = "CausalLM";
+
+/// Stops a run when the user does.
+struct UntilInterrupted(Interrupt);
+
+impl Tap for UntilInterrupted {
+    fn wants(&mut self, _: &str, _: &Node) -> bool {
+        true
+    }
+
+    fn before(&mut self, _: &str, _: &Node) {}
+
+    fn after(&mut self, _: &Step<'_>) -> Flow {
+        if self.0.0.load(std::sync::atomic::Ordering::Relaxed) { Flow::Stop } else { Flow::Continue }
+    }
+}
+
+/// What a task gets.
+struct Job<'j> {
+    args: &'j RunArgs,
+    context: &'j Context,
+    /// The model as its file has it.
+    reader: &'j dyn CheckpointReader,
+    /// As the user wrote it.
+    name: &'j str,
+    facts: &'j Facts,
+    workers: Crew,
+}
+
+impl Job<'_> {
+    /// Runs a graph, until it is done or the user has enough.
+    fn run(&self, session: &Session<'_>, inputs: Vec<(String, Value)>, wanted: &[&str]) -> Outcome<apr_infer::Outcome> {
+        let mut tap = UntilInterrupted(self.context.interrupt.clone());
+        let outcome = session.run(inputs, wanted, &self.workers, &mut tap)?;
+        if outcome.stopped {
+            return Err(apr::Error::io(apr::IoCause::Interrupted, "interrupted").into());
+        }
+        Ok(outcome)
+    }
+
+    /// Prepares a part of the model.
+    fn session<'a>(&self, part: &'a Runnable, weights: &'a dyn CheckpointReader) -> Outcome<Session<'a>> {
+        let mut limits = RunLimits::default();
+        limits.max_memory = self.context.max_memory();
+        Ok(Engine::prepare(&part.graph, weights, limits)?)
+    }
+
+    fn warn(&self, message: &str) {
+        self.context.printer.warn(message);
+    }
+}
+
+/// Name of the input or output that means something.
+fn meaning<'b>(body: &'b Body, list: &[apr_graph::ValueId], meaning: Meaning) -> Option<&'b str> {
+    list.iter().map(|id| body.value(*id)).find(|value| value.meaning == meaning).map(|value| value.name.as_str())
+}
+
+/// Runs a model.
+pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
+    let model = model::open_with_companions(&args.model, context)?;
+    model.reader.warnings().iter().for_each(|warning| context.printer.warn(warning));
+    let facts = Facts::of(&*model.reader)?;
+    let architecture = context.architecture()?;
+    let source = Source::new(&*model.reader, context.families()?).named(&model.name).taken_for(&architecture);
+    let task = args.task.clone().or_else(|| facts.task());
+    // A head that is no language model's reads a text once, so that nothing is kept.
+    let past = task.as_deref().is_none_or(|task| task == GENERATES || task.ends_with("ConditionalGeneration"));
+    let options = GraphOptions { past, task: args.task.clone(), ..GraphOptions::default() };
+    let job = Job {
+        args,
+        context,
+        reader: &*model.reader,
+        name: &model.name,
+        facts: &facts,
+        workers: Crew::new(context.threads()),
+    };
+    with_graphs(&source, &options, |weights, parts| {
+        let part = chosen(parts, args.part.as_deref())?;
+        let body = &part.graph.body;
+        let reads_text = meaning(body, &body.inputs, Meaning::TokenIds).is_some();
+        let given = Given::of(&job, reads_text)?;
+        let session = job.session(part, weights)?;
+        if given.texts.is_empty() && args.tokens.is_empty() {
+            return arrays::run(&job, given.arrays, part, &session);
+        }
+        if !reads_text {
+            let message = format!("the model takes no text; {}", arrays::inputs_of(body));
+            return Err(Failure::Usage(message));
+        }
+        let keeps = meaning(body, &body.inputs, Meaning::PastKey).is_some();
+        let generates = task.as_deref().map_or(keeps, |task| task == GENERATES);
+        let has_logits = meaning(body, &body.outputs, Meaning::Logits).is_some();
+        if has_logits && generates {
+            return text::run(&job, &given.texts, &session);
+        }
+        texts::run(&job, &given.texts, part, &session)
+    })
+}
+
+/// The part that runs.
+fn chosen<'p>(parts: &'p [Runnable], name: Option<&str>) -> Outcome<&'p Runnable> {
+    let names = || parts.iter().map(|part| part.name.as_str()).collect::<Vec<_>>();
+    match (name, parts) {
+        (None, [part]) => Ok(part),
+        (None, _) => Err(Failure::Usage(format!(
+            "the model has several parts; choose one: --part {}",
+            names().join(" or --part ")
+        ))),
+        (Some(name), parts) => parts.iter().find(|part| part.name == name).ok_or_else(|| {
+            let name = apr::Escaped(name);
+            Failure::Usage(format!("the model has no part '{name}'; it has {}", names().join(", ")))
+        }),
+    }
+}

@@ -1,0 +1,4 @@
+//! What goes into models, beside what other programs make of the same.
+
+mod chats;
+mod tokens;
