@@ -4,6 +4,7 @@ mod arrays;
 mod facts;
 mod files;
 mod scores;
+mod speech;
 
 use apr_blocks::{GraphOptions, graphs};
 use apr_graph::Graph;
@@ -14,6 +15,7 @@ use apr_source::naming::canonical;
 pub use arrays::{ArrayReport, RunReport, arrays_of, from_json, report};
 pub use facts::{Facts, Pooling};
 pub use files::ArrayFile;
+pub use speech::{Spoken, collapsed, spoken};
 pub use scores::{largest, normalize, pool, sigmoid, softmax};
 
 use crate::graph::without_family;
