@@ -45,6 +45,53 @@ fn silero_hears_speech_where_onnxruntime_does() {
     assert!(!report["results"][0]["spoken"].as_array().expect("parts").is_empty());
 }
 
+/// A WAV file of floats at 16 kHz.
+fn wav(samples: &[f64]) -> Vec<u8> {
+    let data: Vec<u8> = samples.iter().flat_map(|sample| (*sample as f32).to_le_bytes()).collect();
+    let mut bytes = b"RIFF".to_vec();
+    bytes.extend((36 + data.len() as u32).to_le_bytes());
+    bytes.extend(b"WAVEfmt \x10\0\0\0\x03\0\x01\0");
+    bytes.extend(16_000_u32.to_le_bytes());
+    bytes.extend(64_000_u32.to_le_bytes());
+    bytes.extend(b"\x04\0\x20\0data");
+    bytes.extend((data.len() as u32).to_le_bytes());
+    bytes.extend(data);
+    bytes
+}
+
+#[test]
+fn a_whisper_writes_what_it_writes_in_transformers() {
+    let sound = numbers(&fixture("sound/expected.json")["resampled"]);
+    let levels = [1.0, 0.5, 1.5, 0.2, 0.9, 0.7, 1.2];
+    let long: Vec<f64> = levels.iter().flat_map(|level| sound.iter().map(move |sample| sample * level)).collect();
+    let sandbox = Sandbox::new().with("short.wav", wav(&sound)).with("long.wav", wav(&long));
+    let expected = fixture("run/whisper.json");
+    for (name, file, rest) in [
+        ("plain", "short.wav", "--language en"),
+        ("heard", "short.wav", ""),
+        ("translated", "short.wav", "--language de --translate"),
+        ("times", "short.wav", "--language en --timestamps"),
+        ("long", "long.wav", "--language en --timestamps"),
+    ] {
+        let report = sandbox.apr(&format!("run {RUN}/tiny-whisper --input {file} {rest} --json")).ok().json();
+        let made = &report["results"][0];
+        assert_eq!(made["tokens"], expected[name]["tokens"], "{name}");
+        let times: Vec<Vec<f64>> = made["segments"]
+            .as_array()
+            .expect("segments")
+            .iter()
+            .map(|part| ["start", "end"].map(|key| part[key].as_f64().expect("seconds")).to_vec())
+            .collect();
+        let theirs: Vec<Vec<f64>> = expected[name]["segments"].as_array().expect("segments").iter().map(numbers).collect();
+        assert_eq!(times.len(), theirs.len(), "{name}");
+        let off = times.concat().iter().zip(theirs.concat()).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(off < 0.011, "{name}: {times:?}, not {theirs:?}");
+    }
+    let run = |rest: &str| sandbox.apr(&format!("run {RUN}/tiny-whisper --input short.wav {rest}"));
+    run("--language xx").fails(2, &["en, de"]);
+    assert!(run("--timestamps --language en").ok().text().contains(" to "));
+}
+
 #[test]
 fn qa_40_and_64_odd_sounds_are_said() {
     let sandbox = Sandbox::new().with("empty.wav", "").with("text.mp3", "no sound").with("cut.flac", &{

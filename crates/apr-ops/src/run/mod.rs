@@ -5,6 +5,7 @@ mod facts;
 mod files;
 mod scores;
 mod speech;
+mod whisper;
 
 use apr_blocks::{GraphOptions, graphs};
 use apr_graph::Graph;
@@ -16,6 +17,7 @@ pub use arrays::{ArrayReport, RunReport, arrays_of, from_json, report};
 pub use facts::{Facts, Pooling};
 pub use files::ArrayFile;
 pub use speech::{Spoken, collapsed, spoken};
+pub use whisper::{Segment, WhisperTokens};
 pub use scores::{largest, normalize, pool, sigmoid, softmax};
 
 use crate::graph::without_family;

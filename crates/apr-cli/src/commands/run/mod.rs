@@ -8,6 +8,8 @@ mod sounds;
 mod text;
 mod texts;
 mod tokens;
+mod transcription;
+mod writing;
 
 use apr::CheckpointReader;
 use apr_blocks::GraphOptions;
@@ -18,6 +20,7 @@ use apr_ops::run::{Facts, Runnable, with_graphs};
 use apr_source::Source;
 
 use self::given::Given;
+use self::writing::Parts;
 use crate::args::RunArgs;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
@@ -103,6 +106,12 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
     let past = writes && !(given.texts.is_empty() && given.sounds.is_empty() && args.tokens.is_empty());
     let options = GraphOptions { past, task: args.task.clone(), ..GraphOptions::default() };
     with_graphs(&source, &options, |weights, parts| {
+        if !given.sounds.is_empty()
+            && args.part.is_none()
+            && let Some(parts) = Parts::of(&job, parts, weights)?
+        {
+            return transcription::run(&job, &given.sounds, &parts);
+        }
         let part = chosen(parts, args.part.as_deref())?;
         let session = job.session(part, weights)?;
         dispatch(&job, given, task.as_deref(), part, &session)
