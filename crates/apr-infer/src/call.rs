@@ -3,7 +3,7 @@
 use apr_core::{Error, Result};
 use apr_graph::{Attribute, AttributeValue, Body, ElementType, Node};
 
-use crate::tensor::elements;
+use crate::tensor::{Data, elements};
 use crate::value::WeightHandle;
 use crate::weight::Weight;
 use crate::workers::Workers;
@@ -24,6 +24,18 @@ pub(crate) trait Environment {
 
     /// A weight that is not decoded.
     fn weight(&self, handle: WeightHandle) -> &Weight<'_>;
+
+    /// Counts a value that an operator keeps as alive.
+    ///
+    /// # Errors
+    /// E008 over the memory limit.
+    fn hold(&mut self, value: &Value) -> Result<()>;
+
+    /// Ends what [`hold`](Self::hold) began.
+    fn let_go(&mut self, value: &Value);
+
+    /// A weight as a whole, where it fits the memory.
+    fn decode(&self, handle: WeightHandle) -> Result<Tensor>;
 }
 
 /// Attributes of a call of a function, which nodes in it refer to.
@@ -153,7 +165,29 @@ impl<'a> Call<'a> {
     /// # Errors
     /// E008 when it does not.
     pub(crate) fn room(&self, shape: &[usize], element: ElementType) -> Result<usize> {
-        let width = element.bits().div_ceil(8).max(1);
+        let width = match element {
+            ElementType::Text => size_of::<String>() as u64,
+            _ => element.bits().div_ceil(8).max(1),
+        };
+        self.room_for(shape, width)
+    }
+
+    /// The same where elements are copies of those of a tensor: of a long text, each copy is as long.
+    pub(crate) fn room_like(&self, shape: &[usize], tensor: &Tensor) -> Result<usize> {
+        match tensor.data() {
+            Data::Text(texts) => {
+                let longest = texts.iter().map(String::len).max().unwrap_or(0);
+                self.room_for(shape, (size_of::<String>() + longest) as u64)
+            }
+            _ => self.room(shape, tensor.element()),
+        }
+    }
+
+    /// The number of elements of so many bytes each, when memory allows them.
+    ///
+    /// # Errors
+    /// E008 when it does not.
+    pub(crate) fn room_for(&self, shape: &[usize], width: u64) -> Result<usize> {
         let too_large = || Error::memory(format!("a tensor of shape {shape:?} does not fit the memory limit"));
         let count = elements(shape).ok_or_else(too_large)?;
         let bytes = (count as u64).checked_mul(width).ok_or_else(too_large)?;
@@ -168,9 +202,12 @@ impl<'a> Call<'a> {
     }
 
     /// An input that may be a weight, decoded.
+    ///
+    /// # Errors
+    /// E008 for a weight that does not fit the memory as a whole.
     pub(crate) fn decoded(&self, position: usize) -> Result<Tensor> {
         match self.value(position)? {
-            Value::Weight(handle) => self.weight(*handle).decode(),
+            Value::Weight(handle) => self.environment.decode(*handle),
             value => value.tensor().cloned(),
         }
     }

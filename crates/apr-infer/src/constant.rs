@@ -22,6 +22,13 @@ pub(crate) fn tensor(constant: &Constant) -> Result<Tensor> {
 
 /// The tensor that packed elements are, as in `raw_data` of an ONNX file.
 pub(crate) fn unpack(element: ElementType, shape: Vec<usize>, bytes: &[u8]) -> Result<Tensor> {
+    let wrong = || Error::format(format!("{} bytes of {element} do not fill the shape {shape:?}", bytes.len()));
+    let count = elements(&shape).ok_or_else(wrong)?;
+    // Checked before anything is made: elements of less than a byte become a byte each.
+    let bits = (count as u64).checked_mul(element.bits()).ok_or_else(wrong)?;
+    if bits != 0 && bits.div_ceil(8) != bytes.len() as u64 {
+        return Err(wrong());
+    }
     macro_rules! words {
         ($variant:ident, $rust:ty) => {
             Data::$variant(bytes.as_chunks().0.iter().map(|word| <$rust>::from_le_bytes(*word)).collect())
@@ -38,7 +45,7 @@ pub(crate) fn unpack(element: ElementType, shape: Vec<usize>, bytes: &[u8]) -> R
         ElementType::U64 => words!(U64, u64),
         ElementType::I8 => words!(I8, i8),
         ElementType::U4 | ElementType::I4 | ElementType::F4E2M1 | ElementType::U2 | ElementType::I2 => {
-            parts(element, elements(&shape).unwrap_or(0), bytes)
+            parts(element, count, bytes)
         }
         ElementType::Bool => Data::U8(bytes.iter().map(|&byte| u8::from(byte != 0)).collect()),
         ElementType::C64 | ElementType::C128 | ElementType::Text => {

@@ -17,7 +17,7 @@ use crate::{Tensor, Value, constant};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RunLimits {
-    /// Bytes of all values that are alive at the same time; no limit by default.
+    /// Bytes of all values that are alive at the same time; 4 GiB by default.
     pub max_memory: u64,
     /// Nodes that are run in all, those of loops counted each time; a thousand million by default.
     pub max_steps: u64,
@@ -25,7 +25,7 @@ pub struct RunLimits {
 
 impl Default for RunLimits {
     fn default() -> Self {
-        Self { max_memory: u64::MAX, max_steps: 1_000_000_000 }
+        Self { max_memory: 4 << 30, max_steps: 1_000_000_000 }
     }
 }
 
@@ -163,7 +163,7 @@ impl<'a> Session<'a> {
     pub(crate) fn attribute_tensor(&self, value: &AttributeValue) -> Result<Tensor> {
         match value {
             AttributeValue::Tensor(constant) => constant::tensor(constant),
-            AttributeValue::Weight(weight) => self.weights.find(weight, None)?.decode(),
+            AttributeValue::Weight(weight) => self.weights.find(weight, None)?.decode_within(self.limits.max_memory),
             _ => Err(Error::format("the attribute must be a tensor")),
         }
     }

@@ -54,8 +54,14 @@ impl<'m> Machine<'m> {
     }
 
     pub(crate) fn put(&mut self, frame: &mut Frame<'_>, id: ValueId, value: Value) -> Result<()> {
-        self.live.add(&value);
+        self.hold(&value)?;
         frame.values[id.0 as usize] = Some(value);
+        Ok(())
+    }
+
+    /// Counts a value as alive.
+    fn hold(&mut self, value: &Value) -> Result<()> {
+        self.live.add(value);
         let (bytes, limit) = (self.live.bytes(), self.session.limits.max_memory);
         if bytes > limit {
             return Err(Error::memory(format!("values take {bytes} bytes, more than the limit of {limit}")));
@@ -92,11 +98,17 @@ impl<'m> Machine<'m> {
         }
     }
 
-    fn run_node(&mut self, frame: &mut Frame<'_>, planned: &PlannedNode) -> Result<()> {
+    /// Counts a node, or a round of a loop, whose body may be empty.
+    fn step(&mut self) -> Result<()> {
         self.steps += 1;
         if self.steps > self.session.limits.max_steps {
             return Err(Error::memory(format!("more than {} nodes were run", self.session.limits.max_steps)));
         }
+        Ok(())
+    }
+
+    fn run_node(&mut self, frame: &mut Frame<'_>, planned: &PlannedNode) -> Result<()> {
+        self.step()?;
         let node = &frame.body.nodes[planned.node];
         let path = path(&frame.path, node);
         let watched = self.tap.wants(&path, node);
@@ -173,11 +185,7 @@ impl<'m> Machine<'m> {
     }
 
     fn decode(&self, handle: WeightHandle) -> Result<Tensor> {
-        let weight = &self.session.large[handle.number];
-        if weight.decoded_bytes() > self.free_bytes() {
-            return Err(Error::memory(format!("a weight of {} bytes does not fit the limit", weight.decoded_bytes())));
-        }
-        weight.decode()
+        self.session.large[handle.number].decode_within(self.free_bytes())
     }
 
     /// A value, of this body or of one around.
@@ -252,6 +260,7 @@ impl Environment for Inner<'_, '_, '_> {
     }
 
     fn run_body(&mut self, body: &Body, inputs: Vec<Value>) -> Result<Vec<Value>> {
+        self.machine.step()?;
         let mut frame = Frame::new(body);
         frame.around = Some(self.frame);
         frame.scope = self.frame.scope;
@@ -270,6 +279,18 @@ impl Environment for Inner<'_, '_, '_> {
 
     fn weight(&self, handle: WeightHandle) -> &Weight<'_> {
         &self.machine.session.large[handle.number]
+    }
+
+    fn decode(&self, handle: WeightHandle) -> Result<Tensor> {
+        self.machine.decode(handle)
+    }
+
+    fn hold(&mut self, value: &Value) -> Result<()> {
+        self.machine.hold(value)
+    }
+
+    fn let_go(&mut self, value: &Value) {
+        self.machine.live.remove(&Live::identities(value));
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use apr_core::{Error, Result};
-use apr_graph::{Body, Graph, Node, Op, Origin, ValueId};
+use apr_graph::{Body, Graph, Node, Op, Opset, Origin, ValueId};
 
 use crate::registry::{self, Operator};
 
@@ -46,10 +46,10 @@ impl Plans {
     /// # Errors
     /// E003 with the names of all operators that are not known, E001 for functions that call themselves.
     pub(crate) fn of(graph: &Graph) -> Result<Self> {
-        let mut unknown = Vec::new();
-        let mut planner = Planner { graph, plans: Self::default(), unknown: &mut unknown };
+        let functions = vec![Known::Nothing; graph.functions.len()];
+        let mut planner = Planner { graph, plans: Self::default(), functions, unknown: Vec::new() };
         planner.body(&graph.body, &graph.opsets, 0)?;
-        let plans = planner.plans;
+        let Planner { plans, mut unknown, .. } = planner;
         if unknown.is_empty() {
             return Ok(plans);
         }
@@ -71,41 +71,49 @@ fn key(body: &Body) -> usize {
     std::ptr::from_ref(body) as usize
 }
 
+/// What is known of a function.
+#[derive(Clone, Copy)]
+enum Known {
+    Nothing,
+    /// It is being planned: a call of it from here is one from itself.
+    Entered,
+    /// How many bodies are inside each other in it, its own included.
+    Planned(usize),
+}
+
 struct Planner<'a> {
     graph: &'a Graph,
     plans: Plans,
-    unknown: &'a mut Vec<String>,
+    /// In the order of the graph's functions.
+    functions: Vec<Known>,
+    unknown: Vec<String>,
 }
 
 impl Planner<'_> {
-    fn body(&mut self, body: &Body, opsets: &[apr_graph::Opset], depth: usize) -> Result<()> {
-        if depth > MAX_DEPTH {
-            return Err(Error::format(format!("more than {MAX_DEPTH} functions and branches are inside each other")));
-        }
+    /// Plans a body that is so many bodies and calls deep, and returns how many are inside each other in it.
+    fn body(&mut self, body: &Body, opsets: &[Opset], depth: usize) -> Result<usize> {
         let mut actions = Vec::with_capacity(body.nodes.len());
+        let mut height = checked_height(depth, 1)?;
         for node in &body.nodes {
-            actions.push(self.action(&node.op, opsets, depth)?);
+            let (action, within) = self.action(&node.op, opsets, depth + 1)?;
+            actions.push(action);
+            height = height.max(1 + within);
             for inner in node.bodies() {
-                self.body(inner, opsets, depth + 1)?;
+                height = height.max(1 + self.body(inner, opsets, depth + 1)?);
             }
         }
-        let actions: Option<Vec<_>> = actions.into_iter().collect();
-        if let Some(actions) = actions {
+        if let Some(actions) = actions.into_iter().collect::<Option<Vec<_>>>() {
             let all = vec![true; body.nodes.len()];
             self.plans.0.insert(key(body), Plan::new(body, &actions, &all, &body.outputs));
         }
-        Ok(())
+        Ok(height)
     }
 
-    fn action(&mut self, op: &Op, opsets: &[apr_graph::Opset], depth: usize) -> Result<Option<Action>> {
+    /// What a node runs (`None` where that is not known), and how many bodies are inside each other in what it calls.
+    fn action(&mut self, op: &Op, opsets: &[Opset], depth: usize) -> Result<(Option<Action>, usize)> {
         if let Some(position) = self.graph.functions.iter().position(|function| function.op == *op) {
-            let function = &self.graph.functions[position];
-            let own = if function.opsets.is_empty() { &self.graph.opsets } else { &function.opsets };
-            // A function that is planned already was reached on another way, unless it is reached from itself.
-            if depth > MAX_DEPTH || !self.plans.0.contains_key(&key(&function.body)) {
-                self.body(&function.body, own, depth + 1)?;
-            }
-            return Ok(Some(Action::Function(position)));
+            let height = self.function(position, depth)?;
+            return Ok((Some(Action::Function(position)), height));
         }
         let version = opsets.iter().find(|opset| opset.domain == op.domain).map(|opset| opset.version);
         // Exporters forget to state the version of domains other than ONNX's.
@@ -117,8 +125,30 @@ impl Planner<'_> {
                 None => format!("{op} (no version stated)"),
             });
         }
-        Ok(found.map(|(operator, opset)| Action::Operator { operator, opset }))
+        Ok((found.map(|(operator, opset)| Action::Operator { operator, opset }), 0))
     }
+
+    /// Plans a function, once however often it is called.
+    fn function(&mut self, position: usize, depth: usize) -> Result<usize> {
+        let function = &self.graph.functions[position];
+        match self.functions[position] {
+            Known::Planned(height) => return checked_height(depth, height),
+            Known::Entered => return Err(Error::format(format!("the function {} calls itself", function.op))),
+            Known::Nothing => self.functions[position] = Known::Entered,
+        }
+        let opsets = if function.opsets.is_empty() { &self.graph.opsets } else { &function.opsets };
+        let height = self.body(&function.body, opsets, depth)?;
+        self.functions[position] = Known::Planned(height);
+        Ok(height)
+    }
+}
+
+/// The height, where it is not too large at that depth: each level of a run takes some of the stack.
+fn checked_height(depth: usize, height: usize) -> Result<usize> {
+    if depth + height > MAX_DEPTH {
+        return Err(Error::format(format!("more than {MAX_DEPTH} functions and branches are inside each other")));
+    }
+    Ok(height)
 }
 
 impl Plan {

@@ -75,6 +75,19 @@ impl<'a> Weight<'a> {
         elements.saturating_mul(self.element.bits().div_ceil(8))
     }
 
+    /// The whole tensor, decoded, where it fits so many bytes.
+    ///
+    /// # Errors
+    /// E008 where it does not.
+    pub(crate) fn decode_within(&self, free_bytes: u64) -> Result<Tensor> {
+        let bytes = self.decoded_bytes();
+        if bytes > free_bytes {
+            let message = format!("decoded as a whole, it takes {bytes} bytes, which do not fit the memory limit");
+            return Err(Error::memory(message).for_tensor(&self.reference.tensor));
+        }
+        self.decode()
+    }
+
     /// The whole tensor, decoded.
     pub(crate) fn decode(&self) -> Result<Tensor> {
         let mut others = self.others.iter();

@@ -23,6 +23,8 @@ mod interruption;
 mod llama_cpp;
 mod onnx;
 mod onnx_export;
+mod onnx_families;
+mod onnx_looks;
 mod parts;
 mod pytorch;
 mod qa_container;

@@ -313,7 +313,8 @@ fn choose(call: &mut Call<'_>) -> Result<Vec<Value>> {
         return Err(mismatch(a, b));
     }
     let shape = crate::shape::broadcast(&[which.shape(), a.shape(), b.shape()])?;
-    call.room(&shape, a.element())?;
+    call.room_like(&shape, a)?;
+    call.room_like(&shape, b)?;
     let all = [which, a, b].map(|tensor| crate::shape::stretched(tensor.shape(), &shape));
     let (sizes, steps) = crate::shape::joined(&shape, &all);
     let steps = [&steps[0][..], &steps[1][..], &steps[2][..]];

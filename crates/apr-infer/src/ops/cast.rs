@@ -6,7 +6,7 @@ use half::{bf16, f16};
 
 use super::mini_float::{MiniFloat, PowerRounding, decode_e8m0, encode_e8m0};
 use crate::call::Call;
-use crate::convert::Number;
+use crate::convert::{Number, is_half};
 use crate::registry::{Operator, moves};
 use crate::tensor::{Data, with_numbers};
 use crate::{Tensor, Value};
@@ -64,21 +64,16 @@ pub(crate) fn cast(tensor: &Tensor, to: ElementType, rules: Rules) -> Result<Ten
     if to == ElementType::Text {
         return Tensor::new(shape, texts(tensor)?);
     }
-    if let (Data::F32(values), true) = (tensor.data(), to == ElementType::F16 || to == ElementType::BF16) {
-        return Tensor::new(shape, values.clone())?.narrowed(to);
+    match (tensor.data(), to) {
+        (Data::F32(_), ElementType::F16 | ElementType::BF16) => tensor.clone().narrowed(to),
+        (Data::U16(_), ElementType::F32) if is_half(tensor.element()) => tensor.widened(),
+        // Through doubles, large integers would be rounded twice.
+        (Data::I64(values), ElementType::F32) => {
+            Tensor::new(shape, values.iter().map(|&value| value as f32).collect())
+        }
+        _ if !tensor.element().is_float() && !to.is_float() => from_integers(tensor.integers()?, shape, to),
+        _ => by_rules(values(tensor)?, shape, to, rules),
     }
-    if to == ElementType::F32 && crate::convert::is_half(tensor.element()) {
-        return tensor.widened();
-    }
-    if !tensor.element().is_float() && !to.is_float() {
-        return from_integers(tensor.integers()?, shape, to);
-    }
-    if let Data::I64(values) = tensor.data()
-        && to == ElementType::F32
-    {
-        return Tensor::new(shape, values.iter().map(|&value| value as f32).collect());
-    }
-    by_rules(values(tensor)?, shape, to, rules)
 }
 
 /// The elements as doubles, whatever they are but texts.

@@ -31,14 +31,31 @@ fn truth(tensor: &Tensor) -> Result<bool> {
 struct Collected(Vec<Vec<Tensor>>);
 
 impl Collected {
-    fn add(&mut self, values: impl Iterator<Item = Value>) -> Result<()> {
+    fn add(&mut self, call: &mut Call<'_>, values: impl Iterator<Item = Value>) -> Result<()> {
         for (position, value) in values.enumerate() {
             if self.0.len() <= position {
                 self.0.push(Vec::new());
             }
+            call.environment.hold(&value)?;
             self.0[position].push(value.tensor()?.clone());
         }
         Ok(())
+    }
+
+    /// The values of an output under a new dimension; `None` where there were no iterations.
+    fn stack(&mut self, call: &mut Call<'_>, position: usize, at: i64, reversed: bool) -> Result<Option<Tensor>> {
+        let Some(tensors) = self.0.get_mut(position) else { return Ok(None) };
+        if reversed {
+            tensors.reverse();
+        }
+        let first = tensors.first().map_or(&[][..], Tensor::shape);
+        let element = tensors.first().map_or(apr_graph::ElementType::U8, Tensor::element);
+        call.room(&[&[tensors.len()], first].concat(), element)?;
+        let joined = stacked(tensors, axis(at, first.len() + 1)?)?;
+        for tensor in tensors.drain(..) {
+            call.environment.let_go(&Value::Tensor(tensor));
+        }
+        Ok(Some(joined))
     }
 }
 
@@ -56,13 +73,13 @@ fn repeat(call: &mut Call<'_>) -> Result<Vec<Value>> {
         let next = outputs.next().ok_or_else(|| Error::format("the body of a loop has no outputs"))?;
         goes_on = truth(next.tensor()?)?;
         state = outputs.by_ref().take(call.inputs.len() - 2).collect();
-        collected.add(outputs)?;
+        collected.add(call, outputs)?;
         round += 1;
     }
     let scans = body.outputs.len().saturating_sub(1 + state.len());
     for position in 0..scans {
-        state.push(match collected.0.get(position) {
-            Some(tensors) => stacked(tensors, 0)?.into(),
+        state.push(match collected.stack(call, position, 0, false)? {
+            Some(tensor) => tensor.into(),
             None => nothing(body, body.outputs.len() - scans + position)?.into(),
         });
     }
@@ -82,11 +99,10 @@ fn nothing(body: &Body, output: usize) -> Result<Tensor> {
 fn scan(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let body = call.body("body")?;
     let scanned = usize::try_from(call.int("num_scan_inputs", 0)).unwrap_or(0);
-    let inputs: Vec<_> = if call.opset < 9 {
+    if call.opset < 9 {
         return scan_batches(call, body, scanned);
-    } else {
-        (0..call.inputs.len()).map(|at| call.value(at).cloned()).collect::<Result<_>>()?
-    };
+    }
+    let inputs = (0..call.inputs.len()).map(|at| call.value(at).cloned()).collect::<Result<Vec<_>>>()?;
     scan_one(call, body, scanned, inputs, None)
 }
 
@@ -152,14 +168,10 @@ fn scan_one(
         }
         let mut outputs = call.environment.run_body(body, given)?.into_iter();
         state = outputs.by_ref().take(states).collect();
-        collected.add(outputs)?;
+        collected.add(call, outputs)?;
     }
-    for (mut tensors, (at, reversed)) in collected.0.into_iter().zip(out) {
-        if reversed {
-            tensors.reverse();
-        }
-        let rank = tensors.first().map_or(0, Tensor::rank) + 1;
-        let joined = stacked(&tensors, axis(at, rank)?)?;
+    for (position, (at, reversed)) in out.into_iter().enumerate() {
+        let Some(joined) = collected.stack(call, position, at, reversed)? else { break };
         // What lies past the length of a shorter batch is filled up with zeros.
         state.push(if len < whole { padded(&joined, whole)?.into() } else { joined.into() });
     }
@@ -168,7 +180,7 @@ fn scan_one(
 
 fn padded(tensor: &Tensor, len: usize) -> Result<Tensor> {
     let mut shape = tensor.shape().to_vec();
-    shape[0] = len - shape[0];
+    shape[0] = len.checked_sub(shape[0]).ok_or_else(|| Error::format("an output is longer than what is scanned"))?;
     let zeros = super::moving::filled_like(tensor, shape)?;
     super::moving::joined(&[tensor, &zeros], 0)
 }

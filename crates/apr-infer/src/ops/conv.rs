@@ -208,19 +208,13 @@ fn turned_sizes(call: &Call<'_>, x: &[usize], weights: &[usize]) -> Result<Sizes
     let (&[in_channels, filters], kernel) = weights.split_first_chunk::<2>().ok_or_else(wrong)?;
     let groups = usize::try_from(call.int("group", 1)).unwrap_or(0);
     let rank = input.len();
-    if groups == 0 || channels != in_channels || channels % groups != 0 || kernel.len() != rank || kernel.contains(&0) {
+    let grouped = (1..=channels).contains(&groups) && channels.is_multiple_of(groups) && channels == in_channels;
+    if !grouped || kernel.len() != rank || kernel.contains(&0) {
         return Err(wrong());
     }
     let (strides, dilations) = (positive(call, "strides", rank, 1)?, positive(call, "dilations", rank, 1)?);
-    let list = |name: &str, len: usize| -> Result<Option<Vec<usize>>> {
-        let list = call.ints(name).map(|list| sizes(&list)).transpose()?;
-        if list.as_ref().is_some_and(|list| list.len() != len) {
-            return Err(Error::format(format!("{name} does not fit {rank} dimensions")));
-        }
-        Ok(list)
-    };
-    let pads = list("pads", 2 * rank)?.unwrap_or_else(|| vec![0; 2 * rank]);
-    let extra = list("output_padding", rank)?.unwrap_or_else(|| vec![0; rank]);
+    let pads = fitting(call, "pads", 2 * rank)?.unwrap_or_else(|| vec![0; 2 * rank]);
+    let extra = fitting(call, "output_padding", rank)?.unwrap_or_else(|| vec![0; rank]);
     let wanted = match call.ints("output_shape") {
         Some(shape) => Some(sizes(shape.get(shape.len().saturating_sub(rank)..).unwrap_or_default())?),
         None => None,
@@ -236,22 +230,39 @@ fn turned_sizes(call: &Call<'_>, x: &[usize], weights: &[usize]) -> Result<Sizes
         output: input.to_vec(),
     };
     for dim in 0..rank {
-        let too_large = || Error::memory("the output does not fit the memory");
-        let full = (input[dim].saturating_sub(1)).checked_mul(windows.strides[dim]).ok_or_else(too_large)?;
-        let full = full.checked_add(extra[dim] + windows.extent(dim)?).ok_or_else(too_large)?;
-        let same = auto.starts_with("SAME").then(|| input[dim] * windows.strides[dim]);
-        if let Some(size) = wanted.as_ref().map(|wanted| wanted[dim]).or(same) {
-            let total = full.saturating_sub(size);
-            let half = total / 2;
-            windows.before[dim] = if auto == "SAME_UPPER" { half } else { total - half };
-            windows.after[dim] = total - windows.before[dim];
-            windows.input[dim] = size;
-        } else {
-            let cut = windows.before[dim] + windows.after[dim];
-            windows.input[dim] = full.checked_sub(cut).ok_or_else(|| Error::format("the pads cut off everything"))?;
-        }
+        let wanted = wanted.as_ref().and_then(|wanted| wanted.get(dim).copied());
+        turned_size(&mut windows, dim, extra[dim], wanted, &auto)?;
     }
     Ok(Sizes { batch, groups, channels: filters, filters: channels / groups, windows })
+}
+
+/// Sizes in an attribute, which must be so many.
+fn fitting(call: &Call<'_>, name: &str, len: usize) -> Result<Option<Vec<usize>>> {
+    let list = call.ints(name).map(|list| sizes(&list)).transpose()?;
+    if list.as_ref().is_some_and(|list| list.len() != len) {
+        return Err(Error::format(format!("{name} has not {len} numbers")));
+    }
+    Ok(list)
+}
+
+/// The size of the result along a dimension, or the pads where the size is given.
+fn turned_size(windows: &mut Windows, dim: usize, extra: usize, wanted: Option<usize>, auto: &str) -> Result<()> {
+    let too_large = || Error::memory("the output does not fit the memory");
+    let (places, stride) = (windows.output[dim], windows.strides[dim]);
+    let full = places.saturating_sub(1).checked_mul(stride).ok_or_else(too_large)?;
+    let full = full.checked_add(extra.saturating_add(windows.extent(dim)?)).ok_or_else(too_large)?;
+    let same = auto.starts_with("SAME").then(|| places.saturating_mul(stride));
+    if let Some(size) = wanted.or(same) {
+        let total = full.saturating_sub(size);
+        let half = total / 2;
+        windows.before[dim] = if auto == "SAME_UPPER" { half } else { total - half };
+        windows.after[dim] = total - windows.before[dim];
+        windows.input[dim] = size;
+    } else {
+        let cut = windows.before[dim].saturating_add(windows.after[dim]);
+        windows.input[dim] = full.checked_sub(cut).ok_or_else(|| Error::format("the pads cut off everything"))?;
+    }
+    Ok(())
 }
 
 fn transposed(call: &mut Call<'_>) -> Result<Vec<Value>> {
@@ -264,7 +275,7 @@ fn transposed(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let (image, places) = (count(&sizes.windows.input), count(&sizes.windows.output));
     let (len, depth) = (sizes.windows.window_len(), sizes.channels * sizes.windows.window_len());
     let block = sizes.channels * image;
-    call.room(&[depth, places], ElementType::F32)?;
+    call.room(&[call.workers().count(), depth, places], ElementType::F32)?;
     if block > 0 {
         try_in_pieces(call.workers(), &mut out, block, |number, out| {
             let group = number % sizes.groups;

@@ -18,6 +18,7 @@ fn run(call: &mut Call<'_>, join: impl Join, first: u8) -> Result<Vec<Value>> {
     let (exclusive, reverse) = (call.flag("exclusive", false), call.flag("reverse", false));
     let sizes = around(tensor.shape(), at);
     let (element, shape) = (tensor.element(), tensor.shape().to_vec());
+    call.room_for(&[1], tensor.bytes())?;
     let mut data = tensor.data().clone();
     let order = Order { sizes, exclusive, reverse };
     match &mut data {

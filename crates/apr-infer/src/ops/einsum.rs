@@ -53,7 +53,8 @@ impl Equation {
             None => equation.implied(dots),
         };
         let known = |label: &u32| equation.sizes.iter().any(|(other, _)| other == label);
-        if equation.result.iter().all(known) { Ok(equation) } else { Err(wrong()) }
+        let ok = equation.result.iter().all(known) && !repeats(&equation.result);
+        if ok { Ok(equation) } else { Err(wrong()) }
     }
 
     /// Notes the size of a label; 1 is stretched where `...` stands for it.
@@ -77,9 +78,20 @@ impl Equation {
         (0..dots as u32).rev().map(|at| DOTS + at).chain(once).collect()
     }
 
+    /// Whether an operand has each label once, at its size, and shares it with the other one or the result.
+    fn is_plain(&self, tensor: &Tensor, own: &[u32], other: &[u32]) -> bool {
+        let fits = own.iter().zip(tensor.shape()).all(|(&label, &size)| size == self.size(label));
+        fits && !repeats(own) && own.iter().all(|label| other.contains(label) || self.result.contains(label))
+    }
+
     fn size(&self, label: u32) -> usize {
         self.sizes.iter().find(|(other, _)| *other == label).map_or(1, |(_, size)| *size)
     }
+}
+
+/// Whether a label is there more than once.
+fn repeats(labels: &[u32]) -> bool {
+    labels.iter().enumerate().any(|(at, label)| labels[..at].contains(label))
 }
 
 /// Labels of a term, where `...` stands for a number of dimensions.
@@ -113,8 +125,7 @@ fn einsum(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let steps: Vec<_> =
         tensors.iter().zip(&equation.operands).map(|(tensor, labels)| steps(tensor.shape(), labels, &order)).collect();
     let inner = count(&sizes[shape.len()..]);
-    let mut products = vec![1.0_f64; total * inner];
-    call.room(&[total, inner], ElementType::F64)?;
+    let mut products = vec![1.0_f64; call.room(&[total, inner], ElementType::F64)?];
     for (values, steps) in values.iter().zip(&steps) {
         let mut at = 0;
         walk(&sizes, [steps], |[offset]| {
@@ -139,16 +150,10 @@ fn steps(shape: &[usize], labels: &[u32], order: &[u32]) -> Vec<usize> {
 /// Two operands as a stack of matrix products, where every label is of one kind; `None` where that does not work out.
 fn by_product(call: &Call<'_>, equation: &Equation, a: &Tensor, b: &Tensor) -> Result<Option<Tensor>> {
     let [left, right] = &equation.operands[..] else { return Ok(None) };
-    let twice = |labels: &[u32]| labels.iter().enumerate().any(|(at, label)| labels[..at].contains(label));
-    let fits = |tensor: &Tensor, labels: &[u32]| {
-        labels.iter().zip(tensor.shape()).all(|(&label, &size)| size == equation.size(label))
-    };
-    let result = &equation.result;
-    let lonely = |own: &[u32], other: &[u32]| own.iter().any(|label| !other.contains(label) && !result.contains(label));
-    let plain = !twice(left) && !twice(right) && !twice(result) && fits(a, left) && fits(b, right);
-    if !plain || lonely(left, right) || lonely(right, left) {
+    if !equation.is_plain(a, left, right) || !equation.is_plain(b, right, left) {
         return Ok(None);
     }
+    let result = &equation.result;
     let pick = |from: &[u32], test: &dyn Fn(&u32) -> bool| {
         from.iter().copied().filter(|label| test(label)).collect::<Vec<_>>()
     };

@@ -1,6 +1,6 @@
 //! Element by element, with stretched shapes.
 
-use apr_core::Result;
+use apr_core::{Error, Result};
 
 use crate::call::Call;
 use crate::shape::{broadcast, count, joined, stretched, walk};
@@ -71,9 +71,15 @@ pub(crate) fn zip<A: Copy, B: Copy, O>(
 }
 
 /// A tensor stretched to a shape.
+///
+/// # Errors
+/// E001 where NumPy's rule leads to another shape.
 pub(crate) fn expanded(tensor: &Tensor, shape: &[usize]) -> Result<Tensor> {
     if tensor.shape() == shape {
         return Ok(tensor.clone());
+    }
+    if broadcast(&[tensor.shape(), shape])? != shape {
+        return Err(Error::format(format!("{:?} can't be stretched to {shape:?}", tensor.shape())));
     }
     let steps = stretched(tensor.shape(), shape);
     let data = super::moving::picked(tensor.data(), count(shape), |visit| walk(shape, [&steps], |[at]| visit(at)));

@@ -43,7 +43,7 @@ fn gather(call: &mut Call<'_>) -> Result<Vec<Value>> {
             }
             return Ok(vec![super::cast::from_floats(values, shape, weight.element())?.into()]);
         }
-        return Ok(vec![gathered(call, &weight.decode()?, &indices, at)?.into()]);
+        return Ok(vec![gathered(call, &call.decoded(0)?, &indices, at)?.into()]);
     }
     let tensor = call.tensor(0)?;
     Ok(vec![gathered(call, tensor, &indices, at)?.into()])
@@ -54,13 +54,14 @@ fn gathered(call: &Call<'_>, tensor: &Tensor, indices: &Tensor, at: i64) -> Resu
     let size = tensor.shape()[at];
     let positions = indices.integers()?.into_iter().map(|index| position(index, size)).collect::<Result<Vec<_>>>()?;
     let shape = [&tensor.shape()[..at], indices.shape(), &tensor.shape()[at + 1..]].concat();
-    call.room(&shape, tensor.element())?;
+    call.room_like(&shape, tensor)?;
     along(tensor, at, &positions, indices.shape())
 }
 
 fn gather_elements(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let (tensor, indices) = (call.tensor(0)?, call.tensor(1)?);
     let at = axis(call.int("axis", 0), tensor.rank())?;
+    call.room_like(indices.shape(), tensor)?;
     let offsets = element_offsets(tensor.shape(), indices, at)?;
     let data = picked(tensor.data(), offsets.len(), |visit| offsets.iter().for_each(|&offset| visit(offset)));
     Ok(vec![tensor.like(indices.shape().to_vec(), data)?.into()])
@@ -113,6 +114,6 @@ fn gather_nd(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let (starts, len) = slice_offsets(tensor.shape(), indices, batch)?;
     let depth = indices.shape().last().copied().unwrap_or(0);
     let shape = [&indices.shape()[..indices.rank() - 1], &tensor.shape()[batch + depth..]].concat();
-    call.room(&shape, tensor.element())?;
+    call.room_like(&shape, tensor)?;
     Ok(vec![tensor.like(shape, picked_ranges(tensor.data(), starts.into_iter(), len))?.into()])
 }

@@ -50,7 +50,7 @@ fn constant_of_shape(call: &mut Call<'_>) -> Result<Vec<Value>> {
     if value.len() != 1 {
         return Err(Error::format("one value is expected"));
     }
-    let len = call.room(&shape, value.element())?;
+    let len = call.room_like(&shape, &value)?;
     let data = with_storage!(value.data(), values => fill(values, len));
     Ok(vec![value.like(shape, data)?.into()])
 }
@@ -114,7 +114,8 @@ fn one_hot(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let at = axis(call.int("axis", -1), indices.rank() + 1)?;
     let mut shape = indices.shape().to_vec();
     shape.insert(at, depth);
-    call.room(&shape, values.element())?;
+    call.room_like(&shape, values)?;
+    call.room_for(indices.shape(), size_of::<Option<usize>>() as u64)?;
     // Indices outside of the depth are not there at all.
     let place = |index: f64| {
         let index = index as i64;
@@ -156,6 +157,7 @@ fn dropout(call: &mut Call<'_>) -> Result<Vec<Value>> {
     }
     let x = call.tensor(0)?.clone();
     let shape = x.shape().to_vec();
+    call.room(&shape, ElementType::F32)?;
     let all = vec![1; x.len()];
     // Before version 10 the mask is of the input's type, later it is truth values.
     let mask = if call.opset < 10 {

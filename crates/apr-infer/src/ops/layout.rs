@@ -1,7 +1,7 @@
 //! Other dimensions over the same elements, and parts, repetitions and orders of them.
 
 use apr_core::{Error, Result};
-use apr_graph::{AttributeValue, ElementType};
+use apr_graph::AttributeValue;
 
 use super::elementwise::expanded;
 use super::moving::{filled_like, joined, part, picked, transposed};
@@ -124,8 +124,8 @@ fn concat(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let tensors = (0..call.inputs.len()).map(|position| call.tensor(position)).collect::<Result<Vec<_>>>()?;
     let rank = tensors.first().map_or(0, |tensor| tensor.rank());
     let at = axis(call.int("axis", 1), rank)?;
-    let total = tensors.iter().map(|tensor| tensor.len()).sum();
-    call.room(&[total], tensors.first().map_or(ElementType::U8, |tensor| tensor.element()))?;
+    let bytes = tensors.iter().fold(0_u64, |sum, tensor| sum.saturating_add(tensor.bytes()));
+    call.room_for(&[1], bytes)?;
     Ok(vec![joined(&tensors, at)?.into()])
 }
 
@@ -137,8 +137,8 @@ fn split(call: &mut Call<'_>) -> Result<Vec<Value>> {
         Some(lengths) => sizes(&lengths)?,
         None => {
             let parts = usize::try_from(call.int("num_outputs", call.outputs() as i64)).unwrap_or(0);
-            if parts == 0 {
-                return Err(Error::format("it is split into no parts"));
+            if parts == 0 || parts > size.max(call.outputs()) {
+                return Err(Error::format(format!("{size} elements are not split into {parts} parts")));
             }
             let each = size.div_ceil(parts);
             (0..parts).map(|part| each.min(size.saturating_sub(part * each))).collect()
@@ -182,10 +182,11 @@ fn slice(call: &mut Call<'_>) -> Result<Vec<Value>> {
     if ends.len() != starts.len() || along.len() != starts.len() || steps.len() != starts.len() {
         return Err(Error::format("starts, ends, axes and steps are not as many"));
     }
+    axes(&along, tensor.rank())?;
     let mut result = tensor.clone();
     for (position, &at) in along.iter().enumerate() {
         let at = axis(at, tensor.rank())?;
-        let (start, step, len) = slice_range(tensor.shape()[at], starts[position], ends[position], steps[position])?;
+        let (start, step, len) = slice_range(result.shape()[at], starts[position], ends[position], steps[position])?;
         result = if step == 1 { part(&result, at, start, len)? } else { stepped(&result, at, start, step, len)? };
     }
     Ok(vec![result.into()])
@@ -200,7 +201,7 @@ fn expand(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let wanted = sizes(&call.tensor(1)?.integers()?)?;
     let tensor = call.tensor(0)?;
     let shape = broadcast(&[tensor.shape(), &wanted])?;
-    call.room(&shape, tensor.element())?;
+    call.room_like(&shape, tensor)?;
     Ok(vec![expanded(tensor, &shape)?.into()])
 }
 
@@ -214,7 +215,7 @@ fn tile(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let pairs = tensor.shape().iter().zip(&repeats);
     let shape =
         pairs.map(|(size, times)| size.checked_mul(*times)).collect::<Option<Vec<_>>>().ok_or_else(too_large)?;
-    call.room(&shape, tensor.element())?;
+    call.room_like(&shape, tensor)?;
     // Each dimension becomes two: how often, and what; the first has no step.
     let own = strides(tensor.shape());
     let interleaved = (0..tensor.rank()).flat_map(|dim| [repeats[dim], tensor.shape()[dim]]).collect::<Vec<_>>();
@@ -271,6 +272,7 @@ fn trilu(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let k = call.optional(1)?.map_or(Ok(0), Tensor::integer)?;
     let tensor = call.tensor(0)?;
     let [.., rows, columns] = *tensor.shape() else { return Err(Error::format("a matrix is expected")) };
+    call.room_for(&[1], tensor.bytes())?;
     let mut data = tensor.data().clone();
     if rows > 0 && columns > 0 {
         crate::tensor::with_storage!(&mut data, values => cut(values, rows, columns, k, upper));
@@ -329,8 +331,9 @@ fn center_crop_pad(call: &mut Call<'_>) -> Result<Vec<Value>> {
             continue;
         }
         let mut shape = tensor.shape().to_vec();
-        shape[at] = len - size;
+        shape[at] = len;
         call.room(&shape, tensor.element())?;
+        shape[at] = len - size;
         let zeros = filled_like(&tensor, shape)?;
         let before = (len - size) / 2;
         let (front, back) = (part(&zeros, at, 0, before)?, part(&zeros, at, before, len - size - before)?);

@@ -33,7 +33,10 @@ pub(super) struct Stacks {
 }
 
 /// Shapes of a product by NumPy's rules: rows and columns stand for matrices, other dimensions are stretched.
-pub(super) fn stacks(a: &[usize], b: &[usize]) -> Result<Stacks> {
+///
+/// # Errors
+/// E001 where the shapes don't go together, E008 where the result does not fit the memory.
+pub(super) fn stacks(call: &Call<'_>, a: &[usize], b: &[usize]) -> Result<Stacks> {
     let wrong = || Error::format(format!("matrices of shapes {a:?} and {b:?} can't be multiplied"));
     if a.is_empty() || b.is_empty() {
         return Err(wrong());
@@ -49,7 +52,8 @@ pub(super) fn stacks(a: &[usize], b: &[usize]) -> Result<Stacks> {
     let mut shape = outer.clone();
     shape.extend((a.len() > 1).then_some(*rows));
     shape.extend((b.len() > 1).then_some(*columns));
-    let mut starts = Vec::with_capacity(count(&outer));
+    call.room_for(&shape, size_of::<f64>() as u64)?;
+    let mut starts = Vec::with_capacity(call.room_for(&outer, size_of::<[usize; 2]>() as u64)?);
     walk(&outer, [&stretched(outer_a, &outer), &stretched(outer_b, &outer)], |[a, b]| {
         starts.push([a * rows * depth, b * depth * columns]);
     });
@@ -82,8 +86,8 @@ fn matmul(call: &mut Call<'_>) -> Result<Vec<Value>> {
 
 /// The product of two tensors in memory.
 pub(super) fn multiplied(call: &Call<'_>, a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    let stacks = stacks(a.shape(), b.shape())?;
-    let total = call.room(&stacks.shape, a.element())?;
+    let stacks = stacks(call, a.shape(), b.shape())?;
+    let total = count(&stacks.shape);
     match (a.data(), b.data()) {
         (Data::F32(x), Data::F32(y)) => {
             let mut out = vec![0.0; total];
@@ -207,8 +211,8 @@ fn matmul_integer(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let (a, b) = (call.tensor(0)?, call.tensor(1)?);
     let x = without_zero(a, call.optional(2)?, true)?;
     let y = without_zero(b, call.optional(3)?, false)?;
-    let stacks = stacks(a.shape(), b.shape())?;
-    let total = call.room(&stacks.shape, ElementType::I32)?;
+    let stacks = stacks(call, a.shape(), b.shape())?;
+    let total = count(&stacks.shape);
     let out = plain(&stacks, &x, &y, total, |sum: i32, a, b| sum.wrapping_add(a.wrapping_mul(b)));
     Ok(vec![Tensor::new(stacks.shape, out)?.into()])
 }
@@ -219,17 +223,20 @@ pub(super) fn without_zero(tensor: &Tensor, zero: Option<&Tensor>, by_row: bool)
     let Some(zero) = zero else { return Ok(values) };
     let points = zero.integers()?;
     if points.len() == 1 {
-        values.iter_mut().for_each(|value| *value -= points[0] as i32);
+        values.iter_mut().for_each(|value| *value = value.wrapping_sub(points[0] as i32));
         return Ok(values);
     }
     let mut shape = zero.shape().to_vec();
     if by_row && shape.len() == 1 {
         shape.push(1);
     }
-    let steps = stretched(&shape, &broadcast(&[&shape, tensor.shape()])?);
+    if broadcast(&[&shape, tensor.shape()])? != tensor.shape() {
+        return Err(Error::format(format!("zero points of {shape:?} do not fit {:?}", tensor.shape())));
+    }
+    let steps = stretched(&shape, tensor.shape());
     let mut offsets = Vec::with_capacity(values.len());
     walk(tensor.shape(), [&steps], |[at]| offsets.push(at));
-    values.iter_mut().zip(offsets).for_each(|(value, at)| *value -= points[at] as i32);
+    values.iter_mut().zip(offsets).for_each(|(value, at)| *value = value.wrapping_sub(points[at] as i32));
     Ok(values)
 }
 

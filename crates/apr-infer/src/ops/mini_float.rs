@@ -102,26 +102,31 @@ impl MiniFloat {
             return self.nan();
         }
         let sign = if value.is_sign_negative() { self.sign() } else { 0 };
-        let magnitude = value.abs();
-        let beyond =
-            if self.special == Special::Ieee { sign | self.infinity() } else { self.with_sign(sign, self.nan()) };
-        let saturated = sign | self.largest();
-        if magnitude.is_infinite() {
-            return if saturate || self.special == Special::None { saturated } else { beyond };
+        match self.nearest(value.abs()) {
+            Some(code) => self.with_sign(sign, code),
+            None if saturate || self.special == Special::None => sign | self.largest(),
+            None if self.special == Special::Ieee => sign | self.infinity(),
+            None => self.with_sign(sign, self.nan()),
         }
-        // Codes are in the order of their values, so the nearest is found between two neighbours.
-        let mut code = (0..=self.largest()).rfind(|&code| self.magnitude(code) <= magnitude).unwrap_or(0);
-        if code == self.largest() {
-            let step = self.magnitude(code) - self.magnitude(code - 1);
-            let fits = magnitude - self.magnitude(code) < step / 2.0
-                || magnitude - self.magnitude(code) == step / 2.0 && code & 1 == 0;
-            return if fits || saturate || self.special == Special::None { saturated } else { beyond };
+    }
+
+    /// The code nearest to a number that is not negative; `None` where that would be one past the largest.
+    fn nearest(self, magnitude: f32) -> Option<u8> {
+        // Codes are in the order of their values, so the nearest is one of two neighbours.
+        let code = (0..=self.largest()).rfind(|&code| self.magnitude(code) <= magnitude).unwrap_or(0);
+        let below = magnitude - self.magnitude(code);
+        let is_last = code == self.largest();
+        // Past the largest, the next code would be as far away as the one before.
+        let step = match is_last {
+            true => self.magnitude(code) - self.magnitude(code - 1),
+            false => self.magnitude(code + 1) - self.magnitude(code),
+        };
+        let rounds_up = below > step / 2.0 || below == step / 2.0 && code & 1 == 1;
+        match rounds_up {
+            false => Some(code),
+            true if is_last => None,
+            true => Some(code + 1),
         }
-        let (below, above) = (magnitude - self.magnitude(code), self.magnitude(code + 1) - magnitude);
-        if above < below || above == below && code & 1 == 1 {
-            code += 1;
-        }
-        self.with_sign(sign, code)
     }
 
     /// Where negative zero means NaN, zero has no sign, and neither has NaN.
@@ -161,16 +166,22 @@ pub(crate) fn encode_e8m0(value: f32, saturate: bool, rounding: PowerRounding) -
     }
     let exponent = i32::from((magnitude.to_bits() >> 23) as u8);
     let mantissa = magnitude.to_bits() & 0x007f_ffff;
-    let up = match rounding {
-        PowerRounding::Up => mantissa > 0,
-        PowerRounding::Down => false,
-        PowerRounding::Nearest if exponent == 0 => mantissa >= 0x0060_0000,
-        PowerRounding::Nearest => mantissa >= 0x0040_0000,
-    };
-    // Below the smallest normal float, code 0 is 2^-127, and half of the mantissa's range is below it.
-    let up = if exponent == 0 && rounding == PowerRounding::Up { mantissa > 0x0040_0000 } else { up };
-    let code = exponent + i32::from(up);
+    let code = exponent + i32::from(rounding.goes_up(exponent == 0, mantissa));
     if code > 254 { if saturate { 254 } else { 255 } } else { code as u8 }
+}
+
+impl PowerRounding {
+    /// Whether a mantissa counts as the next power. Below the smallest normal float, code 0 is 2^-127, and half of the
+    /// mantissa's range is below it.
+    fn goes_up(self, is_subnormal: bool, mantissa: u32) -> bool {
+        match (self, is_subnormal) {
+            (Self::Up, false) => mantissa > 0,
+            (Self::Up, true) => mantissa > 0x0040_0000,
+            (Self::Down, _) => false,
+            (Self::Nearest, true) => mantissa >= 0x0060_0000,
+            (Self::Nearest, false) => mantissa >= 0x0040_0000,
+        }
+    }
 }
 
 #[cfg(test)]

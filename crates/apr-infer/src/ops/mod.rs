@@ -24,6 +24,7 @@ mod real;
 mod recurrent;
 mod reduce;
 mod resize;
+mod rotary;
 mod scatter;
 mod sequence;
 mod signal;
@@ -58,6 +59,7 @@ pub(crate) const TABLES: &[&[Operator]] = &[
     recurrent::TABLE,
     reduce::TABLE,
     resize::TABLE,
+    rotary::TABLE,
     scatter::TABLE,
     sequence::TABLE,
     signal::TABLE,

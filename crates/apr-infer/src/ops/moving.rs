@@ -51,7 +51,8 @@ pub(crate) fn transposed(tensor: &Tensor, order: &[usize]) -> Result<Tensor> {
 
 /// The part of `len` elements from `start` on, along an axis.
 pub(crate) fn part(tensor: &Tensor, axis: usize, start: usize, len: usize) -> Result<Tensor> {
-    let size = tensor.shape().get(axis).copied().unwrap_or(0);
+    let missing = || Error::format(format!("axis {axis} is not one of {} dimensions", tensor.rank()));
+    let size = *tensor.shape().get(axis).ok_or_else(missing)?;
     if start.checked_add(len).is_none_or(|end| end > size) {
         return Err(Error::format(format!("{len} elements from {start} on are more than the {size} of axis {axis}")));
     }
@@ -64,13 +65,13 @@ pub(crate) fn part(tensor: &Tensor, axis: usize, start: usize, len: usize) -> Re
 
 /// Tensors one after the other along an axis.
 pub(crate) fn joined(tensors: &[&Tensor], axis: usize) -> Result<Tensor> {
-    fn join<T: Element>(tensors: &[&Tensor], axis: usize, before: usize, total: usize) -> Result<Data> {
+    // The first argument only says what the elements are kept as.
+    fn join<T: Element>(_: &[T], tensors: &[&Tensor], before: usize, total: usize) -> Result<Data> {
         let mut out: Vec<T> = Vec::with_capacity(total);
         for outer in 0..before {
             for tensor in tensors {
                 let values = tensor.values::<T>()?;
                 let row = values.len() / before;
-                let _ = axis;
                 out.extend_from_slice(&values[outer * row..(outer + 1) * row]);
             }
         }
@@ -95,12 +96,7 @@ pub(crate) fn joined(tensors: &[&Tensor], axis: usize) -> Result<Tensor> {
         .ok_or_else(|| Error::memory("the joined tensor does not fit the memory"))?;
     let before = count(&shape[..axis]);
     let total = tensors.iter().map(|tensor| tensor.len()).sum();
-    let data = with_storage!(first.data(), values => {
-        fn of<T: Element>(_: &[T], tensors: &[&Tensor], axis: usize, before: usize, total: usize) -> Result<Data> {
-            join::<T>(tensors, axis, before, total)
-        }
-        of(values, tensors, axis, before, total)
-    })?;
+    let data = with_storage!(first.data(), values => join(values, tensors, before, total))?;
     first.like(shape, data)
 }
 

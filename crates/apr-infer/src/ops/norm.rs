@@ -131,7 +131,7 @@ fn skip(call: &mut Call<'_>, centred: bool) -> Result<Vec<Value>> {
         sum = super::binary::join(call, &sum, bias, super::binary::Sum)?;
     }
     let shape = sum.shape().to_vec();
-    let len = shape.last().copied().unwrap_or(1);
+    let Some((&len, outer)) = shape.split_last() else { return Err(Error::format("a row is expected, not a number")) };
     let scale = call.tensor(2)?.values::<f32>()?;
     let shift = if centred { call.optional(3)?.map(Tensor::values::<f32>).transpose()? } else { None };
     if scale.len() != len || shift.is_some_and(|shift| shift.len() != len) {
@@ -144,7 +144,7 @@ fn skip(call: &mut Call<'_>, centred: bool) -> Result<Vec<Value>> {
             row.iter_mut().zip(shift).for_each(|(value, shift)| *value += shift);
         }
     });
-    let outer = [&shape[..shape.len() - 1], &[1]].concat();
+    let outer = [outer, &[1]].concat();
     let statistics = |values| Tensor::new(outer.clone(), values).map(Value::from);
     Ok(vec![Tensor::new(shape, values)?.into(), statistics(means)?, statistics(inverses)?, sum.into()])
 }

@@ -53,8 +53,8 @@ fn pad(call: &mut Call<'_>) -> Result<Vec<Value>> {
         shape[at] = size.ok_or_else(|| Error::format(format!("pads {front} and {back} leave no size")))?;
         before[at] = front;
     }
-    let total = call.room(&shape, tensor.element())?;
     let value = constant(call, tensor)?;
+    let total = call.room_like(&shape, tensor)?.max(call.room_like(&shape, &value)?);
     // For each dimension: where the elements of each place come from, as an offset.
     let steps = strides(tensor.shape());
     let sources: Vec<Vec<Option<usize>>> = (0..rank)

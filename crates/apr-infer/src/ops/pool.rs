@@ -163,19 +163,92 @@ fn unpool(call: &mut Call<'_>) -> Result<Vec<Value>> {
     Ok(vec![from_doubles(out, shape, x.element())?.into()])
 }
 
+/// Most points along a side of a bin: more would take long, and tell nothing.
+const MAX_POINTS: usize = 1 << 10;
+
+/// How regions are brought to one size.
+struct Align {
+    /// Sizes of images and of what regions become.
+    image: (usize, usize),
+    rows: usize,
+    columns: usize,
+    /// Points along each side of a bin; 0 for one in each pixel.
+    ratio: usize,
+    scale: f64,
+    /// Whether the largest of a bin's points counts, rather than their mean.
+    largest: bool,
+    /// Whether the centres of pixels lie at halves.
+    half: bool,
+}
+
+/// The bins along one side of a region.
+#[derive(Clone, Copy)]
+struct Bins {
+    start: f64,
+    width: f64,
+    points: usize,
+}
+
+impl Bins {
+    fn at(self, bin: usize, point: usize) -> f64 {
+        self.start + bin as f64 * self.width + (point as f64 + 0.5) * self.width / self.points as f64
+    }
+}
+
+impl Align {
+    fn of(call: &Call<'_>, image: (usize, usize)) -> Result<Self> {
+        let size = |name: &str| usize::try_from(call.int(name, 1)).unwrap_or(0).max(1);
+        let ratio = usize::try_from(call.int("sampling_ratio", 0)).unwrap_or(0);
+        if ratio > MAX_POINTS {
+            return Err(Error::format(format!("{ratio} points are too many for a bin")));
+        }
+        let default = if call.opset < 16 { "output_half_pixel" } else { "half_pixel" };
+        Ok(Self {
+            image,
+            rows: size("output_height"),
+            columns: size("output_width"),
+            ratio,
+            scale: f64::from(call.float("spatial_scale", 1.0)),
+            largest: call.text("mode", "avg") == "max",
+            half: call.text("coordinate_transformation_mode", default) == "half_pixel",
+        })
+    }
+
+    /// Bins between two corners of a region.
+    fn bins(&self, from: f64, to: f64, count: usize) -> Bins {
+        let offset = if self.half { 0.5 } else { 0.0 };
+        let (start, end) = (from * self.scale - offset, to * self.scale - offset);
+        let size = if self.half { end - start } else { (end - start).max(1.0) };
+        let width = size / count as f64;
+        let points = if self.ratio > 0 { self.ratio } else { (width.ceil().max(1.0) as usize).min(MAX_POINTS) };
+        Bins { start, width, points }
+    }
+
+    /// What a region of one channel becomes.
+    fn region(&self, image: &[f64], [x1, y1, x2, y2]: [f64; 4], out: &mut Vec<f64>) {
+        let (down, across) = (self.bins(y1, y2, self.rows), self.bins(x1, x2, self.columns));
+        for bin in 0..self.rows * self.columns {
+            let sample = |point: usize| {
+                let y = down.at(bin / self.columns, point / across.points);
+                let x = across.at(bin % self.columns, point % across.points);
+                between(image, self.image, (y, x), self.largest)
+            };
+            let count = down.points * across.points;
+            let samples = (0..count).map(sample);
+            out.push(match self.largest {
+                true => samples.fold(f64::NEG_INFINITY, f64::max),
+                false => samples.sum::<f64>() / count as f64,
+            });
+        }
+    }
+}
+
 /// Regions of images, each brought to one size: the mean or the largest of points between pixels.
 fn roi_align(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let (x, regions, batches) = (call.tensor(0)?, call.tensor(1)?, call.tensor(2)?.integers()?);
     let &[n, channels, height, width] = x.shape() else { return Err(Error::format("images are expected")) };
-    let size = |name: &str| usize::try_from(call.int(name, 1)).unwrap_or(0).max(1);
-    let (rows, columns) = (size("output_height"), size("output_width"));
-    let ratio = usize::try_from(call.int("sampling_ratio", 0)).unwrap_or(0);
-    let scale = f64::from(call.float("spatial_scale", 1.0));
-    let largest = call.text("mode", "avg") == "max";
-    let default = if call.opset < 16 { "output_half_pixel" } else { "half_pixel" };
-    let half = call.text("coordinate_transformation_mode", default) == "half_pixel";
-    let offset = if half { 0.5 } else { 0.0 };
-    let shape = vec![batches.len(), channels, rows, columns];
+    let align = Align::of(call, (height, width))?;
+    let shape = vec![batches.len(), channels, align.rows, align.columns];
     let mut out = Vec::with_capacity(call.room(&shape, ElementType::F64)?);
     let (values, regions) = (x.doubles()?, regions.doubles()?);
     if regions.len() != batches.len() * 4 {
@@ -183,30 +256,9 @@ fn roi_align(call: &mut Call<'_>) -> Result<Vec<Value>> {
     }
     for (region, &batch) in regions.as_chunks::<4>().0.iter().zip(&batches) {
         let batch = super::gather::position(batch, n)?;
-        let [x1, y1, x2, y2] = region.map(|at| at * scale - offset);
-        let atleast = |size: f64| if half { size } else { size.max(1.0) };
-        let (bin_h, bin_w) = (atleast(y2 - y1) / rows as f64, atleast(x2 - x1) / columns as f64);
-        let points = |bin: f64| if ratio > 0 { ratio } else { (bin.ceil().max(1.0) as usize).min(1 << 12) };
-        let (points_h, points_w) = (points(bin_h), points(bin_w));
         for channel in 0..channels {
             let image = &values[(batch * channels + channel) * height * width..][..height * width];
-            for bin in 0..rows * columns {
-                let (row, column) = ((bin / columns) as f64, (bin % columns) as f64);
-                let at = |start: f64, bin: f64, number: f64, point: usize, points: usize| {
-                    start + number * bin + (point as f64 + 0.5) * bin / points as f64
-                };
-                let sample = |point: usize| {
-                    let y = at(y1, bin_h, row, point / points_w, points_h);
-                    let x = at(x1, bin_w, column, point % points_w, points_w);
-                    between(image, (height, width), (y, x), largest)
-                };
-                let samples = (0..points_h * points_w).map(sample);
-                out.push(if largest {
-                    samples.fold(f64::NEG_INFINITY, f64::max)
-                } else {
-                    samples.sum::<f64>() / (points_h * points_w) as f64
-                });
-            }
+            align.region(image, *region, &mut out);
         }
     }
     Ok(vec![from_doubles(out, shape, x.element())?.into()])

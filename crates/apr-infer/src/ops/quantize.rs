@@ -195,8 +195,11 @@ fn matmul(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let scales = [1, 4, 6].map(|position| call.tensor(position).and_then(singles));
     let [a_scale, b_scale, y_scale] = scales;
     let (a_scale, b_scale, y_scale) = (a_scale?, b_scale?, y_scale?);
-    let stacks = stacks(a.shape(), b.shape())?;
-    let total = call.room(&stacks.shape, ElementType::I32)?;
+    if [&a_scale, &b_scale, &y_scale].into_iter().any(Vec::is_empty) || call.tensor(7)?.is_empty() {
+        return Err(Error::format("a scale or a zero point is empty"));
+    }
+    let stacks = stacks(call, a.shape(), b.shape())?;
+    let total = count(&stacks.shape);
     let sums = plain(&stacks, &x, &y, total, |sum: i32, a, b| sum.wrapping_add(a.wrapping_mul(b)));
     let (rows, columns) = (stacks.rows.max(1), stacks.columns.max(1));
     let of = |list: &[f32], at: usize| f64::from(if list.len() == 1 { list[0] } else { list[at % list.len()] });
@@ -224,6 +227,9 @@ fn conv(call: &mut Call<'_>) -> Result<Vec<Value>> {
             return Err(Error::format(format!("{} biases do not fit {} filters", bias.len(), shape[1])));
         }
         sums.iter_mut().enumerate().for_each(|(at, sum)| *sum = sum.wrapping_add(bias[at / places % channels]));
+    }
+    if call.tensor(4)?.is_empty() {
+        return Err(Error::format("the scale of the filters is empty"));
     }
     let (x_scale, w_scale, y_scale) = (singles(call.tensor(1)?)?, singles(call.tensor(4)?)?, singles(call.tensor(6)?)?);
     let one = |list: &[f32]| list.first().copied().map_or(1.0, f64::from);

@@ -3,11 +3,12 @@
 use apr_core::{Error, Result};
 use apr_graph::ElementType;
 
+use super::moving::transposed;
 use super::real::Real;
 use crate::call::Call;
 use crate::matrix::{Left, Right, product};
 use crate::registry::{Operator, computes};
-use crate::shape::sizes;
+use crate::shape::{count, sizes};
 use crate::workers::Workers;
 use crate::{Tensor, Value};
 
@@ -108,56 +109,83 @@ struct Layer<'a> {
     coupled: bool,
 }
 
-fn run(call: &mut Call<'_>, kind: Kind) -> Result<Vec<Value>> {
-    let batch_first = call.flag("layout", false);
-    let x = if batch_first { super::moving::transposed(call.tensor(0)?, &[1, 0, 2])? } else { call.tensor(0)?.clone() };
-    let &[steps, batch, inputs] = x.shape() else {
-        return Err(Error::format("steps, a batch and inputs are expected"));
-    };
-    let (w, r) = (call.tensor(1)?, call.tensor(2)?);
-    let &[directions, rows, _] = w.shape() else { return Err(Error::format("weights have three dimensions")) };
-    let hidden = rows / kind.gates();
-    let direction = call.text("direction", "forward");
-    let expected = if direction == "bidirectional" { 2 } else { 1 };
-    let fits = w.shape() == [expected, kind.gates() * hidden, inputs]
-        && r.shape() == [expected, kind.gates() * hidden, hidden];
-    if !fits {
-        return Err(Error::format(format!("weights of {:?} and {:?} do not fit the input", w.shape(), r.shape())));
+/// Sizes of a recurrent operator.
+#[derive(Clone, Copy)]
+struct Shape {
+    steps: usize,
+    batch: usize,
+    inputs: usize,
+    hidden: usize,
+    directions: usize,
+}
+
+impl Shape {
+    fn of(call: &Call<'_>, kind: Kind, x: &Tensor) -> Result<Self> {
+        let &[steps, batch, inputs] = x.shape() else {
+            return Err(Error::format("steps, a batch and inputs are expected"));
+        };
+        let (w, r) = (call.tensor(1)?, call.tensor(2)?);
+        let &[_, rows, _] = w.shape() else { return Err(Error::format("weights have three dimensions")) };
+        let hidden = rows / kind.gates();
+        let directions = if call.text("direction", "forward") == "bidirectional" { 2 } else { 1 };
+        let fits = w.shape() == [directions, kind.gates() * hidden, inputs]
+            && r.shape() == [directions, kind.gates() * hidden, hidden];
+        if !fits {
+            let message = format!("weights of {:?} and {:?} do not fit the input", w.shape(), r.shape());
+            return Err(Error::format(message));
+        }
+        call.room(&[steps.max(1), directions, batch, hidden], ElementType::F32)?;
+        call.room(&[steps, batch, kind.gates() * hidden], ElementType::F32)?;
+        Ok(Self { steps, batch, inputs, hidden, directions })
     }
-    let lengths = match call.optional(4)? {
-        Some(lengths) => sizes(&lengths.integers()?)?,
-        None => vec![steps; batch],
-    };
-    if lengths.len() != batch || lengths.iter().any(|&len| len > steps) {
-        return Err(Error::format("the lengths do not fit the batch"));
+
+    /// How many steps each row of the batch has.
+    fn lengths(&self, call: &Call<'_>) -> Result<Vec<usize>> {
+        let lengths = match call.optional(4)? {
+            Some(lengths) => sizes(&lengths.integers()?)?,
+            None => vec![self.steps; self.batch],
+        };
+        if lengths.len() != self.batch || lengths.iter().any(|&len| len > self.steps) {
+            return Err(Error::format("the lengths do not fit the batch"));
+        }
+        Ok(lengths)
     }
-    let state = |position: usize| -> Result<Vec<f32>> {
-        let Some(tensor) = call.optional(position)? else { return Ok(vec![0.0; directions * batch * hidden]) };
-        let tensor = if batch_first { super::moving::transposed(tensor, &[1, 0, 2])? } else { tensor.clone() };
-        if tensor.shape() != [directions, batch, hidden] {
+
+    /// What the layers begin with: zeros unless an input says otherwise.
+    fn state(&self, call: &Call<'_>, position: usize, batch_first: bool) -> Result<Vec<f32>> {
+        let shape = [self.directions, self.batch, self.hidden];
+        let Some(tensor) = call.optional(position)? else { return Ok(vec![0.0; count(&shape)]) };
+        let tensor = if batch_first { transposed(tensor, &[1, 0, 2])? } else { tensor.clone() };
+        if tensor.shape() != shape {
             return Err(Error::format(format!("a state of {:?} does not fit", tensor.shape())));
         }
         tensor.into_values()
-    };
-    let (mut h, mut c) = (state(5)?, if kind == Kind::Lstm { state(6)? } else { Vec::new() });
-    let shape = [steps, directions, batch, hidden];
-    let mut y = vec![0.0; call.room(&shape, ElementType::F32)?];
-    call.room(&[steps, batch, kind.gates() * hidden], ElementType::F32)?;
+    }
+}
+
+fn run(call: &mut Call<'_>, kind: Kind) -> Result<Vec<Value>> {
+    let batch_first = call.flag("layout", false);
+    let x = if batch_first { transposed(call.tensor(0)?, &[1, 0, 2])? } else { call.tensor(0)?.clone() };
+    let shape = Shape::of(call, kind, &x)?;
+    let lengths = shape.lengths(call)?;
+    let mut h = shape.state(call, 5, batch_first)?;
+    let mut c = if kind == Kind::Lstm { shape.state(call, 6, batch_first)? } else { Vec::new() };
+    let Shape { steps, batch, inputs, hidden, directions } = shape;
+    let mut y = vec![0.0; steps * directions * batch * hidden];
     for number in 0..directions {
         let layer = layer(call, kind, number, (batch, inputs, hidden))?;
         let range = number * batch * hidden..(number + 1) * batch * hidden;
         let cell = if c.is_empty() { &mut [][..] } else { &mut c[range.clone()] };
-        let backwards = direction == "reverse" || number == 1;
+        let backwards = number == 1 || call.text("direction", "forward") == "reverse";
         let run = Run { lengths: &lengths, backwards, number, directions, workers: call.workers() };
         layer.run(x.values()?, &mut h[range], cell, &mut y, &run)?;
     }
-    let y = Tensor::new(shape.to_vec(), y)?;
-    let state = |values: Vec<f32>| -> Result<Value> {
-        let tensor = Tensor::new(vec![directions, batch, hidden], values)?;
-        Ok(if batch_first { super::moving::transposed(&tensor, &[1, 0, 2])? } else { tensor }.into())
+    let turned = |values: Vec<f32>, shape: Vec<usize>, order: &[usize]| -> Result<Value> {
+        let tensor = Tensor::new(shape, values)?;
+        Ok(if batch_first { transposed(&tensor, order)? } else { tensor }.into())
     };
-    let y = if batch_first { super::moving::transposed(&y, &[2, 0, 1, 3])? } else { y };
-    let mut outputs = vec![y.into(), state(h)?];
+    let state = |values| turned(values, vec![directions, batch, hidden], &[1, 0, 2]);
+    let mut outputs = vec![turned(y, vec![steps, directions, batch, hidden], &[2, 0, 1, 3])?, state(h)?];
     if kind == Kind::Lstm {
         outputs.push(state(c)?);
     }

@@ -43,23 +43,22 @@ enum Kind {
 
 impl Kind {
     fn of_floats(self, values: impl ExactSizeIterator<Item = f64> + Clone) -> f64 {
+        // The sum of nothing is negative zero otherwise.
+        let sum = |values: &mut dyn Iterator<Item = f64>| values.sum::<f64>() + 0.0;
         match self {
-            Self::Sum => values.sum::<f64>() + 0.0,
-            Self::Mean => {
-                let count = values.len() as f64;
-                values.sum::<f64>() / count
-            }
-            Self::Max => values.fold(f64::NEG_INFINITY, |a, b| if a > b || a.is_nan() { a } else { b }),
-            Self::Min => values.fold(f64::INFINITY, |a, b| if a < b || a.is_nan() { a } else { b }),
+            Self::Sum => sum(&mut values.clone()),
+            Self::Mean => values.clone().sum::<f64>() / values.len() as f64,
+            Self::Max => values.fold(f64::NEG_INFINITY, max_or_nan),
+            Self::Min => -values.fold(f64::NEG_INFINITY, |a, b| max_or_nan(a, -b)),
             Self::Product => values.product(),
-            Self::L1 => values.map(f64::abs).sum::<f64>() + 0.0,
-            Self::L2 => (values.map(|x| x * x).sum::<f64>() + 0.0).sqrt(),
-            Self::LogSum => (values.sum::<f64>() + 0.0).ln(),
-            Self::SumSquare => values.map(|x| x * x).sum::<f64>() + 0.0,
+            Self::L1 => sum(&mut values.map(f64::abs)),
+            Self::L2 => sum(&mut values.map(|x| x * x)).sqrt(),
+            Self::LogSum => sum(&mut values.clone()).ln(),
+            Self::SumSquare => sum(&mut values.map(|x| x * x)),
             Self::LogSumExp => {
                 let max = Self::Max.of_floats(values.clone());
                 let offset = if max.is_finite() { max } else { 0.0 };
-                values.map(|x| (x - offset).exp()).sum::<f64>().ln() + offset
+                sum(&mut values.map(|x| (x - offset).exp())).ln() + offset
             }
         }
     }
@@ -76,6 +75,11 @@ impl Kind {
             _ => self.of_floats(values.iter().map(|&value| value as f64)) as i64,
         }
     }
+}
+
+/// The larger of two numbers, or NaN where one is.
+fn max_or_nan(a: f64, b: f64) -> f64 {
+    if a > b || a.is_nan() { a } else { b }
 }
 
 /// A tensor with some axes moved to the end, in order.

@@ -40,6 +40,12 @@ struct Line {
 }
 
 impl Method {
+    /// Whether a dimension comes out otherwise than it was.
+    fn changes(&self, line: Line) -> bool {
+        let cropped = self.coordinates == "tf_crop_and_resize" && line.region != (0.0, 1.0);
+        line.input != 0 && (line.scale != 1.0 || line.output != line.input || cropped)
+    }
+
     /// Where an element of the output is in the input; `None` outside of it.
     fn coordinate(&self, x: usize, line: Line) -> Option<f64> {
         let Line { input, output, scale, region: (start, end) } = line;
@@ -66,14 +72,7 @@ impl Method {
     /// Weights of neighbours, and where the first is from the one on the left on. The ratio is in (0, 1].
     fn weights(&self, ratio: f64, scale: f64) -> (i64, Vec<f64>) {
         if self.mode == "nearest" {
-            let left = match self.nearest.as_str() {
-                _ if ratio == 1.0 => false,
-                "round_prefer_ceil" => ratio < 0.5,
-                "floor" => true,
-                "ceil" => false,
-                _ => ratio <= 0.5,
-            };
-            return (0, if left { vec![1.0, 0.0] } else { vec![0.0, 1.0] });
+            return (0, if self.nearest_is_left(ratio) { vec![1.0, 0.0] } else { vec![0.0, 1.0] });
         }
         let scale = if self.antialias { scale.min(1.0) } else { 1.0 };
         let reach = if self.mode == "cubic" { 2.0 } else { 1.0 };
@@ -85,6 +84,17 @@ impl Method {
         let weights: Vec<_> = (first..2 - first).map(of).collect();
         let sum: f64 = if self.antialias { weights.iter().sum() } else { 1.0 };
         (first, weights.into_iter().map(|weight| weight / sum).collect())
+    }
+
+    /// Whether the neighbour on the left is the one that counts.
+    fn nearest_is_left(&self, ratio: f64) -> bool {
+        match self.nearest.as_str() {
+            _ if ratio == 1.0 => false,
+            "round_prefer_ceil" => ratio < 0.5,
+            "floor" => true,
+            "ceil" => false,
+            _ => ratio <= 0.5,
+        }
     }
 
     fn cubic_weight(&self, x: f64) -> f64 {
@@ -219,21 +229,11 @@ fn resized(call: &Call<'_>, x: &Tensor, lines: &[Line], method: &Method, outside
     call.room(&shape, ElementType::F64)?;
     let (mut values, mut now) = (x.doubles()?, x.shape().to_vec());
     let mut empty: Vec<(usize, Vec<bool>)> = Vec::new();
-    for (dim, line) in lines.iter().enumerate() {
-        let cropped = method.coordinates == "tf_crop_and_resize" && line.region != (0.0, 1.0);
-        if line.scale == 1.0 && line.output == line.input && !cropped || line.input == 0 {
-            continue;
-        }
+    for (dim, line) in lines.iter().enumerate().filter(|(_, line)| method.changes(**line)) {
         let taps: Vec<_> = (0..line.output).map(|at| method.taps(at, *line)).collect();
-        let (before, size, after) = around(&now, dim);
-        let mut out = vec![0.0; before * line.output * after];
-        for (number, out) in out.chunks_mut(after.max(1)).enumerate() {
-            let (outer, at) = (number / line.output, number % line.output);
-            for &(from, weight) in &taps[at] {
-                let row = &values[(outer * size + from) * after..][..after];
-                out.iter_mut().zip(row).for_each(|(out, value)| *out += weight * value);
-            }
-        }
+        let sizes = around(&now, dim);
+        let mut out = vec![0.0; call.room(&[sizes.0, line.output, sizes.2], ElementType::F64)?];
+        sum_taps(&values, sizes, &taps, &mut out);
         empty.push((dim, taps.iter().map(Vec::is_empty).collect()));
         (values, now[dim]) = (out, line.output);
     }
@@ -246,6 +246,20 @@ fn resized(call: &Call<'_>, x: &Tensor, lines: &[Line], method: &Method, outside
         }
     }
     from_doubles(values, shape, x.element())
+}
+
+/// Most dimensions of an image whose points are looked up: a point between pixels has two or four neighbours along each.
+const MAX_GRID_RANK: usize = 6;
+
+/// Puts together the elements along one dimension. `sizes` are those before, at and after it in the input.
+fn sum_taps(values: &[f64], (_, size, after): (usize, usize, usize), taps: &[Taps], out: &mut [f64]) {
+    for (number, out) in out.chunks_mut(after.max(1)).enumerate() {
+        let (outer, at) = (number / taps.len(), number % taps.len());
+        for &(from, weight) in &taps[at] {
+            let row = &values[(outer * size + from) * after..][..after];
+            out.iter_mut().zip(row).for_each(|(out, value)| *out += weight * value);
+        }
+    }
 }
 
 /// How points of an image are found.
@@ -342,7 +356,7 @@ fn grid_sample(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let wrong = || Error::format(format!("a grid of {:?} does not fit {:?}", grid.shape(), x.shape()));
     let (&[n, channels], inner) = x.shape().split_first_chunk::<2>().ok_or_else(wrong)?;
     let rank = inner.len();
-    if grid.rank() != rank + 2 || grid.shape()[0] != n || grid.shape()[rank + 1] != rank || inner.contains(&0) {
+    if rank > MAX_GRID_RANK || grid.rank() != rank + 2 || grid.shape()[0] != n || grid.shape()[rank + 1] != rank || inner.contains(&0) {
         return Err(wrong());
     }
     let mode = match call.text("mode", "linear").as_str() {

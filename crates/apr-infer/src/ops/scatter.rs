@@ -102,8 +102,8 @@ fn tensor_scatter(call: &mut Call<'_>) -> Result<Vec<Value>> {
     for outer in 0..before {
         let start = starts[outer * batches / before.max(1)];
         for step in 0..len {
-            let to = start + step as i64;
-            let to = if circular { to.rem_euclid(size as i64) } else { to };
+            let to = start.saturating_add(step as i64);
+            let to = if circular { to.checked_rem_euclid(size as i64).unwrap_or(to) } else { to };
             ranges.push(((outer * size + super::gather::position(to, size)?) * after, after));
         }
     }

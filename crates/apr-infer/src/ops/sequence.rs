@@ -84,6 +84,8 @@ fn split(call: &mut Call<'_>) -> Result<Vec<Value>> {
     };
     // Without lengths, each part loses the dimension it was cut along, unless it is kept.
     let drops = given.is_none() && !call.flag("keepdims", true);
+    // Small tensors take more than their elements.
+    call.room_for(&[lengths.len()], 2 * size_of::<Value>() as u64 + 64)?;
     let mut start = 0;
     let mut parts = Vec::with_capacity(lengths.len());
     for len in lengths {
@@ -105,6 +107,7 @@ fn concat(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let new_axis = call.flag("new_axis", false);
     let rank = tensors.first().map_or(0, Tensor::rank) + usize::from(new_axis);
     let at = axis(call.int("axis", 0), rank)?;
+    call.room_for(&[1], tensors.iter().fold(0_u64, |sum, tensor| sum.saturating_add(tensor.bytes())))?;
     let result = if new_axis { stacked(&tensors, at)? } else { joined(&tensors.iter().collect::<Vec<_>>(), at)? };
     Ok(vec![result.into()])
 }

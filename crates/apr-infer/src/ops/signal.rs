@@ -50,27 +50,33 @@ fn mel(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let step = (high - low) / (bins + 2) as f64;
     let place = |at: usize| {
         let hertz = 700.0 * (10_f64.powf((low + step * at as f64) / 2595.0) - 1.0);
-        ((length + 1) as f64 * hertz / rate).floor() as usize
+        ((length as f64 + 1.0) * hertz / rate).floor()
     };
     for bin in 0..bins {
-        let (left, centre, right) = (place(bin), place(bin + 1), place(bin + 2));
-        let mut set = |row: usize, value: f64| {
+        let corners = [place(bin), place(bin + 1), place(bin + 2)];
+        // A corner past the last frequency would make a triangle without an end.
+        if corners.iter().any(|corner| !(0.0..=spectrum as f64).contains(corner)) || !corners.is_sorted() {
+            return Err(Error::format(format!("the edges of bin {bin} are not within the spectrum")));
+        }
+        triangle(corners.map(|corner| corner as usize), |row, value| {
             if let Some(cell) = values.get_mut(row * bins + bin) {
                 *cell = value;
             }
-        };
-        if left == centre {
-            set(centre, 1.0);
-        } else {
-            let width = (centre - left) as f64;
-            (left..=centre).for_each(|row| set(row, (row - left) as f64 / width));
-        }
-        if right > centre {
-            let width = (right - centre) as f64;
-            (centre..right).for_each(|row| set(row, (right - row) as f64 / width));
-        }
+        });
     }
     Ok(vec![from_doubles(values, vec![spectrum, bins], to)?.into()])
+}
+
+/// Sets the rows of a triangle: from 0 on the left up to 1 at the centre, and down again on the right.
+fn triangle([left, centre, right]: [usize; 3], mut set: impl FnMut(usize, f64)) {
+    if left == centre {
+        set(centre, 1.0);
+    } else {
+        let width = (centre - left) as f64;
+        (left..=centre).for_each(|row| set(row, (row - left) as f64 / width));
+    }
+    let width = (right - centre) as f64;
+    (centre..right).for_each(|row| set(row, (right - row) as f64 / width));
 }
 
 /// The Fourier transform of complex numbers: by halves where the length is even, by definition otherwise.
@@ -113,6 +119,55 @@ fn flat(values: Vec<(f64, f64)>) -> Vec<f64> {
     values.into_iter().flat_map(|(re, im)| [re, im]).collect()
 }
 
+/// What a Fourier transform is asked for.
+struct Transform {
+    inverse: bool,
+    /// Only the half that the other one mirrors: of the result, or of what an inverse is given.
+    one_sided: bool,
+    /// Elements before, at and after the axis.
+    sizes: (usize, usize, usize),
+    /// Elements of a line that is transformed.
+    length: usize,
+}
+
+impl Transform {
+    /// Whether the result has no imaginary parts.
+    fn is_real(&self) -> bool {
+        self.inverse && self.one_sided
+    }
+
+    /// Elements of a line that are results.
+    fn kept(&self) -> usize {
+        if self.one_sided && !self.inverse { self.length / 2 + 1 } else { self.length }
+    }
+
+    /// A line of the signal, cut or filled up with zeros, or with the half that mirrors the one that is given.
+    fn line(&self, values: &[(f64, f64)], outer: usize, inner: usize) -> Vec<(f64, f64)> {
+        let (_, size, after) = self.sizes;
+        let of = |n: usize| match n < size {
+            true => values[(outer * size + n) * after + inner],
+            false if self.is_real() && self.length - n < size => {
+                let (re, im) = values[(outer * size + self.length - n) * after + inner];
+                (re, -im)
+            }
+            false => (0.0, 0.0),
+        };
+        (0..self.length).map(of).collect()
+    }
+
+    fn run(&self, values: &[(f64, f64)], out: &mut [(f64, f64)]) {
+        let ((before, _, after), kept) = (self.sizes, self.kept());
+        let (sign, scale) = if self.inverse { (1.0, 1.0 / self.length as f64) } else { (-1.0, 1.0) };
+        for row in 0..before * after {
+            let (outer, inner) = (row / after, row % after);
+            let result = transform(&self.line(values, outer, inner), sign);
+            for (n, (re, im)) in result.into_iter().take(kept).enumerate() {
+                out[(outer * kept + n) * after + inner] = (re * scale, im * scale);
+            }
+        }
+    }
+}
+
 fn dft(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let x = call.tensor(0)?;
     let (inverse, one_sided) = (call.flag("inverse", false), call.flag("onesided", false));
@@ -123,42 +178,24 @@ fn dft(call: &mut Call<'_>) -> Result<Vec<Value>> {
         None => -2,
     };
     let at = axis(at, x.rank())?;
-    let values = complex(x)?;
     let outer = &x.shape()[..x.rank() - 1];
     if at >= outer.len() {
         return Err(Error::format("the axis is the one of real and imaginary parts"));
     }
-    let (before, size, after) = around(outer, at);
-    let real_result = inverse && one_sided;
-    let default = if real_result { size.saturating_sub(1) * 2 } else { size };
+    let sizes = around(outer, at);
     let length = match call.optional(1)? {
         Some(length) => usize::try_from(length.integer()?).map_err(|_| Error::format("the length is negative"))?,
-        None => default,
+        None if inverse && one_sided => sizes.1.saturating_sub(1) * 2,
+        None => sizes.1,
     };
-    let kept = if one_sided && !inverse { length / 2 + 1 } else { length };
+    let transform = Transform { inverse, one_sided, sizes, length };
     let mut shape = outer.to_vec();
-    shape[at] = kept;
-    shape.push(if real_result { 1 } else { 2 });
-    let mut out = vec![(0.0, 0.0); call.room(&shape, ElementType::F64)? / if real_result { 1 } else { 2 }];
-    for row in 0..before * after {
-        let (outer, inner) = (row / after, row % after);
-        let mut line: Vec<_> = (0..length)
-            .map(|n| if n < size { values[(outer * size + n) * after + inner] } else { (0.0, 0.0) })
-            .collect();
-        if real_result {
-            // The other half mirrors the one that is given.
-            for n in size.min(length)..length {
-                let (re, im) = line[length - n];
-                line[n] = (re, -im);
-            }
-        }
-        let result = transform(&line, if inverse { 1.0 } else { -1.0 });
-        let scale = if inverse { 1.0 / length as f64 } else { 1.0 };
-        for (n, (re, im)) in result.into_iter().take(kept).enumerate() {
-            out[(outer * kept + n) * after + inner] = (re * scale, im * scale);
-        }
-    }
-    let out = if real_result { out.into_iter().map(|(re, _)| re).collect() } else { flat(out) };
+    shape[at] = transform.kept();
+    let mut out = vec![(0.0, 0.0); call.room(&shape, ElementType::C128)?];
+    call.room(&[length], ElementType::C128)?;
+    transform.run(&complex(x)?, &mut out);
+    shape.push(if transform.is_real() { 1 } else { 2 });
+    let out = if transform.is_real() { out.into_iter().map(|(re, _)| re).collect() } else { flat(out) };
     Ok(vec![from_doubles(out, shape, x.element())?.into()])
 }
 

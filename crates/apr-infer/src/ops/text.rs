@@ -1,6 +1,7 @@
 //! Texts.
 
 use apr_core::{Error, Result};
+use apr_graph::ElementType;
 
 use super::elementwise::expanded;
 use crate::call::Call;
@@ -14,7 +15,8 @@ pub(super) const TABLE: &[Operator] =
 fn concat(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let (a, b) = (call.tensor(0)?, call.tensor(1)?);
     let shape = broadcast(&[a.shape(), b.shape()])?;
-    call.room(&shape, apr_graph::ElementType::C128)?;
+    call.room_like(&shape, a)?;
+    call.room_like(&shape, b)?;
     let (a, b) = (expanded(a, &shape)?, expanded(b, &shape)?);
     let pairs = a.values::<String>()?.iter().zip(b.values::<String>()?);
     Ok(vec![Tensor::new(shape, pairs.map(|(a, b)| format!("{a}{b}")).collect())?.into()])
@@ -34,7 +36,7 @@ fn split(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let texts: Vec<Vec<String>> = x.values::<String>()?.iter().map(parts).collect();
     let longest = texts.iter().map(Vec::len).max().unwrap_or(0);
     let shape = [x.shape(), &[longest]].concat();
-    call.room(&shape, apr_graph::ElementType::C128)?;
+    call.room(&shape, ElementType::Text)?;
     let counts = texts.iter().map(|parts| parts.len() as i64).collect();
     let filled = texts.into_iter().flat_map(|mut parts| {
         parts.resize(longest, String::new());

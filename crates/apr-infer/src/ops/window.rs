@@ -5,6 +5,9 @@ use apr_core::{Error, Result};
 use crate::call::Call;
 use crate::shape::{count, sizes};
 
+/// Most elements of a window. Each of its places takes that many steps, however few of them lie in the image.
+const MAX_WINDOW: usize = 1 << 26;
+
 /// How a window slides.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Windows {
@@ -60,6 +63,9 @@ impl Windows {
         let auto = call.text("auto_pad", "NOTSET");
         let ceil = call.flag("ceil_mode", false);
         (0..rank).try_for_each(|dim| windows.fit(dim, &auto, ceil))?;
+        if windows.window_len() > MAX_WINDOW {
+            return Err(Error::format(format!("a window of {:?} has more than {MAX_WINDOW} elements", windows.kernel)));
+        }
         Ok(windows)
     }
 

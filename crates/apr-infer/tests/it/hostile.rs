@@ -1,0 +1,232 @@
+//! Graphs made to do harm: an error with its code, no panic, no hang, no memory beyond the limit.
+
+use std::cell::RefCell;
+
+use apr_core::{CheckpointReader, Code, Limits, Result};
+use apr_graph::{AttributeValue, BodyBuilder, Constant, ConstantData, ElementType, GraphBuilder, Meaning, Op};
+use apr_infer::{Alone, Engine, RunLimits, Tensor, Unwatched, Value};
+use apr_testkit::apr2::Apr2Builder;
+
+/// Bytes that the graphs may use.
+const MEMORY: u64 = 16 << 20;
+
+fn nothing() -> impl CheckpointReader {
+    let file = Apr2Builder::new().metadata("{}").build();
+    apr_format::apr2::open(file, "empty.apr", &Limits::default()).expect("a model")
+}
+
+fn limits() -> RunLimits {
+    let mut limits = RunLimits::default();
+    limits.max_memory = MEMORY;
+    limits.max_steps = 100_000;
+    limits
+}
+
+/// Runs one operator of the current version.
+fn run(operator: &str, inputs: &[Tensor], attributes: &[(&str, AttributeValue)]) -> Result<Vec<Value>> {
+    run_at(23, operator, inputs, attributes)
+}
+
+fn run_at(
+    opset: i64,
+    operator: &str,
+    inputs: &[Tensor],
+    attributes: &[(&str, AttributeValue)],
+) -> Result<Vec<Value>> {
+    let mut graph = GraphBuilder::new(opset);
+    let body = graph.body();
+    let names: Vec<String> = (0..inputs.len()).map(|at| format!("x{at}")).collect();
+    let ids: Vec<_> = names
+        .iter()
+        .zip(inputs)
+        .map(|(name, tensor)| body.input(name, tensor.element(), [], Meaning::Unknown))
+        .collect();
+    let mut node = body.op(operator, ids);
+    for (name, value) in attributes {
+        node = node.attribute(name, value.clone());
+    }
+    let y = node.output("y");
+    body.output("y", y, Meaning::Unknown);
+    let graph = graph.finish();
+    let reader = nothing();
+    let session = Engine::prepare(&graph, &reader, limits())?;
+    let inputs = names.into_iter().zip(inputs.iter().cloned().map(Value::from)).collect();
+    Ok(session.run(inputs, &["y"], &Alone, &mut Unwatched)?.outputs)
+}
+
+fn floats(shape: &[usize]) -> Tensor {
+    let count = shape.iter().product();
+    Tensor::new(shape.to_vec(), (0..count).map(|at: usize| at as f32 * 0.5).collect()).expect("a tensor")
+}
+
+fn ints(values: &[i64]) -> Tensor {
+    Tensor::row(values.to_vec())
+}
+
+fn text(value: &str) -> AttributeValue {
+    AttributeValue::Text(value.as_bytes().to_vec())
+}
+
+fn refused(what: &str, result: Result<Vec<Value>>, code: Code) {
+    match result {
+        Ok(_) => panic!("{what} ran"),
+        Err(error) => assert_eq!(error.code(), code, "{what}: {error}"),
+    }
+}
+
+#[test]
+fn shapes_that_do_not_go_together_are_an_error() {
+    use AttributeValue::{Int, Ints};
+    let f = floats;
+    let cases: Vec<(&str, Vec<Tensor>, Vec<(&str, AttributeValue)>)> = vec![
+        ("Gemm", vec![f(&[2, 3]), f(&[3, 2]), f(&[4, 2, 2])], vec![]),
+        ("Gemm", vec![f(&[2, 3]), f(&[3, 2]), f(&[5])], vec![]),
+        ("LayerNormalization", vec![f(&[2, 3]), f(&[2])], vec![]),
+        ("Einsum", vec![f(&[3])], vec![("equation", text("i->ii"))]),
+        ("Einsum", vec![f(&[3])], vec![("equation", text("i->j"))]),
+        ("Slice", vec![f(&[8]), ints(&[0, 5]), ints(&[2, 8]), ints(&[0, 0]), ints(&[1, 2])], vec![]),
+        ("RotaryEmbedding", vec![f(&[1, 1, 7]), f(&[1, 1]), f(&[1, 1])], vec![("num_heads", Int(2))]),
+        ("Split", vec![f(&[8])], vec![("num_outputs", Int(i64::MAX))]),
+        ("MatMulInteger", vec![
+            Tensor::new(vec![3, 4], vec![1_u8; 12]).unwrap(),
+            Tensor::new(vec![4, 2], vec![1_u8; 8]).unwrap(),
+            Tensor::new(vec![2, 3, 4], vec![1_u8; 24]).unwrap(),
+        ], vec![]),
+        ("RoiAlign", vec![f(&[1, 1, 4, 4]), f(&[1, 4]), ints(&[0])], vec![("sampling_ratio", Int(i64::MAX))]),
+        ("MaxPool", vec![f(&[1, 1, 4, 4])], vec![
+            ("kernel_shape", Ints(vec![1 << 30, 1 << 30])),
+            ("pads", Ints(vec![1 << 30; 4])),
+        ]),
+        ("ConvTranspose", vec![f(&[1, 2, 3]), f(&[2, 2, 3])], vec![("group", Int(i64::MAX))]),
+        ("TensorScatter", vec![f(&[1, 4, 2]), f(&[1, 2, 2]), ints(&[i64::MAX])], vec![]),
+        ("Reshape", vec![Tensor::new(vec![0], Vec::<f32>::new()).unwrap(), ints(&[1 << 40, 0])], vec![
+            ("allowzero", Int(1)),
+        ]),
+    ];
+    for (operator, inputs, attributes) in cases {
+        refused(operator, run(operator, &inputs, &attributes), Code::Format);
+    }
+}
+
+#[test]
+fn what_would_not_fit_the_memory_is_refused_before_it_is_made() {
+    let many = floats(&[1 << 13, 1]);
+    let cases: Vec<(&str, Vec<Tensor>)> = vec![
+        ("MatMul", vec![floats(&[1 << 12, 1, 1, 1]), floats(&[1, 1 << 12, 1, 1])]),
+        ("Tile", vec![Tensor::row(vec!["x".repeat(1 << 16)]), ints(&[1 << 16])]),
+        ("Expand", vec![Tensor::row(vec!["x".repeat(1 << 16)]), ints(&[1 << 16, 1])]),
+        ("StringConcat", vec![
+            Tensor::row(vec!["x".repeat(1 << 16)]),
+            Tensor::new(vec![1 << 12, 1], vec![String::new(); 1 << 12]).unwrap(),
+        ]),
+        ("Add", vec![many.clone(), floats(&[1, 1 << 13])]),
+        ("OneHot", vec![ints(&[0; 64]), Tensor::scalar(1_i64 << 40), floats(&[2])]),
+        ("Resize", vec![
+            floats(&[64, 64]), Tensor::row(Vec::<f32>::new()), Tensor::row(vec![1e6_f32, 1e-1]),
+        ]),
+        ("HannWindow", vec![Tensor::scalar(i64::MAX)]),
+    ];
+    for (operator, inputs) in cases {
+        refused(operator, run(operator, &inputs, &[]), Code::Memory);
+    }
+}
+
+#[test]
+fn filters_of_an_impossible_rate_end() {
+    let number = |value: f32| Tensor::scalar(value);
+    let inputs = [Tensor::scalar(8_i64), Tensor::scalar(16_i64), Tensor::scalar(1_i64), number(0.0), number(8e9)];
+    refused("MelWeightMatrix", run("MelWeightMatrix", &inputs, &[]), Code::Format);
+}
+
+#[test]
+fn transforms_of_no_length_are_empty() {
+    let signal = floats(&[1, 1, 1, 2]);
+    let one_sided = [("inverse", AttributeValue::Int(1)), ("onesided", AttributeValue::Int(1))];
+    let outputs = run("DFT", &[signal], &one_sided).expect("a transform");
+    assert_eq!(outputs[0].tensor().unwrap().shape(), [1, 1, 0, 1]);
+}
+
+#[test]
+fn packed_elements_must_fill_their_shape() {
+    assert!(Tensor::unpack(ElementType::I4, vec![1 << 40], &[0]).is_err());
+    assert!(Tensor::unpack(ElementType::F32, vec![2], &[0; 9]).is_err());
+}
+
+/// A loop that keeps a kibibyte of each of its rounds.
+#[test]
+fn what_a_loop_collects_counts_as_memory() {
+    let mut inner = BodyBuilder::default();
+    inner.input("round", ElementType::I64, [], Meaning::Unknown);
+    let goes_on = inner.input("goes_on", ElementType::Bool, [], Meaning::Unknown);
+    inner.output("again", goes_on, Meaning::Unknown);
+    let shape = inner.constant(Constant {
+        name: String::new(),
+        element: ElementType::I64,
+        shape: vec![1],
+        data: ConstantData::Bytes(1024_i64.to_le_bytes().to_vec()),
+    });
+    let filled = inner.op("ConstantOfShape", [shape]).output("filled");
+    inner.output("kept", filled, Meaning::Unknown);
+    let yes = Constant {
+        name: String::new(),
+        element: ElementType::Bool,
+        shape: Vec::new(),
+        data: ConstantData::Bytes(vec![1]),
+    };
+    let mut graph = GraphBuilder::new(17);
+    let body = graph.body();
+    let yes = body.constant(yes);
+    let inner = inner.finish();
+    let y = body.op("Loop", []).optional(None).optional(Some(yes)).attribute("body", inner).output("forever");
+    body.output("y", y, Meaning::Unknown);
+    let (graph, reader) = (graph.finish(), nothing());
+    let session = Engine::prepare(&graph, &reader, limits()).expect("a session");
+    let error = session.run(Vec::new(), &["y"], &Alone, &mut Unwatched).unwrap_err();
+    assert_eq!(error.code(), Code::Memory);
+    assert!(error.message().contains("limit"), "{error}");
+}
+
+/// Each function calls the next one twice: planned at every call, they would take 2^50 steps.
+#[test]
+fn functions_are_planned_once_however_often_they_are_called() {
+    let mut graph = GraphBuilder::new(17);
+    let previous: RefCell<Op> = RefCell::new(Op::new("", "NoSuchOperator"));
+    for number in 0..50 {
+        let mut inner = BodyBuilder::default();
+        let x = inner.parameter("x");
+        let op = previous.borrow().clone();
+        let once = inner.call(&op, [x]).output("once");
+        let twice = inner.call(&op, [once]).output("twice");
+        inner.output("y", twice, Meaning::Unknown);
+        *previous.borrow_mut() = graph.function("local", &format!("f{number}"), inner);
+    }
+    let body = graph.body();
+    let x = body.input("x", ElementType::F32, [], Meaning::Unknown);
+    let y = body.call(&previous.borrow(), [x]).output("called");
+    body.output("y", y, Meaning::Unknown);
+    let (graph, reader) = (graph.finish(), nothing());
+    let error = Engine::prepare(&graph, &reader, limits()).unwrap_err();
+    assert!(error.message().contains("NoSuchOperator"), "{error}");
+}
+
+/// Functions that stand in the file before those that they call, more than the stack would take.
+#[test]
+fn too_many_functions_inside_each_other_are_refused() {
+    let mut graph = GraphBuilder::new(17);
+    let mut previous = Op::new("", "Identity");
+    for number in 0..5000 {
+        let mut inner = BodyBuilder::default();
+        let x = inner.parameter("x");
+        let y = inner.call(&previous, [x]).output("z");
+        inner.output("y", y, Meaning::Unknown);
+        previous = graph.function("local", &format!("f{number}"), inner);
+        let body = graph.body();
+        let x = body.input(&format!("x{number}"), ElementType::F32, [], Meaning::Unknown);
+        let y = body.call(&previous, [x]).output(&format!("called{number}"));
+        body.output(&format!("y{number}"), y, Meaning::Unknown);
+    }
+    let (graph, reader) = (graph.finish(), nothing());
+    let error = Engine::prepare(&graph, &reader, limits()).unwrap_err();
+    assert_eq!(error.code(), Code::Format);
+    assert!(error.message().contains("inside each other"), "{error}");
+}
