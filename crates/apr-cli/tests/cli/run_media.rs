@@ -82,7 +82,8 @@ fn a_whisper_writes_what_it_writes_in_transformers() {
             .iter()
             .map(|part| ["start", "end"].map(|key| part[key].as_f64().expect("seconds")).to_vec())
             .collect();
-        let theirs: Vec<Vec<f64>> = expected[name]["segments"].as_array().expect("segments").iter().map(numbers).collect();
+        let theirs: Vec<Vec<f64>> =
+            expected[name]["segments"].as_array().expect("segments").iter().map(numbers).collect();
         assert_eq!(times.len(), theirs.len(), "{name}");
         let off = times.concat().iter().zip(theirs.concat()).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
         assert!(off < 0.011, "{name}: {times:?}, not {theirs:?}");
@@ -136,13 +137,15 @@ fn labels_of_pictures_are_those_of_transformers() {
 fn texts_fit_a_picture_as_in_transformers() {
     let sandbox = Sandbox::new();
     let expected = fixture("run/look.json");
-    let texts: Vec<&str> = expected["clip"].as_array().expect("texts").iter().filter_map(|row| row["text"].as_str()).collect();
+    let texts: Vec<&str> =
+        expected["clip"].as_array().expect("texts").iter().filter_map(|row| row["text"].as_str()).collect();
     let (model, picture) = (format!("{RUN}/tiny-clip"), format!("{PICTURES}/a.png"));
     let mut line = vec!["run", &model, "--input", &picture, "--json"];
     line.extend(texts.iter().flat_map(|text| ["--prompt", text]));
     let report = sandbox.run(&line).ok().json();
     for fit in report["results"][0]["texts"].as_array().expect("texts") {
-        let row = expected["clip"].as_array().expect("texts").iter().find(|row| row["text"] == fit["text"]).expect("a row");
+        let row =
+            expected["clip"].as_array().expect("texts").iter().find(|row| row["text"] == fit["text"]).expect("a row");
         for key in ["score", "logit"] {
             let (ours, theirs) = (fit[key].as_f64().expect("a number"), row[key].as_f64().expect("a number"));
             assert!((ours - theirs).abs() < 1e-3, "{key}: {report}");

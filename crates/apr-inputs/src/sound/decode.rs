@@ -49,7 +49,10 @@ fn read(bytes: Vec<u8>, most: usize) -> Result<(Sound, Vec<String>)> {
     let sound = reading.sound.ok_or_else(|| Error::format("the sound is empty: it has no samples"))?;
     let mut warnings = Vec::new();
     if reading.damaged > 0 {
-        warnings.push(format!("{} of the sound are damaged and left out", apr_core::counted(reading.damaged as u64, "packet")));
+        warnings.push(format!(
+            "{} of the sound are damaged and left out",
+            apr_core::counted(reading.damaged as u64, "packet")
+        ));
     }
     let length = sound.samples.len() as u64;
     // Some coders round the length up to whole blocks.
@@ -119,9 +122,9 @@ fn too_long(frames: u64, most: usize) -> Error {
 
 fn wrong(error: &SoundError) -> Error {
     match error {
-        SoundError::Unsupported(what) => Error::version(format!(
-            "the sound can't be read ({what}): WAV, FLAC, MP3 and Ogg Vorbis can"
-        )),
+        SoundError::Unsupported(what) => {
+            Error::version(format!("the sound can't be read ({what}): WAV, FLAC, MP3 and Ogg Vorbis can"))
+        }
         SoundError::LimitError(what) => Error::memory(format!("the sound asks for too much: {what}")),
         error => Error::format(format!("the sound is damaged: {error}")),
     }

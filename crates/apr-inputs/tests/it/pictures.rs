@@ -105,7 +105,8 @@ fn empty_and_damaged_pictures_are_errors() {
         let whole = file(name);
         for len in (1..whole.len() * 9 / 10).step_by(whole.len() / 60 + 1) {
             // A JPEG that is cut off is shown as far as it goes by all decoders.
-            let _ = decode(&whole[..len], MOST).map(|picture| assert!(name.ends_with("jpg"), "{name} {len} {}", picture.width));
+            let _ = decode(&whole[..len], MOST)
+                .map(|picture| assert!(name.ends_with("jpg"), "{name} {len} {}", picture.width));
         }
         for at in (0..whole.len()).step_by(whole.len() / 150 + 1) {
             let mut bytes = whole.clone();

@@ -16,9 +16,9 @@ use apr_source::naming::canonical;
 pub use arrays::{ArrayReport, RunReport, arrays_of, from_json, report};
 pub use facts::{Facts, Pooling};
 pub use files::ArrayFile;
+pub use scores::{largest, normalize, pool, sigmoid, softmax};
 pub use speech::{Spoken, collapsed, spoken};
 pub use whisper::{Segment, WhisperTokens};
-pub use scores::{largest, normalize, pool, sigmoid, softmax};
 
 use crate::graph::without_family;
 use crate::import::restore;

@@ -179,7 +179,13 @@ mod tests {
         let tokens = tokens();
         let cut = |written: &[i64]| {
             let (segments, moved) = tokens.segments(written, 50);
-            (segments.into_iter().map(|part| (part.start, part.end, tokens.text_of(&part.tokens))).collect::<Vec<_>>(), moved)
+            (
+                segments
+                    .into_iter()
+                    .map(|part| (part.start, part.end, tokens.text_of(&part.tokens)))
+                    .collect::<Vec<_>>(),
+                moved,
+            )
         };
         assert_eq!(cut(&[4, 5]), (vec![(0, 50, vec![4, 5])], None));
         assert_eq!(cut(&[10, 4, 15]), (vec![(0, 5, vec![4])], None));

@@ -45,7 +45,8 @@ impl Given {
 
     /// Refuses what no model takes together.
     fn check(&self) -> Outcome {
-        let alone = [!self.arrays.is_empty(), !self.sounds.is_empty(), !self.pictures.is_empty() || !self.texts.is_empty()];
+        let alone =
+            [!self.arrays.is_empty(), !self.sounds.is_empty(), !self.pictures.is_empty() || !self.texts.is_empty()];
         if alone.iter().filter(|given| **given).count() > 1 {
             let message = "give arrays, sounds, or texts and pictures; not several of these";
             return Err(Failure::Usage(message.to_owned()));

@@ -125,7 +125,9 @@ impl<'l> Looking<'l> {
         let settings = PixelSettings::from_json(config, expected)?;
         let takes_text = meaning(body, &body.inputs, Meaning::TokenIds).is_some();
         if takes_text && texts.is_empty() {
-            return Err(Failure::Usage("give texts that may fit the picture: --prompt \"a cat\" --prompt \"a dog\"".to_owned()));
+            return Err(Failure::Usage(
+                "give texts that may fit the picture: --prompt \"a cat\" --prompt \"a dog\"".to_owned(),
+            ));
         }
         if !takes_text && !texts.is_empty() {
             return Err(Failure::Usage("the model takes pictures alone, without texts".to_owned()));

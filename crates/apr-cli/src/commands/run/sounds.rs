@@ -44,7 +44,7 @@ struct Heard {
 /// What a sound file is.
 #[derive(Debug, Serialize)]
 pub(super) struct SoundReport {
-    file: String,
+    pub(super) file: String,
     /// Of the file.
     rate: u32,
     /// Of the file; they are averaged.
@@ -78,7 +78,9 @@ pub(super) fn read(job: &Job<'_>, path: &Path, rate: u32) -> Outcome<Read> {
     let most = job.context.max_memory() / 4;
     let len = std::fs::metadata(path).map_err(|error| io_error(&error, path))?.len();
     if len > most {
-        return Err(Error::memory(format!("the file has {len} bytes: raise --max-memory")).in_file(path.display()).into());
+        return Err(Error::memory(format!("the file has {len} bytes: raise --max-memory"))
+            .in_file(path.display())
+            .into());
     }
     let bytes = std::fs::read(path).map_err(|error| io_error(&error, path))?;
     let named = |error: Error| error.in_file(path.display());
@@ -129,7 +131,9 @@ fn rows(results: &[Heard]) -> Outcome<Tensor> {
     let row = |heard: &Heard| match &heard.made {
         Made::Embedding { vector } => Ok(vector.clone()),
         Made::SpeechDetection { probabilities, .. } => Ok(probabilities.clone()),
-        _ => Err(Failure::Usage("--output writes vectors, and this model makes texts or labels: use --json".to_owned())),
+        _ => {
+            Err(Failure::Usage("--output writes vectors, and this model makes texts or labels: use --json".to_owned()))
+        }
     };
     let rows = results.iter().map(row).collect::<Outcome<Vec<_>>>()?;
     let width = rows.first().map_or(0, Vec::len);

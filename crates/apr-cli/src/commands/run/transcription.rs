@@ -13,10 +13,10 @@ use apr_source::companions::learn_from;
 use serde::Serialize;
 use serde_json::Value as Json;
 
+use super::Job;
 use super::sounds::{Read, SoundReport, model_rate, read, setting};
 use super::tokens::Tokens;
 use super::writing::Parts;
-use super::{Job, meaning};
 use crate::failure::{Failure, Outcome};
 use crate::printer::{BOLD, DIM};
 
@@ -166,7 +166,9 @@ impl<'w> Whisper<'w> {
         let wanted = self.job.args.language.as_deref();
         if special.languages.is_empty() {
             if wanted.is_some() || self.job.args.translate {
-                return Err(Failure::Usage("the model knows one language: leave --language and --translate out".to_owned()));
+                return Err(Failure::Usage(
+                    "the model knows one language: leave --language and --translate out".to_owned(),
+                ));
             }
         } else {
             begin.push(self.language(wanted, states)?);
@@ -188,11 +190,16 @@ impl<'w> Whisper<'w> {
             let found = languages.iter().find(|(code, _)| code == wanted);
             return found.map(|(_, id)| *id).ok_or_else(|| {
                 let codes: Vec<&str> = languages.iter().map(|(code, _)| code.as_str()).collect();
-                Failure::Usage(format!("the model does not know the language '{}'; it knows {}", Escaped(wanted), codes.join(", ")))
+                Failure::Usage(format!(
+                    "the model does not know the language '{}'; it knows {}",
+                    Escaped(wanted),
+                    codes.join(", ")
+                ))
             });
         }
         let logits = self.parts.decoder(states.clone())?.next(&[self.special.start])?;
-        let logit = |id: i64| usize::try_from(id).ok().and_then(|id| logits.get(id).copied()).unwrap_or(f32::NEG_INFINITY);
+        let logit =
+            |id: i64| usize::try_from(id).ok().and_then(|id| logits.get(id).copied()).unwrap_or(f32::NEG_INFINITY);
         let likeliest = languages.iter().rev().max_by(|(_, a), (_, b)| logit(*a).total_cmp(&logit(*b)));
         Ok(likeliest.map_or(self.special.start, |(_, id)| *id))
     }

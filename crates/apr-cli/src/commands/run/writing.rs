@@ -29,7 +29,8 @@ impl<'p> Parts<'p> {
         let named = |name: &str| parts.iter().find(|part| part.name == name);
         let found = (named("encoder_model"), named("decoder_model"), named("decoder_with_past_model"));
         let (Some(encoder), Some(first), Some(rest)) = found else { return Ok(None) };
-        let ready = |part: &'p Runnable| Ok::<_, crate::failure::Failure>((&part.graph.body, job.session(part, weights)?));
+        let ready =
+            |part: &'p Runnable| Ok::<_, crate::failure::Failure>((&part.graph.body, job.session(part, weights)?));
         Ok(Some(Self { job, encoder: ready(encoder)?, first: ready(first)?, rest: ready(rest)? }))
     }
 
