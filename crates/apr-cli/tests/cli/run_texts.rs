@@ -93,7 +93,8 @@ fn qa_49_a_text_beyond_the_context_is_said() {
     sandbox.run(&["run", LLAMA, "--prompt", &long]).fails(2, &["201 tokens", "context has 64", "--truncate"]);
     let cut = sandbox.run(&["run", LLAMA, "--prompt", &long, "--truncate", "--max-tokens", "1", "--json"]).ok();
     assert!(cut.stderr.contains("137 of the text's 201 tokens"), "{}", cut.stderr);
-    let full = sandbox.run(&["run", LLAMA, "--prompt", &long[..62], "--max-tokens", "9", "--temperature", "1", "--json"]);
+    let full =
+        sandbox.run(&["run", LLAMA, "--prompt", &long[..62], "--max-tokens", "9", "--temperature", "1", "--json"]);
     let full = full.ok();
     let report = full.json();
     if report["ended"] == "context" {
@@ -123,10 +124,13 @@ fn chats_go_through_the_models_template() {
     sandbox.write("m/chat_template.jinja", template);
     let line = ["run", "m", "--prompt", " hi ", "--chat", "--system", "Brief.", "--max-tokens", "2", "--json"];
     let report = sandbox.run(&line).ok().json();
-    assert_eq!(report["prompt"], "<bos>[system]Brief.[user]hi[assistant]");
+    assert_eq!(report["prompt"], "<s>[system]Brief.[user]hi[assistant]");
     assert_eq!(report["given"][0], 256, "the template's own mark, once: {report}");
     assert_eq!(report["given"][1], 91);
-    sandbox.write("m/chat_template.jinja", "{% for i in range(99999) %}{% for j in range(99999) %}x{% endfor %}{% endfor %}");
+    sandbox.write(
+        "m/chat_template.jinja",
+        "{% for i in range(99999) %}{% for j in range(99999) %}x{% endfor %}{% endfor %}",
+    );
     sandbox.apr("run m --prompt hi --chat").fails(1, &["E008", "chat template"]);
     sandbox.write("m/chat_template.jinja", "{{ raise_exception('only questions') }}");
     sandbox.apr("run m --prompt hi --chat").fails(4, &["only questions"]);
@@ -140,7 +144,8 @@ fn vectors_are_those_of_transformers() {
     for model in [BERT, "bert.apr"] {
         for text in expected["texts"].as_array().expect("texts") {
             let run = |rest: &[&str]| {
-                let line = [&["run", model, "--json", "--prompt", text["text"].as_str().expect("a text")], rest].concat();
+                let line =
+                    [&["run", model, "--json", "--prompt", text["text"].as_str().expect("a text")], rest].concat();
                 sandbox.run(&line).ok().json()["results"][0].clone()
             };
             let made = run(&[]);
@@ -169,10 +174,19 @@ fn minilm_makes_the_vectors_of_transformers() {
 #[test]
 fn labels_and_words_are_those_of_transformers() {
     let sandbox = Sandbox::new();
+    copy(&sandbox, BERT, "tagger");
+    // The file has all heads; one that tags tokens comes without those for words.
+    let mut weights = sandbox.read("tagger/model.safetensors");
+    let places: Vec<usize> =
+        (0..weights.len() - 16).filter(|&at| weights[at..].starts_with(b"cls.predictions.")).collect();
+    places.iter().for_each(|&at| weights[at..at + 3].copy_from_slice(b"odd"));
+    sandbox.write("tagger/model.safetensors", weights);
     for text in fixture("run/texts.json")["texts"].as_array().expect("texts") {
         let run = |task: &str| {
             let prompt = text["text"].as_str().expect("a text");
-            sandbox.run(&["run", BERT, "--task", task, "--prompt", prompt, "--json"]).ok().json()["results"][0].clone()
+            let folder = if task == "TokenClassification" { "tagger" } else { BERT };
+            sandbox.run(&["run", folder, "--task", task, "--prompt", prompt, "--json"]).ok().json()["results"][0]
+                .clone()
         };
         let made = run("SequenceClassification");
         for label in made["labels"].as_array().expect("labels") {
