@@ -17,8 +17,10 @@ from pathlib import Path
 
 import codec
 import harness
+import hub
 import infer
 import onnx_export as onnx
+import onnx_open
 import quantize
 from harness import GB, Run, alternate, median, ratio, run
 
@@ -132,9 +134,11 @@ def bench_read(read_all, python, source, runs, rows):
                  f"{length / median(ours, 'wall'):.2f} GB/s against {length / median(peer, 'wall'):.2f} GB/s"))
 
 
-def make_folder(folder, size):
-    """A Hugging Face folder of a LLaMA with bf16 weights of healthy values, and a configuration that fits."""
+def make_folder(folder, size, dtype="BF16"):
+    """A Hugging Face folder of a LLaMA with weights of healthy values, BF16 or F32, and a configuration that fits."""
     import numpy as np
+
+    width = 2 if dtype == "BF16" else 4
 
     hidden, intermediate, vocab = 2048, 5632, 32000
     layer = {
@@ -143,15 +147,15 @@ def make_folder(folder, size):
         "mlp.gate_proj": (intermediate, hidden), "mlp.up_proj": (intermediate, hidden),
         "mlp.down_proj": (hidden, intermediate), "input_layernorm": (hidden,), "post_attention_layernorm": (hidden,),
     }
-    per_layer = 2 * sum(int(np.prod(shape)) for shape in layer.values())
-    layers = max(1, (size - 4 * vocab * hidden) // per_layer)
+    per_layer = width * sum(int(np.prod(shape)) for shape in layer.values())
+    layers = max(1, (size - 2 * width * vocab * hidden) // per_layer)
     shapes = {"model.embed_tokens.weight": (vocab, hidden), "lm_head.weight": (vocab, hidden), "model.norm.weight": (hidden,)}
     for i in range(layers):
         shapes.update({f"model.layers.{i}.{name}.weight": shape for name, shape in layer.items()})
     header, offset = {"__metadata__": {"format": "pt"}}, 0
     for name, shape in shapes.items():
-        end = offset + 2 * int(np.prod(shape))
-        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [offset, end]}
+        end = offset + width * int(np.prod(shape))
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, end]}
         offset = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -161,7 +165,8 @@ def make_folder(folder, size):
         for name, shape in shapes.items():
             values = np.ones(shape, np.float32) if len(shape) == 1 else (
                 0.03 * generator.standard_normal(shape, dtype=np.float32))
-            file.write((values.view(np.uint32) >> 16).astype(np.uint16).tobytes())
+            narrow = (values.view(np.uint32) >> 16).astype(np.uint16) if width == 2 else values
+            file.write(narrow.tobytes())
     config = {
         "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": hidden, "vocab_size": vocab,
         "intermediate_size": intermediate, "num_hidden_layers": layers, "num_attention_heads": 32,
@@ -227,14 +232,17 @@ def bench_import(apr, folder, size, runs, rows):
     source.rmdir()
 
 
-def bench_export(apr, folder, size, runs, rows):
-    source = folder / "exported"
-    source.mkdir()
-    subprocess.run([sys.executable, __file__, "--make-folder", source, str(size)], check=True)
-    onnx.bench(harness, copy, apr, source, folder, runs, rows)
-    for path in source.iterdir():
-        path.unlink()
-    source.rmdir()
+def bench_export(apr, folder, size, runs, rows, candidates):
+    for dtype in ("BF16", "F32"):
+        source = folder / "exported"
+        source.mkdir()
+        subprocess.run([sys.executable, __file__, "--make-folder", source, str(size), dtype], check=True)
+        onnx.bench(harness, copy, apr, source, dtype, folder, runs, rows)
+        if dtype == "F32":
+            onnx_open.bench(harness, apr, source, folder, runs, rows, candidates)
+        for path in source.iterdir():
+            path.unlink()
+        source.rmdir()
 
 
 def bench_pytorch(apr, folder, python, size, runs, rows):
@@ -286,7 +294,7 @@ def main():
         make_model(sys.argv[2], int(sys.argv[3]))
         return
     if sys.argv[1:2] == ["--make-folder"]:
-        make_folder(Path(sys.argv[2]), int(sys.argv[3]))
+        make_folder(Path(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])
         return
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--apr", required=True, type=Path)
@@ -297,22 +305,25 @@ def main():
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--block-speed", required=True, type=Path)
     parser.add_argument("--codec-speed", required=True, type=Path)
+    parser.add_argument("--hub", required=True, type=Path, help="the test hub, a program")
+    parser.add_argument("--large-graph", required=True, type=Path)
     parser.add_argument("--minilm", required=True, type=Path, help="a safetensors file of real weights, where there is one")
     parser.add_argument("--run-speed", type=Path, help="the example run_speed of apr-cli")
-    parser.add_argument("--only", choices=["all", "quantize", "codec", "export", "infer"], default="all")
+    parser.add_argument("--only", choices=["all", "quantize", "codec", "export", "hub", "infer"], default="all")
     args = parser.parse_args()
 
     rows = []
     if args.only == "all":
         bench_files(args, rows)
     if args.only == "export":
-        bench_export(args.apr, args.dir, int(min(args.gb) * GB), args.runs, rows)
+        bench_graphs(args, rows)
     if args.only in ("all", "quantize"):
         quantize.bench_kernels(args.block_speed, args.python, args.runs, rows)
         quantize.bench_files(harness, args.apr, args.python, args.dir, int(max(args.gb) * GB), args.runs, rows)
     if args.only in ("all", "codec"):
         bench_codec(args, rows)
-
+    if args.only in ("all", "hub"):
+        hub.bench(args.apr, args.hub, args.python, args.dir, int(min(args.gb) * GB / 2), args.runs, rows)
     if args.only in ("all", "infer"):
         infer.bench(args.apr, args.run_speed, args.dir, args.runs, rows)
 
@@ -330,13 +341,19 @@ def bench_files(args, rows):
         source.unlink()
     bench_inspect(args.apr, args.dir, args.runs, rows)
     bench_import(args.apr, args.dir, int(max(args.gb) * GB), args.runs, rows)
-    bench_export(args.apr, args.dir, int(min(args.gb) * GB), args.runs, rows)
+    bench_graphs(args, rows)
     python = torch_python()
     if python is None:
         print("no Python with torch (APR_TORCH_PYTHON): .pt files are not measured", file=sys.stderr)
     else:
         bench_pytorch(args.apr, args.dir, python, int(max(args.gb) / 2 * GB), args.runs, rows)
         bench_scan(args.apr, args.dir, python, int(max(args.gb) / 4 * GB), args.runs, rows)
+
+
+def bench_graphs(args, rows):
+    """What models compute."""
+    bench_export(args.apr, args.dir, int(min(args.gb) * GB), args.runs, rows, [args.python, torch_python()])
+    onnx_open.bench_graph(args.large_graph, rows)
 
 
 def bench_codec(args, rows):

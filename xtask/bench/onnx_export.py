@@ -13,8 +13,8 @@ torch.onnx.export(model, (tokens,), sys.argv[2], input_names=["input_ids"], dyna
 """
 
 
-def bench(harness, copy, apr, source, folder, runs, rows):
-    """`source` is a Hugging Face folder; what is exported goes to `folder`."""
+def bench(harness, copy, apr, source, dtype, folder, runs, rows):
+    """`source` is a Hugging Face folder of weights of this dtype; what is exported goes to `folder`."""
     target, copied = folder / "out.onnx", folder / "c"
 
     def clear():
@@ -28,10 +28,15 @@ def bench(harness, copy, apr, source, folder, runs, rows):
 
     size = (source / "model.safetensors").stat().st_size
     peer, exported = harness.alternate(runs, lambda: copy(source / "model.safetensors", copied), ours)
-    rows.append((f"`export --format onnx` of a bf16 LLaMA folder, {size / harness.GB:.1f} GB",
-                 f"{harness.ratio(peer, exported):.2f} of `cp`'s speed",
-                 f"{harness.median(exported, 'wall'):.2f} s against {harness.median(peer, 'wall'):.2f} s; "
-                 f"peak {harness.median(exported, 'peak'):.0f} MiB"))
+    rows.append((f"`export --format onnx` of a {dtype.lower()} LLaMA folder, {size / harness.GB:.1f} GB",
+                 f"{harness.ratio(peer, exported):.2f} of `cp`'s speed", harness.against(exported, peer)))
+    if dtype == "F32":
+        bench_torch(harness, source, folder, ours, clear, rows)
+
+
+def bench_torch(harness, source, folder, ours, clear, rows):
+    """`ours` exports the folder, `clear` takes away what was exported."""
+    target, size = folder / "out.onnx", (source / "model.safetensors").stat().st_size
     python = os.environ.get("APR_GRAPH_PYTHON")
     check = "import onnx, onnxscript, torch, transformers"
     if not python or subprocess.run([python, "-c", check], capture_output=True).returncode != 0:

@@ -9,6 +9,8 @@ steps with keys and values of earlier tokens.
     python graphs.py APR [case ...]               the cases of this file
     python graphs.py APR --families FOLDER        those of fixtures/families: configurations as they were saved by
                                                   transformers 4 and 5, and the smallest sizes
+    python graphs.py --exported FOLDER OUT        a Hugging Face folder beside OUT/plain and OUT/past, which were exported
+                                                  from it before
 
 With APR_GRAPH_ENGINE=apr, `apr run` computes the files instead of onnxruntime.
 
@@ -322,7 +324,9 @@ class OwnSession:
 
 
 def sessions(apr, folder, past=True):
-    """All parts of a folder's model, by name."""
+    """All parts of a folder's model, by name. `apr` is the program, or the folder of what it exported before."""
+    if Path(apr).is_dir():
+        return {path.stem: Session(str(path)) for path in (Path(apr) / ("past" if past else "plain")).glob("*.onnx")}
     with tempfile.TemporaryDirectory() as out:
         command = [apr, "export", str(folder), "-o", f"{out}/model", "--format", "onnx"]
         done = subprocess.run(command + ["--with-past"] * past, capture_output=True, text=True)
@@ -568,7 +572,21 @@ def compared(apr, case, make):
     return verdict == "ok"
 
 
+def exported(folder, out):
+    """Whether what was exported from a folder computes what transformers computes."""
+    config = json.loads((Path(folder) / "config.json").read_text())
+    name = config["architectures"][0]
+    torch.manual_seed(7)
+    model = getattr(transformers, name).from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    worst = Worst()
+    TESTS[test_of(config["model_type"], name)](model.eval(), out, Path(folder), worst)
+    print(f"{folder:24} {worst.error:.2e} ({worst.where})")
+    return worst.error <= TOLERANCE
+
+
 def main():
+    if sys.argv[1] == "--exported":
+        sys.exit(0 if exported(*sys.argv[2:]) else 1)
     apr, *wanted = sys.argv[1:]
     if wanted[:1] == ["--families"]:
         paths = sorted(Path(wanted[1]).glob("*.json"))

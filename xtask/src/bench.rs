@@ -25,6 +25,10 @@ pub(crate) fn run(steps: &mut Steps, arguments: &[&str]) {
             "apr-tensor",
             "-p",
             "apr-format",
+            "-p",
+            "apr-testkit",
+            "-p",
+            "apr-graph",
             "--bins",
             "--examples",
         ];
@@ -39,9 +43,11 @@ pub(crate) fn run(steps: &mut Steps, arguments: &[&str]) {
         command.arg("--apr").arg(release.join("apr"));
         command.arg("--read-all").arg(release.join("examples/read_all"));
         command.arg("--block-speed").arg(release.join("examples/block_speed"));
+        command.arg("--large-graph").arg(release.join("examples/large_graph"));
         command.arg("--codec-speed").arg(release.join("examples/codec_speed"));
         command.arg("--run-speed").arg(release.join("examples/run_speed"));
         command.env("APR_GRAPH_PYTHON", reference::graph_python());
+        command.arg("--hub").arg(release.join("examples/hub"));
         command.arg("--minilm").arg(reference::minilm().join("model.safetensors"));
         command.arg("--python").arg(reference::python());
         command.arg("--dir").arg(&folder).args(arguments);

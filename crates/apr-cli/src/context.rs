@@ -4,8 +4,9 @@ use std::cell::OnceCell;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use apr::apr2::Encrypt;
 use apr::crypto::Unlock;
-use apr::{CheckpointReader, OpenOptions, Source};
+use apr::{CheckpointReader, Limits, OpenOptions, Source};
 use apr_arch::{Families, Family, FamilyModel};
 use apr_io::{Interrupt, Sources, Threads, io_error};
 use apr_source::{Architecture, family_of};
@@ -22,6 +23,7 @@ use crate::{remote, secrets};
 const DEFAULT_MEMORY: u64 = 1 << 30;
 
 /// Settings after options, environment and configuration file were put together.
+#[derive(Clone)]
 pub(crate) struct Context {
     pub(crate) config: Config,
     pub(crate) json: bool,
@@ -36,8 +38,12 @@ pub(crate) struct Context {
     pub(crate) password: Option<Zeroizing<Vec<u8>>>,
     /// Whether it is that of `--password-file`.
     pub(crate) has_password_file: bool,
+    /// How all parts of a plan are encrypted, where a part of one is done.
+    pub(crate) encryption: Option<Encrypt>,
     threads: NonZeroUsize,
     max_memory: u64,
+    /// How models on hubs and servers are read.
+    hub: RemoteArgs,
     arch: Option<Arch>,
     arch_files: Vec<PathBuf>,
     families: OnceCell<Families>,
@@ -48,9 +54,7 @@ impl Context {
         let config = Config::load()?;
         choose_color(args.color, config.defaults.color);
         let mut options = OpenOptions { pickle_classes: args.pickle_class.clone(), ..OpenOptions::default() };
-        if let Some(Arch::Named(name)) = &args.arch {
-            options.family = Some(name.clone()).filter(|name| is_ggml_family(name));
-        }
+        options.family = ggml_family(args);
         let password = secrets::given_password(args.password_file.as_deref())?;
         options.keys.unlock = secrets::unlock(args.key.as_deref(), password.as_ref())?;
         options.limits.max_metadata = args.max_metadata.unwrap_or(options.limits.max_metadata);
@@ -66,8 +70,10 @@ impl Context {
             key: args.key.clone(),
             password,
             has_password_file: args.password_file.is_some(),
+            encryption: None,
             threads: args.threads.unwrap_or(cores),
             max_memory: args.max_memory.unwrap_or(DEFAULT_MEMORY),
+            hub: hub.clone(),
             arch: args.arch.clone(),
             arch_files: args.arch_file.clone(),
             families: OnceCell::new(),
@@ -79,22 +85,29 @@ impl Context {
     pub(crate) fn with_password(&self, password: Zeroizing<Vec<u8>>) -> Self {
         let mut options = self.options.clone();
         options.keys.unlock.push(Unlock::Password(password));
+        Self { options, ..self.clone() }
+    }
+
+    /// The same for a job that was planned with these options.
+    pub(crate) fn of_job(&self, args: &GlobalArgs, hub: &RemoteArgs) -> Self {
+        let mut options = self.options.clone();
+        options.pickle_classes.clone_from(&args.pickle_class);
+        options.family = ggml_family(args);
+        options.limits.max_metadata = args.max_metadata.unwrap_or(options.limits.max_metadata);
         Self {
-            config: self.config.clone(),
-            json: self.json,
             options,
-            printer: self.printer,
-            interrupt: self.interrupt.clone(),
-            sources: self.sources.clone(),
-            key: self.key.clone(),
-            password: self.password.clone(),
-            has_password_file: self.has_password_file,
-            threads: self.threads,
-            max_memory: self.max_memory,
-            arch: self.arch.clone(),
-            arch_files: self.arch_files.clone(),
+            arch: args.arch.clone(),
+            arch_files: args.arch_file.clone(),
             families: OnceCell::new(),
+            sources: remote::sources(&self.hub.of_part(hub), &self.interrupt),
+            ..self.clone()
         }
+    }
+
+    /// Whether options say what a model is or how it is read, which a plan keeps with its job.
+    pub(crate) fn has_job_options(&self) -> bool {
+        let opens = !self.options.pickle_classes.is_empty() || self.options.limits != Limits::default();
+        self.arch.is_some() || !self.arch_files.is_empty() || opens || self.hub.chooses()
     }
 
     /// The families that are known, with those that the user brought.
@@ -163,6 +176,14 @@ impl Context {
     /// The pipeline that passes run on.
     pub(crate) fn pipeline(&self) -> Outcome<Threads> {
         Ok(Threads::new(self.threads, self.max_memory, self.interrupt.clone())?)
+    }
+}
+
+/// The family of `--arch`, where legacy files have it.
+fn ggml_family(args: &GlobalArgs) -> Option<String> {
+    match &args.arch {
+        Some(Arch::Named(name)) => Some(name.clone()).filter(|name| is_ggml_family(name)),
+        _ => None,
     }
 }
 

@@ -10,13 +10,12 @@ use apr_ops::inline::ValidationError;
 use apr_quantize::QuantizationReport;
 use serde_json::json;
 
-use crate::config::{Config, OutputFormat};
-
 /// Misfits shown before the rest is only counted.
 const SHOWN: usize = 10;
 
 const GENERAL: u8 = 1;
-const ARGUMENTS: u8 = 2;
+/// Arguments that make no sense.
+pub(crate) const ARGUMENTS: u8 = 2;
 const NOT_FOUND: u8 = 3;
 const FORMAT: u8 = 4;
 const VALIDATION: u8 = 5;
@@ -189,20 +188,7 @@ impl Failure {
             _ => {}
         }
         let (Self::Model(error) | Self::Reported(error)) = self else { return None };
-        match (error.code(), error.cause()) {
-            (_, Some(IoCause::AlreadyExists)) => Some("-f (--overwrite) replaces it; --force does not".to_owned()),
-            (_, Some(IoCause::NotFound | IoCause::Interrupted)) => None,
-            (Code::Format, _) if error.message().ends_with("nothing of it was run") => {
-                Some("`apr validate` lists everything that loading it would run".to_owned())
-            }
-            (Code::Format, _) if error.message().starts_with("llama.cpp needs to know the family") => {
-                Some("--arch NAME takes it for a family that it is built like".to_owned())
-            }
-            // Other messages of E001 say what is wrong with this file, which the general advice doesn't know.
-            (Code::Format, _) if !error.message().starts_with(apr::UNKNOWN_FORMAT) => None,
-            (Code::Memory, _) if error.file().is_none() => Some("raise --max-memory or APR_RAM_LIMIT".to_owned()),
-            (code, _) => Some(format!("`apr explain {code}` says more")),
-        }
+        advice_about(error)
     }
 
     pub(crate) fn to_json(&self) -> serde_json::Value {
@@ -228,6 +214,32 @@ impl Failure {
     }
 }
 
+/// What may help against an error about a file.
+fn advice_about(error: &Error) -> Option<String> {
+    match (error.code(), error.cause()) {
+        (_, Some(IoCause::AlreadyExists)) => Some("-f (--overwrite) replaces it; --force does not".to_owned()),
+        (_, Some(IoCause::NotFound | IoCause::Interrupted)) => None,
+        (Code::Format, _) => advice_about_format(error.message()),
+        (Code::Memory, _) if error.file().is_none() => Some("raise --max-memory or APR_RAM_LIMIT".to_owned()),
+        (code, _) => Some(general_advice(code)),
+    }
+}
+
+fn advice_about_format(message: &str) -> Option<String> {
+    if message.ends_with("nothing of it was run") {
+        return Some("`apr validate` lists everything that loading it would run".to_owned());
+    }
+    if message.starts_with("llama.cpp needs to know the family") {
+        return Some("--arch NAME takes it for a family that it is built like".to_owned());
+    }
+    // Other messages of E001 say what is wrong with this file, which the general advice doesn't know.
+    message.starts_with(apr::UNKNOWN_FORMAT).then(|| general_advice(Code::Format))
+}
+
+fn general_advice(code: Code) -> String {
+    format!("`apr explain {code}` says more")
+}
+
 /// The command that shows a tensor's values; none where its name can't be typed.
 fn histogram_command(file: &str, tensor: &str) -> Option<String> {
     let (file, tensor) = (quoted(file)?, quoted(tensor)?);
@@ -245,32 +257,11 @@ fn quoted(word: &str) -> Option<String> {
     Some(if is_word { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) })
 }
 
-/// Reports arguments that can't be understood, or prints the help that was asked for.
-pub(crate) fn report_arguments(error: &clap::Error) -> ExitCode {
-    // Nobody is left to read that an output is closed.
-    let _ = error.print();
-    if !error.use_stderr() {
-        return ExitCode::SUCCESS;
-    }
-    if wants_json() {
-        let text = error.render().to_string();
-        let message = text.split("\n\nUsage:").next().unwrap_or(&text);
-        let message = message.trim_start_matches("error: ").trim_end();
-        let _ = print_json(&Failure::Usage(message.to_owned()).to_json());
-    }
-    ExitCode::from(ARGUMENTS)
-}
-
-fn print_json(document: &serde_json::Value) -> std::io::Result<()> {
+/// Prints a document where reports go.
+pub(crate) fn print_json(document: &serde_json::Value) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     write_json(&mut out, document)?;
     writeln!(out)
-}
-
-/// Whether reports are wanted as JSON, of arguments that could not be read.
-fn wants_json() -> bool {
-    let is_asked = std::env::args_os().take_while(|arg| arg != "--").any(|arg| arg == "--json");
-    is_asked || Config::load().is_ok_and(|config| config.defaults.output_format == OutputFormat::Json)
 }
 
 fn misfit_message(file: &str, family: Option<&str>, misfits: &[ValidationError]) -> String {

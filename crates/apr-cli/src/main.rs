@@ -9,6 +9,7 @@ mod human;
 mod model;
 mod printer;
 mod progress;
+mod refused;
 #[cfg(feature = "hub")]
 mod remote;
 #[cfg(not(feature = "hub"))]
@@ -31,7 +32,7 @@ fn main() -> ExitCode {
     CompleteEnv::with_factory(Cli::command).var(commands::COMPLETE).complete();
     let cli = match Cli::read() {
         Ok(cli) => cli,
-        Err(error) => return failure::report_arguments(&error),
+        Err(error) => return refused::report(&error),
     };
     let context = match Context::new(&cli.global, &cli.remote) {
         Ok(context) => context,

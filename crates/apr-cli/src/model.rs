@@ -75,7 +75,7 @@ fn unlocked(open: impl Fn(&Context) -> Outcome<Model>, context: &Context) -> Out
     if !model.reader.container().is_locked() {
         return Ok(model);
     }
-    let locked = || secrets::locked(context, &model.name);
+    let locked = || secrets::locked(context.key.as_deref(), &model.name);
     let password = secrets::ask(&format!("Password of {}: ", apr::Escaped(&model.name)))?.ok_or_else(locked)?;
     open(&context.with_password(password))
 }
@@ -144,9 +144,25 @@ fn open_stdin(context: &Context) -> Outcome<(FileSource, Option<Spool>)> {
     Ok((source, Some(spool)))
 }
 
-fn copy(mut from: File, to: &Spool, context: &Context) -> apr::Result<()> {
+/// The next bytes of a pipe; `None` at its end.
+fn next_piece(from: &mut File) -> Option<std::io::Result<Vec<u8>>> {
     /// Bytes read at once: what a pipe holds.
     const PIPE_LEN: usize = 1 << 16;
+    let mut piece = vec![0; PIPE_LEN];
+    loop {
+        match from.read(&mut piece) {
+            Ok(0) => return None,
+            Ok(len) => {
+                piece.truncate(len);
+                return Some(Ok(piece));
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Some(Err(error)),
+        }
+    }
+}
+
+fn copy(mut from: File, to: &Spool, context: &Context) -> apr::Result<()> {
     /// Pieces read ahead.
     const AHEAD: usize = 16;
     /// How long a silent pipe keeps the interrupt flag from being looked at.
@@ -154,17 +170,7 @@ fn copy(mut from: File, to: &Spool, context: &Context) -> apr::Result<()> {
     // A read that waits goes on waiting after a signal: another thread does the waiting, and ends with the process.
     let (sender, pieces) = mpsc::sync_channel(AHEAD);
     thread::spawn(move || {
-        loop {
-            let mut piece = vec![0; PIPE_LEN];
-            let read = match from.read(&mut piece) {
-                Ok(0) => return,
-                Ok(len) => {
-                    piece.truncate(len);
-                    Ok(piece)
-                }
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-                Err(error) => Err(error),
-            };
+        while let Some(read) = next_piece(&mut from) {
             let failed = read.is_err();
             if sender.send(read).is_err() || failed {
                 return;

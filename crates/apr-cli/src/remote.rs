@@ -8,7 +8,6 @@ use apr_io::{Interrupt, Sources};
 use serde::Serialize;
 
 use crate::args::RemoteArgs;
-use crate::context::Context;
 use crate::failure::Outcome;
 use crate::progress::Bar;
 
@@ -86,11 +85,11 @@ pub(crate) fn clear(models: &[Model]) -> Outcome<Vec<String>> {
 }
 
 /// Compares files with their digests; those that differ are returned.
-pub(crate) fn verify(models: &[Model], bytes: u64, context: &Context) -> Outcome<Vec<PathBuf>> {
-    let (caches, bar) = (caches()?, Bar::new(&context.printer, bytes));
+pub(crate) fn verify(models: &[Model], bar: &Bar, interrupt: &Interrupt) -> Outcome<Vec<PathBuf>> {
+    let caches = caches()?;
     let mut damaged = Vec::new();
     for model in models {
-        let found = caches.verify(&model.holding, &bar, &context.interrupt.0)?;
+        let found = caches.verify(&model.holding, bar, &interrupt.0)?;
         damaged.extend(found.into_iter().map(|damage| damage.path));
     }
     Ok(damaged)

@@ -6,8 +6,8 @@ use apr_io::{Interrupt, Sources};
 use serde::Serialize;
 
 use crate::args::RemoteArgs;
-use crate::context::Context;
 use crate::failure::Outcome;
+use crate::progress::Bar;
 
 /// What opens files.
 pub(crate) fn sources(_args: &RemoteArgs, _interrupt: &Interrupt) -> Sources {
@@ -36,6 +36,6 @@ pub(crate) fn clear(_models: &[Model]) -> Outcome<Vec<String>> {
     Ok(Vec::new())
 }
 
-pub(crate) fn verify(_models: &[Model], _bytes: u64, _context: &Context) -> Outcome<Vec<PathBuf>> {
+pub(crate) fn verify(_models: &[Model], _bar: &Bar, _interrupt: &Interrupt) -> Outcome<Vec<PathBuf>> {
     Ok(Vec::new())
 }

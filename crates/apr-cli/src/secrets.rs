@@ -11,7 +11,6 @@ use apr::{Code, Error};
 use apr_io::io_error;
 use zeroize::Zeroizing;
 
-use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 
 /// Longest key file: a PEM file has some 200 bytes.
@@ -135,8 +134,8 @@ pub(crate) fn ask(prompt: &str) -> Outcome<Option<Zeroizing<Vec<u8>>>> {
 }
 
 /// The password that a model is to be encrypted with; typed twice where it is typed.
-fn new_password(context: &Context) -> Outcome<Zeroizing<Vec<u8>>> {
-    if let Some(password) = &context.password {
+fn new_password(given: Option<&Zeroizing<Vec<u8>>>) -> Outcome<Zeroizing<Vec<u8>>> {
+    if let Some(password) = given {
         return Ok(password.clone());
     }
     let Some(password) = ask("New password: ")? else {
@@ -149,12 +148,12 @@ fn new_password(context: &Context) -> Outcome<Zeroizing<Vec<u8>>> {
     }
 }
 
-/// How to encrypt for a password, recipients, or both.
+/// How to encrypt for a password, recipients, or both; `given` is a password that need not be asked for.
 pub(crate) fn encryption(
     password: bool,
     recipients: &[impl AsRef<Path>],
     hide_metadata: bool,
-    context: &Context,
+    given: Option<&Zeroizing<Vec<u8>>>,
 ) -> Outcome<Option<Encrypt>> {
     if !password && recipients.is_empty() {
         return match hide_metadata {
@@ -164,7 +163,7 @@ pub(crate) fn encryption(
     }
     let mut locks = Vec::new();
     if password {
-        locks.push(Lock::Password { password: new_password(context)?, costs: Argon2Costs::default() });
+        locks.push(Lock::Password { password: new_password(given)?, costs: Argon2Costs::default() });
     }
     for path in recipients {
         let path = path.as_ref();
@@ -182,8 +181,8 @@ pub(crate) fn encryption(
 }
 
 /// What a locked model says to somebody who gave the wrong kind of key, or none.
-pub(crate) fn locked(context: &Context, name: &str) -> Failure {
-    let message = match &context.key {
+pub(crate) fn locked(key: Option<&Path>, name: &str) -> Failure {
+    let message = match key {
         Some(_) => "the model is encrypted, and the file of --key holds no key of `apr keygen --for encryption`",
         None => "the model is encrypted; --key FILE, --password-file FILE or APR_PASSWORD opens it",
     };

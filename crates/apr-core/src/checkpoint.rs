@@ -222,6 +222,12 @@ pub trait CheckpointWriter: Send + Sync {
         0
     }
 
+    /// The file that will name all others of the model, as far as it is known before anything is written: sizes may change
+    /// and checksums are zero. `None` where there is no such file.
+    fn manifest(&self) -> Option<Vec<u8>> {
+        None
+    }
+
     /// Appends a piece to the tensor that is due: its bytes, and what the [`encoder`](Self::encoder) made of them. All
     /// pieces of a tensor come so, or none.
     ///

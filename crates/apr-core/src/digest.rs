@@ -68,6 +68,12 @@ impl Crc32 {
         self.0.combine(&crc32fast::Hasher::new_with_initial_len(sums.crc32, sums.len));
     }
 
+    /// The CRC-32 of so many bytes, which was computed elsewhere.
+    #[must_use]
+    pub fn of_known(value: u32, len: u64) -> Self {
+        Self(crc32fast::Hasher::new_with_initial_len(value, len))
+    }
+
     /// Appends what another one has seen.
     pub fn append_crc(&mut self, other: &Self) {
         self.0.combine(&other.0);

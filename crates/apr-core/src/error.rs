@@ -78,6 +78,8 @@ pub enum IoCause {
     BrokenPipe,
     /// The user interrupted the job.
     Interrupted,
+    /// A server can't be reached, falls silent, or has trouble of its own: with another network, or later, it may answer.
+    Network,
     /// Anything else; the message says what.
     Other,
 }

@@ -4,6 +4,10 @@
 /// Plain bytes of one sealed chunk; the last chunk of a tensor may have fewer.
 pub const SEALED_CHUNK: usize = 1 << 16;
 
+/// Length of a nonce in bytes.
+#[cfg(feature = "encryption")]
+pub const NONCE_LEN: usize = 12;
+
 /// Bytes that sealing adds to a chunk.
 pub const TAG_LEN: usize = 16;
 

@@ -17,7 +17,7 @@ use apr_tensor::block::{can_dequantize, can_quantize, dequantize, needs_importan
 
 pub use apr_hub::answers::read_any as read_answers;
 pub use generated::{roundtrip_apr2, roundtrip_gguf};
-pub use packed::{decode_block, open_encrypted, read_aprn, read_manifest};
+pub use packed::{decode_block, open_encrypted, read_aprn, read_manifest, read_plan};
 
 /// Name of the input in error messages.
 const NAME: &str = "input";
@@ -66,13 +66,33 @@ pub fn read_onnx(data: &[u8]) {
     let Ok(reader) = onnx::open(data.to_vec(), NAME, &limits()) else { return };
     use_reader(&reader);
     if let Ok(Some(graph)) = reader.graph() {
-        std::hint::black_box(apr_graph::check(&graph));
+        use_graph(graph);
     }
     if let Ok(Some(skeleton)) = onnx::skeleton::read_companion(&reader) {
         let options = onnx::skeleton::RestoreOptions::default();
         let tensors = onnx::skeleton::tensors(skeleton.clone(), &limits()).expect("what was read before");
         // Tensors that share some of their bytes are refused.
         std::hint::black_box(onnx::skeleton::restore(skeleton, &tensors, &options, &limits()).is_ok());
+    }
+}
+
+/// Does everything that can be done with a graph.
+fn use_graph(mut graph: apr_graph::Graph) {
+    use apr_graph::draw::{Depth, dot, mermaid, svg, tree};
+    use apr_graph::outline::{OutlineOptions, outline};
+    use apr_graph::{Operator, check, cost, infer, inline, upgrade};
+    use std::hint::black_box;
+
+    black_box(check(&graph));
+    let inference = infer(&mut graph);
+    black_box(cost(&graph, &inference, &|_| Some(3)));
+    black_box(inline(&graph).is_ok());
+    black_box(upgrade(&graph, Operator::newest()).is_ok());
+    for fold in [true, false] {
+        let scene = outline(&graph, OutlineOptions { fold });
+        black_box(tree(&scene, &Depth::that_fits(&scene, 60)));
+        let depth = Depth::that_fits(&scene, 160);
+        black_box((dot(&scene, &depth), mermaid(&scene, &depth), svg(&scene, &depth).is_ok()));
     }
 }
 

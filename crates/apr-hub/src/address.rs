@@ -77,21 +77,28 @@ fn unmapped(address: IpAddr) -> IpAddr {
     }
 }
 
+/// Networks whose addresses are not public, with the length of their prefix (IANA's registry of special IPv4 addresses).
+const PRIVATE_V4: [(Ipv4Addr, u32); 14] = [
+    (Ipv4Addr::new(0, 0, 0, 0), 8),
+    (Ipv4Addr::new(10, 0, 0, 0), 8),
+    // Shared by the customers of a provider.
+    (Ipv4Addr::new(100, 64, 0, 0), 10),
+    (Ipv4Addr::new(127, 0, 0, 0), 8),
+    (Ipv4Addr::new(169, 254, 0, 0), 16),
+    (Ipv4Addr::new(172, 16, 0, 0), 12),
+    (Ipv4Addr::new(192, 0, 0, 0), 24),
+    (Ipv4Addr::new(192, 0, 2, 0), 24),
+    (Ipv4Addr::new(192, 168, 0, 0), 16),
+    (Ipv4Addr::new(198, 18, 0, 0), 15),
+    (Ipv4Addr::new(198, 51, 100, 0), 24),
+    (Ipv4Addr::new(203, 0, 113, 0), 24),
+    (Ipv4Addr::new(224, 0, 0, 0), 4),
+    (Ipv4Addr::new(240, 0, 0, 0), 4),
+];
+
 fn is_private_v4(address: Ipv4Addr) -> bool {
-    let [first, second, third, _] = address.octets();
-    address.is_loopback()
-        || address.is_private()
-        || address.is_link_local()
-        || address.is_broadcast()
-        || address.is_documentation()
-        || address.is_multicast()
-        // This network, addresses that providers share among customers, those of protocols and of benchmarks, and the
-        // reserved rest.
-        || first == 0
-        || (first == 100 && (64..128).contains(&second))
-        || (first == 192 && second == 0 && third == 0)
-        || (first == 198 && (18..20).contains(&second))
-        || first >= 240
+    let network = |address: Ipv4Addr, prefix: u32| address.to_bits() >> (u32::BITS - prefix);
+    PRIVATE_V4.iter().any(|&(start, prefix)| network(address, prefix) == network(start, prefix))
 }
 
 fn is_private_v6(address: Ipv6Addr) -> bool {

@@ -61,16 +61,8 @@ const SHOWN: usize = 4;
 pub(crate) fn choose(files: &[RemoteFile], choice: &Choice) -> Result<Chosen> {
     let (include, exclude) = (patterns(&choice.include)?, patterns(&choice.exclude)?);
     let names: Vec<&str> = files.iter().map(|file| file.name.as_str()).filter(|name| !exclude.is_match(name)).collect();
-    let weights: Vec<&str> = names.iter().copied().filter(|name| is_weights(name)).collect();
     let is_asked = |name: &&str| include.is_empty() || include.is_match(name);
-    let groups = match &choice.file {
-        Some(file) => {
-            check_there(file, &names)?;
-            vec![group_of(file)]
-        }
-        None if names.contains(&"adapter_config.json") => Vec::new(),
-        None => groups(weights.iter().copied().filter(|name| !name.contains('/')).filter(is_asked)),
-    };
+    let groups = models(&names, choice, is_asked)?;
     let candidates = groups.len();
     let (kept, rule) = preferred(groups);
     let is_index = |name: &str| name.ends_with(".index.json");
@@ -85,6 +77,19 @@ pub(crate) fn choose(files: &[RemoteFile], choice: &Choice) -> Result<Chosen> {
         chosen.why = Some(explanation(&chosen, candidates, rule));
     }
     Ok(chosen)
+}
+
+/// The models that are there to choose from: those of the folder itself, or the one whose file is named.
+fn models(names: &[&str], choice: &Choice, is_asked: impl Fn(&&str) -> bool) -> Result<Vec<String>> {
+    if let Some(file) = &choice.file {
+        check_there(file, names)?;
+        return Ok(vec![group_of(file)]);
+    }
+    if names.contains(&"adapter_config.json") {
+        return Ok(Vec::new());
+    }
+    let here = names.iter().copied().filter(|name| is_weights(name) && !name.contains('/'));
+    Ok(groups(here.filter(is_asked)))
 }
 
 fn explanation(chosen: &Chosen, candidates: usize, rule: &str) -> String {
@@ -202,13 +207,13 @@ fn companions(names: &[&str]) -> Vec<String> {
 /// What a file of a repository is, in a word.
 pub(crate) fn kind_of(name: &str, chosen: &Chosen) -> &'static str {
     let is_in = |list: &[String]| list.iter().any(|other| other == name);
-    match () {
-        () if name.ends_with(".index.json") && is_in(&chosen.weights) => "index",
-        () if is_in(&chosen.weights) => "weights",
-        () if is_in(&chosen.companions) => "companion",
-        () if is_in(&chosen.others) || is_weights(name) => "other weights",
-        () => "other",
+    if is_in(&chosen.weights) {
+        return if name.ends_with(".index.json") { "index" } else { "weights" };
     }
+    if is_in(&chosen.companions) {
+        return "companion";
+    }
+    if is_in(&chosen.others) || is_weights(name) { "other weights" } else { "other" }
 }
 
 #[cfg(test)]

@@ -112,13 +112,13 @@ pub(crate) fn parse_content_range(text: &str) -> Option<(Range<u64>, u64)> {
 
 /// What a connection that ended early is.
 pub(crate) fn cut(url: &str) -> Error {
-    Error::io(IoCause::Other, "the connection was cut before the answer was complete").in_file(shown_url(url))
+    Error::io(IoCause::Network, "the connection was cut before the answer was complete").in_file(shown_url(url))
 }
 
 pub(crate) fn cut_by(error: &std::io::Error, url: &str) -> Error {
     let timed_out = error.get_ref().is_some_and(|inner| inner.to_string().contains("timeout"));
     if timed_out || error.kind() == std::io::ErrorKind::TimedOut {
-        return Error::io(IoCause::Other, "the server fell silent").in_file(shown_url(url));
+        return Error::io(IoCause::Network, "the server fell silent").in_file(shown_url(url));
     }
     cut(url)
 }
@@ -368,29 +368,43 @@ fn refused(message: &str, uri: &Uri) -> Error {
 /// What kept a request from being answered.
 fn of_transport(error: &ureq::Error, uri: &Uri) -> Trouble {
     let host = uri.host().unwrap_or_default();
-    let io = |message: String| Error::io(IoCause::Other, message).in_file(shown_url(&uri.to_string()));
+    let at = shown_url(&uri.to_string());
+    let network = |message: String| Error::io(IoCause::Network, message).in_file(&at);
+    let lasting = |message: String| Trouble::Final(Error::io(IoCause::Other, message).in_file(&at));
     match error {
-        ureq::Error::HostNotFound => Trouble::Unreachable(io(unknown_host(host))),
-        ureq::Error::Io(error) if error.to_string().contains(address::REFUSED) => {
-            Trouble::Final(io(address::REFUSED.to_owned()))
-        }
-        ureq::Error::Io(error) if tls_error(error).is_some() => Trouble::Final(io(unsafe_connection(host, error))),
-        ureq::Error::Io(error) if error.kind() == std::io::ErrorKind::InvalidInput => {
-            Trouble::Final(io(error.to_string()))
-        }
-        ureq::Error::Io(error) if is_lookup(error) => Trouble::Unreachable(io(unknown_host(host))),
-        ureq::Error::Io(error) if is_unreachable(error.kind()) => {
-            Trouble::Unreachable(io(format!("no connection to '{host}': {error}")))
-        }
-        ureq::Error::Io(error) => Trouble::Passing(io(format!("the connection to '{host}' failed: {error}"))),
+        ureq::Error::Io(error) => of_io(error, host, network, lasting),
+        ureq::Error::HostNotFound => Trouble::Unreachable(network(unknown_host(host))),
+        ureq::Error::ConnectionFailed => Trouble::Unreachable(network(format!("no connection to '{host}'"))),
         ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve) => {
-            Trouble::Unreachable(io(format!("'{host}' does not answer")))
+            Trouble::Unreachable(network(format!("'{host}' does not answer")))
         }
-        ureq::Error::Timeout(_) => Trouble::Passing(io(format!("'{host}' fell silent"))),
-        ureq::Error::Rustls(error) => Trouble::Final(io(unsafe_connection(host, error))),
-        ureq::Error::Protocol(error) => Trouble::Passing(io(format!("'{host}' does not speak HTTP: {error}"))),
-        ureq::Error::ConnectionFailed => Trouble::Unreachable(io(format!("no connection to '{host}'"))),
-        other => Trouble::Final(io(format!("the request to '{host}' failed: {other}"))),
+        ureq::Error::Timeout(_) => Trouble::Passing(network(format!("'{host}' fell silent"))),
+        ureq::Error::Protocol(error) => Trouble::Passing(network(format!("'{host}' does not speak HTTP: {error}"))),
+        ureq::Error::Rustls(error) => lasting(unsafe_connection(host, error)),
+        other => lasting(format!("the request to '{host}' failed: {other}")),
+    }
+}
+
+/// What the operating system, or the connection that it made, says against a request.
+fn of_io(
+    error: &std::io::Error,
+    host: &str,
+    network: impl Fn(String) -> Error,
+    lasting: impl Fn(String) -> Trouble,
+) -> Trouble {
+    if error.to_string().contains(address::REFUSED) {
+        return lasting(address::REFUSED.to_owned());
+    }
+    if tls_error(error).is_some() {
+        return lasting(unsafe_connection(host, error));
+    }
+    if is_lookup(error) {
+        return Trouble::Unreachable(network(unknown_host(host)));
+    }
+    match error.kind() {
+        std::io::ErrorKind::InvalidInput => lasting(error.to_string()),
+        kind if is_unreachable(kind) => Trouble::Unreachable(network(format!("no connection to '{host}': {error}"))),
+        _ => Trouble::Passing(network(format!("the connection to '{host}' failed: {error}"))),
     }
 }
 

@@ -143,8 +143,7 @@ impl Hub {
 
 /// Whether an error may be another one with another network.
 pub(crate) fn is_about_the_network(error: &Error) -> bool {
-    let hints = ["no network", "no connection", "does not answer", "fell silent", "in trouble", "connection was cut"];
-    error.cause() == Some(IoCause::Other) && hints.iter().any(|hint| error.message().contains(hint))
+    error.cause() == Some(IoCause::Network)
 }
 
 /// What a location is.

@@ -1,10 +1,10 @@
 //! A location that was looked up: which files are there, and how to read them.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use apr_core::{Error, IoCause, Progress, Result};
+use apr_core::{ByteSource, Error, IoCause, Progress, Result};
 
 use crate::choose::{Choice, Chosen, choose, kind_of};
 use crate::client::Answer;
@@ -86,8 +86,8 @@ pub struct Place {
     /// Which of them are one model.
     chosen: Chosen,
     reading: Arc<Reading>,
-    /// What was opened over the network.
-    opened: Arc<Mutex<Vec<RemoteSource>>>,
+    /// What was opened over the network, by its name.
+    opened: Arc<Mutex<BTreeMap<String, RemoteSource>>>,
 }
 
 impl Place {
@@ -197,6 +197,24 @@ impl Place {
         }
     }
 
+    /// What the server calls the state of a file: SHA-256, git's SHA-1, or an ETag; of the file of a URL, once it is open.
+    #[must_use]
+    pub fn state_of(&self, file: &str) -> Option<String> {
+        let listed = self.files.iter().find(|listed| listed.name == file).and_then(|listed| listed.etag.clone());
+        listed.or_else(|| self.sources().get(file).and_then(RemoteSource::etag))
+    }
+
+    /// The location at the commit that was found, where it has such.
+    #[must_use]
+    pub fn pinned(&self) -> Location {
+        match (&self.location, self.repository()) {
+            (Location::Hub(location), Some(repository)) => {
+                Location::Hub(HubLocation { revision: Some(repository.commit.clone()), ..location.clone() })
+            }
+            (location, _) => location.clone(),
+        }
+    }
+
     /// What the user should know of how files were fetched.
     #[must_use]
     pub fn notes(&self) -> &Notes {
@@ -216,8 +234,7 @@ impl Place {
     /// The same, and what was opened is kept in the cache: it is fetched from now on, in the background, and read there.
     pub fn keep_whole(&self) {
         self.reading.whole();
-        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
-        let downloads: Vec<_> = opened.iter().filter_map(RemoteSource::download).collect();
+        let downloads: Vec<_> = self.sources().values().filter_map(RemoteSource::download).collect();
         // One after the other, each by many ranges; one that is read before its turn begins at once.
         std::thread::spawn(move || downloads.iter().for_each(|download| drop(download.finish(&()))));
     }
@@ -227,27 +244,59 @@ impl Place {
     /// # Errors
     /// E004 when a file is not the one that the hub has, E007 when it can't be fetched or written.
     pub fn finish(&self) -> Result<()> {
-        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        opened.iter().filter_map(RemoteSource::begun).try_for_each(|download| download.finish(&()))
+        let opened = self.sources().clone();
+        opened.values().filter_map(RemoteSource::begun).try_for_each(|download| download.finish(&()))
     }
 
     /// Notes what is kept of files that were not fetched to their end.
     pub fn note_kept(&self) {
-        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = opened.iter().filter_map(RemoteSource::begun).filter_map(|download| download.kept());
+        let opened = self.sources();
+        let kept = opened.values().filter_map(RemoteSource::begun).filter_map(|download| download.kept());
         kept.for_each(|note| self.hub.notes.add(note));
     }
 
-    /// Opens a file.
+    fn sources(&self) -> MutexGuard<'_, BTreeMap<String, RemoteSource>> {
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins to fetch the first bytes of all shards, several at a time. Whoever opens the shards one after the other then
+    /// waits once for a server that is far away, and not once for each.
+    pub fn fetch_heads(&self) {
+        /// Files that are asked for at the same time.
+        const AT_ONCE: usize = 8;
+        let weights = &self.chosen.weights;
+        if weights.len() < 2 || matches!(self.kind, Kind::Url(_)) {
+            return;
+        }
+        let names = Arc::new(Mutex::new(weights.clone().into_iter()));
+        for _ in 0..AT_ONCE.min(weights.len()) {
+            let (place, names) = (self.clone(), Arc::clone(&names));
+            let next = move || names.lock().unwrap_or_else(PoisonError::into_inner).next();
+            // What fails here fails again, and is told, when the file is read.
+            std::thread::spawn(move || while next().is_some_and(|name| place.fetch_head(&name).is_ok()) {});
+        }
+    }
+
+    fn fetch_head(&self, name: &str) -> Result<()> {
+        match self.open(name)? {
+            Found::Remote(source) if source.len() > 0 => source.read_at(0, &mut [0]),
+            Found::Remote(_) | Found::Local(_) => Ok(()),
+        }
+    }
+
+    /// Opens a file; one that is open already is shared.
     ///
     /// # Errors
     /// E001 for a name that leads out of the folder, E007 for a file that is not there or not for this user.
     pub fn open(&self, name: &str) -> Result<Found> {
-        let found = self.look(name)?;
-        if let Found::Remote(source) = &found {
-            self.opened.lock().unwrap_or_else(PoisonError::into_inner).push(source.clone());
+        if let Some(source) = self.sources().get(name) {
+            return Ok(Found::Remote(source.clone()));
         }
-        Ok(found)
+        match self.look(name)? {
+            // Where two open it at the same time, both go on with the first one's.
+            Found::Remote(source) => Ok(Found::Remote(self.sources().entry(name.to_owned()).or_insert(source).clone())),
+            local => Ok(local),
+        }
     }
 
     fn look(&self, name: &str) -> Result<Found> {

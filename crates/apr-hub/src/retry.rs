@@ -49,14 +49,13 @@ impl Trouble {
             _ => format!("the server is in trouble ({status})"),
         };
         let asked = text(headers, "retry-after").and_then(|text| parse_retry_after(text, SystemTime::now()));
-        let name = shown_url(&uri.to_string());
+        let trouble = |what: String| Error::io(IoCause::Network, what).in_file(shown_url(&uri.to_string()));
         match asked {
             Some(wait) if wait > LONGEST_ASKED => {
-                let message = format!("{what}; it may be asked again in {} s", wait.as_secs());
-                Self::Final(Error::io(IoCause::Other, message).in_file(name))
+                Self::Final(trouble(format!("{what}; it may be asked again in {} s", wait.as_secs())))
             }
-            Some(wait) => Self::Later(Error::io(IoCause::Other, what).in_file(name), wait),
-            None => Self::Passing(Error::io(IoCause::Other, what).in_file(name)),
+            Some(wait) => Self::Later(trouble(what), wait),
+            None => Self::Passing(trouble(what)),
         }
     }
 

@@ -133,6 +133,11 @@ impl RemoteSource {
         }))
     }
 
+    /// What the server calls the state of the file.
+    pub(crate) fn etag(&self) -> Option<String> {
+        self.0.resource.etag()
+    }
+
     /// The file on its way into the cache, if it is.
     pub(crate) fn begun(&self) -> Option<Arc<Download>> {
         self.0.download.get().cloned()

@@ -47,7 +47,7 @@ numbers!(f32 f64 i8 i16 i32 i64 u8 u16 u32 u64);
 
 impl Tensor {
     /// The elements of floats of 16 or 32 bits as `f32`.
-    pub(crate) fn floats(&self) -> Result<Cow<'_, [f32]>> {
+    pub fn floats(&self) -> Result<Cow<'_, [f32]>> {
         match (self.element(), self.data()) {
             (ElementType::F16, Data::U16(bits)) => {
                 Ok(Cow::Owned(bits.iter().map(|&bits| f16::from_bits(bits).to_f32()).collect()))

@@ -104,6 +104,16 @@ impl Sources {
         Some(metadata)
     }
 
+    /// Where an open model is, at the revision that was read, and what its server calls the states of these files.
+    #[must_use]
+    pub fn state(&self, path: &Path, files: &[&str]) -> Option<(String, Vec<Option<String>>)> {
+        let location = Location::parse(path.to_str()?)?.ok()?;
+        let places = self.remote.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = places.iter().rev().find(|place| *place.location() == location)?;
+        let states = files.iter().map(|file| place.state_of(file));
+        Some((place.pinned().to_string(), states.collect()))
+    }
+
     /// Compares what is written down of a model's source with what is there now: whether the commit still is, and has
     /// files with these digests. What was compared is returned.
     ///
@@ -205,6 +215,9 @@ impl RemoteFolder {
     }
 
     fn open_model(&self, with_companions: bool, options: &OpenOptions) -> Result<Box<dyn CheckpointReader>> {
+        if self.place.file().is_none_or(|file| is_index(Path::new(file))) {
+            self.place.fetch_heads();
+        }
         let Some(file) = self.place.file() else {
             return Ok(Box::new(apr_registry::open_folder(self, options)?));
         };

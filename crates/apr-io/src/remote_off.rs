@@ -7,10 +7,6 @@ use apr_registry::OpenOptions;
 
 use crate::Sources;
 
-/// What is opened over the network: nothing.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Remote;
-
 /// Whether a path names a model on a hub or server.
 #[must_use]
 pub fn is_remote(path: &Path) -> bool {
@@ -56,6 +52,12 @@ impl Sources {
     /// Where a model comes from: known of remote ones alone.
     #[must_use]
     pub fn provenance(&self, _path: &Path) -> Option<Metadata> {
+        None
+    }
+
+    /// Where a remote model is: there are none.
+    #[must_use]
+    pub fn state(&self, _path: &Path, _files: &[&str]) -> Option<(String, Vec<Option<String>>)> {
         None
     }
 

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use apr_core::{Error, IoCause, Result};
 
 use crate::identity::Identity;
+#[cfg(feature = "hub")]
 use crate::remote::Remote;
 use crate::{FileSource, io_error};
 
@@ -16,6 +17,7 @@ use crate::{FileSource, io_error};
 pub struct Sources {
     opened: Arc<Mutex<Vec<Opened>>>,
     /// What is opened over the network.
+    #[cfg(feature = "hub")]
     pub(crate) remote: Remote,
 }
 

@@ -10,7 +10,11 @@ use apr_core::{Error, IoCause, Pipeline, Result};
 pub struct Interrupt(pub Arc<AtomicBool>);
 
 impl Interrupt {
-    pub(crate) fn check(&self) -> Result<()> {
+    /// Whether work may go on.
+    ///
+    /// # Errors
+    /// E007 once the flag is set.
+    pub fn check(&self) -> Result<()> {
         if self.0.load(Ordering::Relaxed) {
             return Err(Error::io(IoCause::Interrupted, "interrupted"));
         }

@@ -45,6 +45,13 @@ pub(crate) struct Candidate<'m> {
     pub(crate) is_small: bool,
 }
 
+impl Candidate<'_> {
+    /// Whether it is a number of the computation, and no parameter of the module at `path`.
+    fn is_constant(&self, path: &str) -> bool {
+        self.is_scalar || self.is_small && path.ends_with(ROTARY)
+    }
+}
+
 /// What the graph reveals about tensors.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
@@ -120,13 +127,12 @@ impl Names {
         if !self.is_certain && !is_anonymous(candidate.name) && path.is_empty() {
             return Ok(());
         }
-        if candidate.is_scalar || candidate.is_small && path.ends_with(ROTARY) {
+        if candidate.is_constant(&path) {
             self.constants.insert(candidate.name.to_owned());
             return Ok(());
         }
-        if let Some((leaf, turned)) = leaf(node, position, candidate.rank).filter(|_| !path.is_empty()) {
-            let transposed = candidate.rank == 2 && turned != flipped;
-            self.revealed.insert(candidate.name.to_owned(), Revealed { name: format!("{path}.{leaf}"), transposed });
+        if let Some(revealed) = revealed(&path, leaf(node, position, candidate.rank), flipped, candidate.rank) {
+            self.revealed.insert(candidate.name.to_owned(), revealed);
         }
         Ok(())
     }
@@ -180,22 +186,25 @@ fn module(node: &Node, walker: &mut Walker<'_>) -> Result<Option<String>> {
     Ok(Some(module.replace('/', ".")))
 }
 
+/// The name in a module, and whether the module has the transpose.
+fn revealed(path: &str, leaf: Option<(&str, bool)>, flipped: bool, rank: usize) -> Option<Revealed> {
+    let (leaf, turned) = leaf.filter(|_| !path.is_empty())?;
+    Some(Revealed { name: format!("{path}.{leaf}"), transposed: rank == 2 && turned != flipped })
+}
+
 /// What an input of an operator is called in its module, and whether the module has its transpose.
 fn leaf(node: &Node, position: usize, rank: usize) -> Option<(&'static str, bool)> {
     let is_set = |name: &str| node.attributes.iter().any(|found| found.name == name && found.integer == Some(1));
-    let leaf = match (node.op_type.as_str(), position) {
-        ("MatMul", 1) if rank == 2 => return Some(("weight", true)),
-        ("Gemm", 1) => return Some(("weight", !is_set("transB"))),
-        ("Gather" | "GatherND", 0) => "weight",
-        ("Gemm", 2) => "bias",
-        ("Add", _) if rank == 1 => "bias",
+    let leaf = match (node.op_type.as_str(), position, rank) {
+        ("MatMul", 1, 2) => return Some(("weight", true)),
+        ("Gemm", 1, _) => return Some(("weight", !is_set("transB"))),
+        ("Gather" | "GatherND", 0, _) | ("Mul", _, 1) => "weight",
+        ("Gemm", 2, _) | ("Add", _, 1) => "bias",
         // What is added to a whole sequence: the table of positions, of which every row is used.
-        ("Add", _) if rank == 2 => "embed_positions.weight",
-        ("Mul", _) if rank == 1 => "weight",
-        ("BatchNormalization", 3) => "running_mean",
-        ("BatchNormalization", 4) => "running_var",
-        (op, 1) if has_weight_and_bias(op) => "weight",
-        (op, 2) if has_weight_and_bias(op) => "bias",
+        ("Add", _, 2) => "embed_positions.weight",
+        ("BatchNormalization", 3, _) => "running_mean",
+        ("BatchNormalization", 4, _) => "running_var",
+        (op, ..) if has_weight_and_bias(op) => ["weight", "bias"].get(position.checked_sub(1)?)?,
         _ => return None,
     };
     Some((leaf, false))

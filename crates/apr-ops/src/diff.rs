@@ -8,6 +8,7 @@ mod alike;
 mod compare;
 mod metadata;
 mod pairing;
+mod parts;
 mod room;
 
 use std::collections::BTreeSet;
@@ -21,10 +22,11 @@ use serde::Serialize;
 use apr_tokenizer::vocabulary;
 
 pub use alike::{Alike, alike};
+pub use parts::{PartOfDiff, diff_in_parts, diff_part, diff_units};
 
 use compare::{Comparison, Norms, compare};
 use metadata::metadata_changes;
-use pairing::{Pair, pair};
+use pairing::{Pair, Pairing, pair};
 
 use crate::graph::{Computed, StructureDiff};
 
@@ -200,15 +202,25 @@ pub fn diff<P: Pipeline>(
     progress: &dyn Progress,
 ) -> Result<DiffReport> {
     let pairing = pair(left, right, options, pipeline, progress)?;
+    let compared = compare(left.reader, right.reader, &pairing.pairs, options.read, pipeline, progress)?;
+    judged(left, right, options, pairing, &compared)
+}
+
+/// The report on pairs that were compared.
+fn judged(
+    left: Side<'_>,
+    right: Side<'_>,
+    options: &DiffOptions,
+    pairing: Pairing,
+    compared: &[Comparison],
+) -> Result<DiffReport> {
     let Side { reader: left, name: left_name, .. } = left;
     let Side { reader: right, name: right_name, .. } = right;
-    let compared = compare(left, right, &pairing.pairs, options.read, pipeline, progress)?;
-
     let mut norms = Norms::default();
     let mut tensors = Vec::with_capacity(pairing.pairs.len());
     let mut drift = false;
     let mut bytes_read = pairing.bytes_read;
-    for (pair, comparison) in pairing.pairs.iter().zip(&compared) {
+    for (pair, comparison) in pairing.pairs.iter().zip(compared) {
         norms.add(comparison);
         bytes_read += comparison.bytes_read;
         let tensor = describe(left, right, pair, comparison, options.tolerance);

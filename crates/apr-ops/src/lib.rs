@@ -20,6 +20,7 @@ mod integrity;
 pub mod job;
 pub mod lint;
 mod own_graph;
+pub mod parts;
 pub mod physics;
 pub mod run;
 pub mod sarif;

@@ -4,7 +4,7 @@ use apr_arch::{FamilyModel, Kind, Range, TensorExpectation};
 use apr_registry::{DType, TensorInfo};
 use apr_source::adapter::starts_at_zero;
 use apr_tensor::stats::Stats;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use apr_core::{grouped, number};
 
@@ -12,7 +12,7 @@ use apr_core::{grouped, number};
 const FEWEST_VALUES: u64 = 8;
 
 /// How bad a finding is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
     /// The model should not be used.

@@ -1,10 +1,16 @@
 //! Validating a model of several files, each with a checksum of its own: one read of every file, one report.
 
+use std::ops::Range;
+
 use apr_arch::{Families, FamilyModel};
-use apr_core::{Progress, counted};
+use apr_core::{Progress, StoredRange, counted};
 use apr_registry::{CheckpointReader, Error, Pipeline, Result};
 
-use crate::validate::{Check, CheckOutcome, Finding, Level, Status, ValidateOptions, ValidateReport, validate};
+use crate::validate::{
+    Check, CheckOutcome, Finding, Level, PartFindings, Status, ValidateOptions, ValidateReport, check_all, no_such_units, validate,
+    validate_part,
+    validate_units, validated,
+};
 
 /// Checks an opened checkpoint as [`validate`] does, and where it is sharded, every shard with all its bytes: that it is
 /// there, that it is the one its manifest means, its checksum, its digests and its values. Names and shapes are those of
@@ -21,20 +27,102 @@ pub fn validate_all<P: Pipeline>(
     progress: &dyn Progress,
 ) -> Result<ValidateReport> {
     let options = ValidateOptions { families: Some(families), ..options };
-    if reader.container().shard_count() == 0 {
+    let shards = reader.container().shard_count();
+    if shards == 0 {
         return validate(reader, file, model, options, pipeline, progress);
     }
-    let of_the_whole = ValidateOptions { checksum: false, nan: false, zero: false, physics: false, ..options };
+    let whole = validate(reader, file, model, of_the_whole(options), pipeline, progress)?;
+    let found = validate_shards(reader, (model, families), options, 0..shards, pipeline, progress)?;
+    Ok(put_together(whole, found, reader, options))
+}
+
+/// How many pieces a validation can be cut into, and where the bytes of each lie: shards, or what a single file consists of.
+///
+/// # Errors
+/// E001 when dtype and shape of a tensor do not go together.
+pub fn units(reader: &dyn CheckpointReader, options: ValidateOptions<'_>) -> Result<Vec<StoredRange>> {
+    let shards = reader.container().shard_count();
+    if shards == 0 {
+        return Ok(validate_units(reader, options)?.into_iter().map(|unit| unit.range).collect());
+    }
+    // The manifest is the first of the files.
+    let first = reader.files().len().saturating_sub(shards);
+    let files = reader.files().iter().enumerate().skip(first);
+    Ok(files.map(|(file, info)| StoredRange { file, offset: 0, len: info.len }).collect())
+}
+
+/// Does a part of a validation: some of its [`units`].
+///
+/// # Errors
+/// Those of [`validate_all`]; E001 for units that are not there.
+pub fn validate_units_of<P: Pipeline>(
+    reader: &dyn CheckpointReader,
+    file: &str,
+    (model, families): (Option<&FamilyModel<'_>>, &Families),
+    options: ValidateOptions<'_>,
+    wanted: Range<usize>,
+    pipeline: &P,
+    progress: &dyn Progress,
+) -> Result<PartFindings> {
+    let options = ValidateOptions { families: Some(families), ..options };
+    if reader.container().shard_count() == 0 {
+        return validate_part(reader, model, (file, options), wanted, pipeline, progress);
+    }
+    if wanted.end > reader.container().shard_count() {
+        return Err(no_such_units());
+    }
+    validate_shards(reader, (model, families), options, wanted, pipeline, progress)
+}
+
+/// The report of [`validate_all`], from what the parts found; they come in order.
+///
+/// # Errors
+/// Those of [`validate_all`]; E001 where the parts have not looked at everything.
+pub fn validated_in_parts<P: Pipeline>(
+    reader: &dyn CheckpointReader,
+    file: &str,
+    (model, families): (Option<&FamilyModel<'_>>, &Families),
+    options: ValidateOptions<'_>,
+    parts: Vec<PartFindings>,
+    pipeline: &P,
+) -> Result<ValidateReport> {
+    let options = ValidateOptions { families: Some(families), ..options };
+    if reader.container().shard_count() == 0 {
+        return validated(reader, model, (file, options), parts);
+    }
+    check_all(&parts, reader.container().shard_count())?;
+    let whole = validate(reader, file, model, of_the_whole(options), pipeline, &())?;
+    let mut found = PartFindings::default();
+    for part in parts {
+        found.findings.extend(part.findings);
+        found.checks.extend(part.checks);
+        found.bytes_read = found.bytes_read.saturating_add(part.bytes_read);
+    }
+    Ok(put_together(whole, found, reader, options))
+}
+
+/// What is asked of the manifest.
+fn of_the_whole(options: ValidateOptions<'_>) -> ValidateOptions<'_> {
+    ValidateOptions { checksum: false, nan: false, zero: false, physics: false, ..options }
+}
+
+fn validate_shards<P: Pipeline>(
+    reader: &dyn CheckpointReader,
+    (model, families): (Option<&FamilyModel<'_>>, &Families),
+    options: ValidateOptions<'_>,
+    shards: Range<usize>,
+    pipeline: &P,
+    progress: &dyn Progress,
+) -> Result<PartFindings> {
     // The manifest's signatures cover the shards.
     let of_a_shard =
         ValidateOptions { shapes: false, strict: false, require_signature: false, trusted: &[], ..options };
-    let mut whole = validate(reader, file, model, of_the_whole, pipeline, progress)?;
-    let mut merged = Merged::default();
-    for number in 0..reader.container().shard_count() {
+    let mut found = PartFindings { units: shards.len(), ..PartFindings::default() };
+    for number in shards {
         let shard = match reader.container().shard(number) {
             Ok(shard) => shard,
             Err(error) => {
-                merged.findings.push(of_error(&error));
+                found.findings.push(of_error(&error));
                 continue;
             }
         };
@@ -42,41 +130,37 @@ pub fn validate_all<P: Pipeline>(
         let family = model.and_then(|model| families.find(model.family().name()));
         let part = family.map(|family| families.apply(family.name(), shard.tensors(), reader.metadata()));
         let report = validate(shard, name, part.transpose()?.as_ref(), of_a_shard, pipeline, progress)?;
-        merged.add(report, name);
+        let findings = report.findings.into_iter();
+        found
+            .findings
+            .extend(findings.map(|finding| Finding { file: finding.file.or(Some(name.to_owned())), ..finding }));
+        found.checks.extend(report.checks);
+        found.bytes_read += report.bytes_read;
     }
-    if merged.findings.iter().any(|finding| finding.check == Check::Structure && finding.level == Level::Error) {
+    Ok(found)
+}
+
+/// What is said of the whole and of its shards, in one report.
+fn put_together(
+    mut whole: ValidateReport,
+    found: PartFindings,
+    reader: &dyn CheckpointReader,
+    options: ValidateOptions<'_>,
+) -> ValidateReport {
+    if found.findings.iter().any(|finding| finding.check == Check::Structure && finding.level == Level::Error) {
         // What opening the manifest only warned about is reported in full now.
         whole.findings.retain(|finding| finding.check != Check::Structure);
     }
-    whole.findings.extend(merged.findings);
-    whole.bytes_read += merged.bytes_read;
-    let Merged { checks, .. } = merged;
+    whole.findings.extend(found.findings);
+    whole.bytes_read = whole.bytes_read.saturating_add(found.bytes_read);
     for outcome in &mut whole.checks {
-        let of_shards: Vec<&CheckOutcome> = checks.iter().filter(|other| other.check == outcome.check).collect();
+        let of_shards: Vec<&CheckOutcome> = found.checks.iter().filter(|other| other.check == outcome.check).collect();
         *outcome = combined(outcome, &of_shards, &whole.findings, reader);
     }
     let has = |level: Level| whole.findings.iter().any(|finding| finding.level == level);
     let worst = if options.strict { Level::Warning } else { Level::Error };
     whole.valid = !has(Level::Error) && !has(worst);
-    Ok(whole)
-}
-
-/// What the shards' reports say.
-#[derive(Default)]
-struct Merged {
-    findings: Vec<Finding>,
-    checks: Vec<CheckOutcome>,
-    bytes_read: u64,
-}
-
-impl Merged {
-    fn add(&mut self, report: ValidateReport, name: &str) {
-        let findings = report.findings.into_iter();
-        self.findings
-            .extend(findings.map(|finding| Finding { file: finding.file.or(Some(name.to_owned())), ..finding }));
-        self.checks.extend(report.checks);
-        self.bytes_read += report.bytes_read;
-    }
+    whole
 }
 
 fn of_error(error: &Error) -> Finding {

@@ -3,6 +3,7 @@
 mod checks;
 mod hyperparameters;
 mod outcomes;
+mod parts;
 mod report;
 mod work;
 
@@ -14,6 +15,8 @@ use apr_source::adapter::Adapter;
 use apr_tensor::stats::Moments;
 use work::{CheckBuffers, FileChunk, produce};
 
+pub use parts::{PartFindings, ValidateUnit, validate_units};
+pub(crate) use parts::{check_all, no_such_units, validate_part, validated};
 pub use report::{Check, CheckOutcome, Finding, Status, ValidateReport};
 
 use crate::graph::Computed;
@@ -76,24 +79,10 @@ pub fn validate<P: Pipeline>(
     progress: &dyn Progress,
 ) -> Result<ValidateReport> {
     let mut pass = Pass::new(reader, file, model, options);
-    pass.check_shapes()?;
-    pass.check_hyperparameters();
-    pass.check_graph();
-    pass.check_companions()?;
+    pass.check_front()?;
     let tasks = pass.tasks()?;
-    let wants_sums = pass.wants_sums();
-    let produce = |at: usize, slot: &mut CheckBuffers| produce(reader, options, wants_sums, tasks[at], slot);
-    let mut bytes_read = 0;
-    pipeline.run(tasks.len(), produce, |at, slot| {
-        pass.consume(tasks[at], slot);
-        bytes_read += tasks[at].chunk.len as u64;
-        progress.advance(tasks[at].chunk.len as u64);
-        Ok(())
-    })?;
-    if options.checksum {
-        let checks = Checks::of(reader, 0..reader.tensors().len());
-        mismatches(&checks, pipeline)?.into_iter().for_each(|found| pass.find_mismatch(found));
-    }
+    let bytes_read = pass.read_tasks(&tasks, pipeline, progress)?;
+    pass.check_parts(pipeline)?;
     Ok(pass.report(bytes_read))
 }
 
@@ -171,11 +160,39 @@ impl<'a> Pass<'a> {
         pass
     }
 
+    /// Checks what is known without the weights.
+    fn check_front(&mut self) -> Result<()> {
+        self.check_shapes()?;
+        self.check_hyperparameters();
+        self.check_graph();
+        self.check_companions()
+    }
+
+    /// Reads pieces of the file and judges them; returns how many bytes those were.
+    fn read_tasks<P: Pipeline>(&mut self, tasks: &[FileChunk], pipeline: &P, progress: &dyn Progress) -> Result<u64> {
+        let (reader, options, wants_sums) = (self.reader, self.options, self.wants_sums());
+        let produce = |at: usize, slot: &mut CheckBuffers| produce(reader, options, wants_sums, tasks[at], slot);
+        let mut bytes_read = 0;
+        pipeline.run(tasks.len(), produce, |at, slot| {
+            self.consume(tasks[at], slot);
+            bytes_read += tasks[at].chunk.len as u64;
+            progress.advance(tasks[at].chunk.len as u64);
+            Ok(())
+        })?;
+        Ok(bytes_read)
+    }
+
+    /// Compares the parts of the file that tensors are made of with their checksums.
+    fn check_parts<P: Pipeline>(&mut self, pipeline: &P) -> Result<()> {
+        if self.options.checksum {
+            let checks = Checks::of(self.reader, 0..self.reader.tensors().len());
+            mismatches(&checks, pipeline)?.into_iter().for_each(|found| self.find_mismatch(found));
+        }
+        Ok(())
+    }
+
     fn consume(&mut self, task: FileChunk, slot: &CheckBuffers) {
-        let in_file = match task.kind {
-            ExtentKind::Tensor(tensor) => task.verbatim || !self.reader.stored(tensor).is_encoded(),
-            _ => true,
-        };
+        let in_file = self.is_in_file(task);
         if in_file {
             self.sum(task, slot);
         }
@@ -186,6 +203,14 @@ impl<'a> Pass<'a> {
                 self.find(Level::Warning, Check::Structure, None, message).offset = Some(task.base + task.chunk.offset);
             }
             _ => {}
+        }
+    }
+
+    /// Whether the bytes that are read lie so in the file.
+    fn is_in_file(&self, task: FileChunk) -> bool {
+        match task.kind {
+            ExtentKind::Tensor(tensor) => task.verbatim || !self.reader.stored(tensor).is_encoded(),
+            _ => true,
         }
     }
 

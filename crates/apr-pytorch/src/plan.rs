@@ -109,6 +109,11 @@ pub fn plan_script(
     let storages = Storages::of(tensors, metadata)?;
     let (root, source) = program(tensors, graph)?;
     let mut items: Vec<Option<Item<'_>>> = storages.items(tensors)?.into_iter().map(Some).collect();
+    if let Some(item) = items.iter().flatten().find(|item| matches!(item.kind, Kind::Untyped(_))) {
+        return Err(
+            Error::format("TorchScript has no type for its elements; a state dict (.pt) has").for_tensor(item.name)
+        );
+    }
     let pickle = encode::module(&object(&root, &mut items));
     let front = vec![
         ("data.pkl", pickle),

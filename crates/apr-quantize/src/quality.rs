@@ -112,53 +112,90 @@ impl Degradation {
     }
 }
 
+/// A tensor that was quantized, and the sums over its values.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Measured {
+    /// Name in the target.
+    pub name: String,
+    /// Its new dtype.
+    pub dtype: DType,
+    /// Its bytes as that.
+    pub bytes: u64,
+    /// How far its values moved.
+    pub drift: Drift,
+}
+
 /// Collects errors while tensors are quantized.
 #[derive(Debug, Default)]
 pub struct QualityLog {
-    total: Drift,
-    /// By new dtype: tensors, elements, bytes, errors.
-    types: Vec<(DType, usize, u64, u64, Drift)>,
-    tensors: Vec<TensorQuality>,
+    tensors: Vec<Measured>,
+}
+
+/// What is summed over the tensors of one new dtype.
+#[derive(Default)]
+struct TypeSums {
+    tensors: usize,
+    elements: u64,
+    bytes: u64,
+    drift: Drift,
 }
 
 impl QualityLog {
     /// A tensor that is done.
     pub fn add(&mut self, name: &str, dtype: DType, bytes: u64, drift: &Drift) {
-        self.total.merge(drift);
-        let known = self.types.iter().position(|entry| entry.0 == dtype);
-        let known = known.unwrap_or_else(|| {
-            self.types.push((dtype, 0, 0, 0, Drift::default()));
-            self.types.len() - 1
-        });
-        let (_, tensors, elements, stored, sums) = &mut self.types[known];
-        *tensors += 1;
-        *elements += drift.count;
-        *stored += bytes;
-        sums.merge(drift);
-        self.tensors.push(TensorQuality { name: name.to_owned(), dtype, quality: drift.into() });
+        self.tensors.push(Measured { name: name.to_owned(), dtype, bytes, drift: *drift });
     }
 
-    /// The report; none if nothing was quantized.
+    /// What was measured so far, in order.
+    #[must_use]
+    pub fn measured(&self) -> &[Measured] {
+        &self.tensors
+    }
+
+    /// The report; none if nothing was quantized. It is the same whichever logs the tensors come from, as long as their order
+    /// is.
     #[must_use]
     pub fn finish(self) -> Option<QuantizationReport> {
         if self.tensors.is_empty() {
             return None;
         }
-        let of_type = |(dtype, tensors, elements, bytes, drift): (DType, usize, u64, u64, Drift)| TypeQuality {
+        let mut total = Drift::default();
+        let mut types: Vec<(DType, TypeSums)> = Vec::new();
+        let mut tensors = Vec::with_capacity(self.tensors.len());
+        for Measured { name, dtype, bytes, drift } in self.tensors {
+            total.merge(&drift);
+            let known = types.iter().position(|entry| entry.0 == dtype).unwrap_or_else(|| {
+                types.push((dtype, TypeSums::default()));
+                types.len() - 1
+            });
+            let sums = &mut types[known].1;
+            sums.tensors += 1;
+            sums.elements += drift.count;
+            sums.bytes += bytes;
+            sums.drift.merge(&drift);
+            tensors.push(TensorQuality { name, dtype, quality: (&drift).into() });
+        }
+        let of_type = |(dtype, sums): (DType, TypeSums)| TypeQuality {
             dtype,
-            tensors,
-            elements,
-            bits_per_weight: bytes as f64 * 8.0 / elements.max(1) as f64,
-            quality: Quality::from(&drift),
+            tensors: sums.tensors,
+            elements: sums.elements,
+            bits_per_weight: sums.bytes as f64 * 8.0 / sums.elements.max(1) as f64,
+            quality: Quality::from(&sums.drift),
         };
-        let mut by_type: Vec<TypeQuality> = self.types.into_iter().map(of_type).collect();
+        let mut by_type: Vec<TypeQuality> = types.into_iter().map(of_type).collect();
         by_type.sort_by_key(|entry| std::cmp::Reverse(entry.elements));
-        let mut worst: Vec<&TensorQuality> = self.tensors.iter().collect();
+        let mut worst: Vec<&TensorQuality> = tensors.iter().collect();
         worst.sort_by(|a, b| b.quality.relative_error.total_cmp(&a.quality.relative_error));
         let worst = worst.into_iter().take(WORST).cloned().collect();
-        let total = Quality::from(&self.total);
-        let degradation = Degradation::of(&total, &self.tensors);
-        Some(QuantizationReport { by_type, total, degradation, worst, tensors: self.tensors })
+        let total = Quality::from(&total);
+        let degradation = Degradation::of(&total, &tensors);
+        Some(QuantizationReport { by_type, total, degradation, worst, tensors })
+    }
+}
+
+impl Extend<Measured> for QualityLog {
+    fn extend<T: IntoIterator<Item = Measured>>(&mut self, tensors: T) {
+        self.tensors.extend(tensors);
     }
 }
 

@@ -40,6 +40,8 @@ pub(crate) struct Registration {
     pub(crate) open_index: Option<OpenIndex>,
     /// Makes a writer; there is one exactly where the format is a target.
     pub(crate) plan: Option<Plan>,
+    /// Whether a file may keep its weights in other files of its folder, without a name that shows it.
+    pub(crate) spans_files: bool,
     /// How the weights of a model's folder are called.
     pub(crate) in_folder: InFolder,
 }
@@ -164,6 +166,7 @@ pub(crate) static FORMATS: &[Registration] = &[
         open: Some(|source, name, options| Ok(Box::new(apr_onnx::open(source, name, &options.limits)?))),
         open_set: Some(|set, name, options| Ok(Box::new(apr_onnx::open_in(set, name, &options.limits)?))),
         plan: Some(plan_onnx),
+        spans_files: true,
         in_folder: InFolder { rank: 3, extensions: &["onnx"], ..InFolder::NONE },
         ..told_apart(&apr_onnx::FORMAT)
     },
@@ -178,13 +181,21 @@ pub(crate) static FORMATS: &[Registration] = &[
 
 /// An entry that says nothing but the format.
 const fn told_apart(format: &'static Format) -> Registration {
-    Registration { format, open: None, open_set: None, open_index: None, plan: None, in_folder: InFolder::NONE }
+    Registration {
+        format,
+        open: None,
+        open_set: None,
+        open_index: None,
+        plan: None,
+        spans_files: false,
+        in_folder: InFolder::NONE,
+    }
 }
 
 /// Whether a file of the format may keep its weights in other files of its folder, without a name that shows it.
 #[must_use]
 pub fn may_span_files(format: &Format) -> bool {
-    *format == apr_onnx::FORMAT
+    FORMATS.iter().any(|entry| entry.spans_files && entry.format == format)
 }
 
 /// Whether loaders run code out of files of the format, and no reader here knows where that is.
@@ -261,8 +272,11 @@ fn plan_apr2(
         file_name: options.file_name.clone(),
         ..options.apr2.clone()
     };
-    match options.shard_size {
-        Some(size) => apr2::plan_shards(tensors, metadata, companions, &write_options, size),
-        None => Ok(Box::new(apr2::plan(tensors, metadata, companions, &write_options)?)),
+    match (options.shard_size, options.shard) {
+        (Some(size), Some(number)) => {
+            apr2::plan_shard(tensors, metadata, companions, &write_options, size, number)
+        }
+        (Some(size), None) => apr2::plan_shards(tensors, metadata, companions, &write_options, size),
+        (None, _) => Ok(Box::new(apr2::plan(tensors, metadata, companions, &write_options)?)),
     }
 }

@@ -3,7 +3,7 @@
 use apr_core::{ByteSource, CheckpointReader, Error, Format, HEAD_LEN, Limits, Metadata, Result, SourceSet, read_vec};
 use apr_format::apr2::{self, Keys};
 
-use crate::formats::{FORMATS, Registration, may_span_files};
+use crate::formats::{FORMATS, Registration};
 
 /// How to open: within which limits, and what to take on trust.
 #[derive(Debug, Clone, Default)]
@@ -136,7 +136,7 @@ pub fn open_in(set: &dyn SourceSet, name: &str, options: impl Into<OpenOptions>)
     let source = set.open(name).map_err(|error| error.in_file(name))?;
     if extension(name) != "json" {
         let head = read_vec(&source, 0, source.len().min(HEAD_LEN)).map_err(|error| error.in_file(name))?;
-        let by_extension = || entry_by_extension(extension(name)).filter(|entry| may_span_files(entry.format));
+        let by_extension = || entry_by_extension(extension(name)).filter(|entry| entry.spans_files);
         if let Some(open_set) = entry_of(&head).or_else(by_extension).and_then(|entry| entry.open_set) {
             return open_set(set, name, &options);
         }

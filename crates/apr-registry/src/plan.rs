@@ -16,6 +16,8 @@ pub struct PlanOptions {
     pub folder: bool,
     /// Most bytes of tensors in a shard.
     pub shard_size: Option<u64>,
+    /// Write only this one of the shards, counted from 0; of APR2 output. `None` for all of them.
+    pub shard: Option<usize>,
     /// What tensors are aligned to, in bytes; `None` for the format's own choice: 64 in APR2, the source's or 32 in GGUF.
     pub alignment: Option<u32>,
     /// How APR2 tensors are stored; alignment, order and `file_name` are the ones here.
@@ -40,6 +42,7 @@ impl PlanOptions {
             file_name,
             folder: false,
             shard_size: None,
+            shard: None,
             alignment: None,
             apr2: apr2::WriteOptions::default(),
             streaming: false,

@@ -15,6 +15,8 @@ const SPACE: &str = "\u{2581}";
 const BYTE: i64 = 6;
 /// Numbers of the types that stand for no text: unknown, control.
 const SILENT: [i64; 2] = [2, 3];
+/// Numbers of the types that a text may spell out: unknown, control, user-defined.
+const SPELLED: [i64; 3] = [2, 3, 4];
 
 /// A vocabulary that texts are cut by.
 #[derive(Debug, Clone)]
@@ -30,6 +32,8 @@ pub struct Merging {
     adds_bos: bool,
     adds_eos: bool,
     adds_space: bool,
+    /// Tokens that are found in a text before anything else, those that begin alike with the longest first.
+    spelled: Vec<usize>,
 }
 
 impl Merging {
@@ -59,7 +63,11 @@ impl Merging {
             _ => default,
         };
         let id = |name: &str| key(name).and_then(|value| value.as_i64());
+        let mut spelled: Vec<usize> = (0..pieces.len()).filter(|&at| SPELLED.contains(&kinds[at])).collect();
+        spelled.retain(|&at| !pieces[at].is_empty());
+        spelled.sort_by_key(|&at| std::cmp::Reverse(pieces[at].len()));
         Ok(Self {
+            spelled,
             ids: pieces.iter().cloned().zip(0..).collect(),
             bos: id("bos_token_id").or(Some(1)),
             eos: id("eos_token_id").or(Some(2)),
@@ -79,19 +87,37 @@ impl Merging {
         self.eos.into_iter().collect()
     }
 
-    /// The tokens of a text, with those that begin and end it where the model wants them.
+    /// The tokens of a text. Special tokens that it spells out become what they are; with `ends`, those that begin and end
+    /// a text are added where the model wants them.
     ///
     /// # Errors
     /// E001 for a character that is neither a token nor bytes of the vocabulary.
-    pub fn encode(&self, text: &str) -> Result<Vec<i64>> {
-        let mut tokens: Vec<i64> = self.bos.filter(|_| self.adds_bos).into_iter().collect();
-        if !text.is_empty() {
-            let prefix = if self.adds_space { SPACE } else { "" };
-            let spaced = format!("{prefix}{}", text.replace(' ', SPACE));
-            self.merge(&spaced).into_iter().try_for_each(|piece| self.push(piece, &mut tokens))?;
+    pub fn encode(&self, text: &str, ends: bool) -> Result<Vec<i64>> {
+        let mut tokens: Vec<i64> = self.bos.filter(|_| self.adds_bos && ends).into_iter().collect();
+        let mut rest = text;
+        while !rest.is_empty() {
+            let (plain, special) = self.until_special(rest);
+            if !plain.is_empty() {
+                // Behind a special token, a text begins again.
+                let prefix = if self.adds_space { SPACE } else { "" };
+                let spaced = format!("{prefix}{}", plain.replace(' ', SPACE));
+                self.merge(&spaced).into_iter().try_for_each(|piece| self.push(piece, &mut tokens))?;
+            }
+            tokens.extend(special.map(|at| at as i64));
+            rest = &rest[plain.len() + special.map_or(0, |at| self.pieces[at].len())..];
         }
-        tokens.extend(self.eos.filter(|_| self.adds_eos));
+        tokens.extend(self.eos.filter(|_| self.adds_eos && ends));
         Ok(tokens)
+    }
+
+    /// The text before the first special token that it spells out, and that token.
+    fn until_special<'t>(&self, text: &'t str) -> (&'t str, Option<usize>) {
+        let found = self.spelled.iter().filter_map(|&at| Some((text.find(&self.pieces[at])?, at)));
+        // Of several at the same place, the longest, which comes first in the list.
+        match found.min_by_key(|(place, _)| *place) {
+            Some((place, at)) => (&text[..place], Some(at)),
+            None => (text, None),
+        }
     }
 
     fn push(&self, piece: &str, tokens: &mut Vec<i64>) -> Result<()> {
@@ -158,6 +184,24 @@ impl Merging {
         }
     }
 
+    /// The bytes of tokens in a row.
+    #[must_use]
+    pub fn text_of(&self, tokens: &[i64]) -> Vec<u8> {
+        tokens.iter().flat_map(|token| self.bytes(*token)).collect()
+    }
+
+    /// The id of a token.
+    #[must_use]
+    pub fn id(&self, token: &str) -> Option<i64> {
+        self.ids.get(token).map(|&id| id as i64)
+    }
+
+    /// A token as the vocabulary spells it.
+    #[must_use]
+    pub fn token(&self, id: i64) -> Option<&str> {
+        self.pieces.get(usize::try_from(id).ok()?).map(String::as_str)
+    }
+
     /// Whether a text that begins has a space in front that the tokenizer put there.
     #[must_use]
     pub fn adds_space(&self) -> bool {
@@ -215,9 +259,16 @@ mod tests {
     #[test]
     fn the_best_merge_is_made_first_and_what_is_no_token_becomes_bytes() {
         let vocabulary = vocabulary();
-        assert_eq!(vocabulary.encode("abab!").unwrap(), [1, 8, 7, 3]);
-        assert_eq!(vocabulary.encode("").unwrap(), [1]);
-        assert!(vocabulary.encode("x").is_err(), "neither a token nor a byte");
+        assert_eq!(vocabulary.encode("abab!", true).unwrap(), [1, 8, 7, 3]);
+        assert_eq!(vocabulary.encode("", true).unwrap(), [1]);
+        assert!(vocabulary.encode("x", true).is_err(), "neither a token nor a byte");
+    }
+
+    #[test]
+    fn special_tokens_that_a_text_spells_out_are_themselves() {
+        let vocabulary = vocabulary();
+        assert_eq!(vocabulary.encode("<s>ab</s>ab", false).unwrap(), [1, 8, 2, 8]);
+        assert_eq!(vocabulary.encode("</s>", true).unwrap(), [1, 2]);
     }
 
     #[test]

@@ -135,7 +135,7 @@ mod tests {
         let (info, change) = Change::four_bits((blocks, 0), (scales, 1), cut(1), "w").expect("MXFP4");
         assert_eq!((info.dtype, info.shape.dims()), (DType::MXFP4, &[1, 2, 32][..]));
         let mut whole = [0; 34];
-        change.read(&*base, 0, &mut whole).expect("bytes");
+        change.read(&*base, None, 0, &mut whole).expect("bytes");
         for (row, block) in [1_u8, 3].into_iter().zip(whole.chunks(17)) {
             assert_eq!(block[0], 100 + row);
             for element in 0..32_u8 {
@@ -148,7 +148,7 @@ mod tests {
         for offset in 0..34 {
             for end in offset..=34 {
                 let mut part = vec![0; end - offset];
-                change.read(&*base, offset as u64, &mut part).expect("bytes");
+                change.read(&*base, None, offset as u64, &mut part).expect("bytes");
                 assert_eq!(part, whole[offset..end]);
             }
         }

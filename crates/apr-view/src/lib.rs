@@ -34,9 +34,11 @@ mod four_bits;
 mod nearest;
 mod strided;
 mod transform;
+mod turned;
 mod unpacked;
 pub mod values;
 mod view;
+mod windows;
 
 pub use cut::{Cut, Turned};
 pub use filter::{named, parse_filter, parse_search};

@@ -3,6 +3,9 @@
 
 use apr_core::{CheckpointReader, Error, Result};
 
+use crate::turned::{Stripes, TOGETHER, turn};
+use crate::windows::Windows;
+
 /// Elements of a tensor, seen as `[groups, rows, columns]`, each index a number of elements apart in the source.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Strided {
@@ -26,69 +29,87 @@ pub(crate) struct Woven {
 }
 
 impl Strided {
-    /// Reads whole elements from byte `offset` on.
-    pub(crate) fn read(self, base: &dyn CheckpointReader, offset: u64, buf: &mut [u8]) -> Result<()> {
+    /// Reads whole elements from byte `offset` on, transposed ones through the windows where there are such.
+    pub(crate) fn read(
+        &self,
+        base: &dyn CheckpointReader,
+        windows: Option<&Windows>,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<()> {
         let [_, rows, columns] = self.dims;
+        let windows = windows.filter(|_| self.is_turned() && base.tensor_slice(self.tensor).is_none());
         let mut filled = 0;
         while filled < buf.len() {
             let at = (offset + filled as u64) / self.element;
             let (group, within) = (at / (rows * columns), at % (rows * columns));
             let (row, column) = (within / columns, within % columns);
             let left = (buf.len() - filled) as u64 / self.element;
-            let (taken_rows, taken) = if column == 0 && left >= columns {
+            let (mut taken_rows, taken) = if column == 0 && left >= columns {
                 ((left / columns).min(rows - row), columns)
             } else {
                 (1, left.min(columns - column))
             };
+            if let Some(windows) = windows {
+                let (first, count) = windows.rows_around(self, row);
+                taken_rows = taken_rows.min(first + count - row);
+            }
             let len = usize_of(taken_rows * taken * self.element)?;
-            let first = self.start + group * self.strides[0] + row * self.strides[1] + column * self.strides[2];
-            self.read_band(base, first, (taken_rows, taken), &mut buf[filled..filled + len])?;
+            let out = &mut buf[filled..filled + len];
+            match windows {
+                Some(windows) => windows.read(base, self, (group, row, column), taken, out)?,
+                None => self.read_band(base, (group, row, column), (taken_rows, taken), out)?,
+            }
             filled += len;
         }
         Ok(())
     }
 
-    /// Reads `rows` rows of `columns` columns each, `first` being the source's element that the first one is.
+    /// Whether the elements of a column lie together, and those of a row do not.
+    fn is_turned(&self) -> bool {
+        let [_, row_step, column_step] = self.strides;
+        column_step != 1 && row_step == 1
+    }
+
+    /// Reads `rows` rows of `columns` columns each, from a place on.
     fn read_band(
-        self,
+        &self,
         base: &dyn CheckpointReader,
-        first: u64,
+        (group, row, column): (u64, u64, u64),
         (rows, columns): (u64, u64),
         out: &mut [u8],
     ) -> Result<()> {
-        let [_, row_step, column_step] = self.strides;
+        let [group_step, row_step, column_step] = self.strides;
+        let first = self.start + group * group_step + row * row_step + column * column_step;
         if column_step == 1 {
             return self.read_runs(base, first, columns, out);
         }
         // A column of the band lies together in the source, as far as the distance of its rows lets it.
         let stripe = usize_of(((rows - 1) * row_step + 1) * self.element)?;
-        let whole = base.tensor_slice(self.tensor);
-        let mut scratch = if whole.is_some() { Vec::new() } else { vec![0; stripe] };
-        for column in 0..columns {
-            let at = (first + column * column_step) * self.element;
-            let input = match whole {
-                Some(whole) => {
-                    let input = usize_of(at).ok().and_then(|at| whole.get(at..)?.get(..stripe));
-                    input.ok_or_else(|| Error::corrupt("the read ends past the tensor").at(at))?
-                }
-                None => {
-                    base.read_tensor(self.tensor, at, &mut scratch)?;
-                    &scratch
-                }
-            };
-            let steps = (usize_of(row_step)?, usize_of(columns)?);
-            match self.element {
-                1 => scatter::<1>(input, out, usize_of(column)?, steps),
-                2 => scatter::<2>(input, out, usize_of(column)?, steps),
-                4 => scatter::<4>(input, out, usize_of(column)?, steps),
-                _ => scatter::<8>(input, out, usize_of(column)?, steps),
+        let (step, of_row) = (usize_of(row_step)?, usize_of(columns)?);
+        if let Some(whole) = base.tensor_slice(self.tensor) {
+            let at = first * self.element;
+            let last = ((columns - 1) * column_step * self.element).saturating_add(at);
+            let end = usize_of(last)?.saturating_add(stripe);
+            let bytes = usize_of(at).ok().and_then(|at| whole.get(at..end));
+            let bytes = bytes.ok_or_else(|| Error::corrupt("the read ends past the tensor").at(at))?;
+            turn(self.element, Stripes { bytes, count: of_row, apart: usize_of(column_step)?, step }, out, of_row, 0);
+            return Ok(());
+        }
+        let mut scratch = vec![0; stripe * usize_of(TOGETHER.min(columns))?];
+        let apart = stripe / usize_of(self.element)?;
+        for start in (0..columns).step_by(usize_of(TOGETHER)?) {
+            let count = usize_of(TOGETHER.min(columns - start))?;
+            for (column, stripe) in (start..).zip(scratch.chunks_exact_mut(stripe).take(count)) {
+                base.read_tensor(self.tensor, (first + column * column_step) * self.element, stripe)?;
             }
+            turn(self.element, Stripes { bytes: &scratch, count, apart, step }, out, of_row, usize_of(start)?);
         }
         Ok(())
     }
 
     /// Rows whose columns lie together.
-    fn read_runs(self, base: &dyn CheckpointReader, first: u64, columns: u64, out: &mut [u8]) -> Result<()> {
+    fn read_runs(&self, base: &dyn CheckpointReader, first: u64, columns: u64, out: &mut [u8]) -> Result<()> {
         let row_step = self.strides[1];
         if row_step == columns {
             return base.read_tensor(self.tensor, first * self.element, out);
@@ -97,15 +118,6 @@ impl Strided {
             base.read_tensor(self.tensor, (first + row as u64 * row_step) * self.element, out)?;
         }
         Ok(())
-    }
-}
-
-/// Takes every `from`th element, and puts them at `first` and every `to`th place after it.
-fn scatter<const E: usize>(input: &[u8], out: &mut [u8], first: usize, (from, to): (usize, usize)) {
-    let out = out.as_chunks_mut::<E>().0;
-    let elements = input.as_chunks::<E>().0.iter().step_by(from);
-    for (element, place) in elements.zip(out.iter_mut().skip(first).step_by(to)) {
-        *place = *element;
     }
 }
 
@@ -150,7 +162,7 @@ impl Woven {
         for (part, run) in &self.parts {
             let run = usize_of(run * part.element)?;
             scratch.resize(run * usize_of(turns)?, 0);
-            part.read(base, first * run as u64, scratch)?;
+            part.read(base, None, first * run as u64, scratch)?;
             for (from, to) in scratch.chunks(run).zip(woven.chunks_mut(turn)) {
                 to[before..before + run].copy_from_slice(from);
             }
@@ -161,6 +173,6 @@ impl Woven {
 }
 
 /// Lengths within a buffer that exists.
-fn usize_of(len: u64) -> Result<usize> {
+pub(crate) fn usize_of(len: u64) -> Result<usize> {
     usize::try_from(len).map_err(|_| Error::memory("a range is larger than memory can be"))
 }

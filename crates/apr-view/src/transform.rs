@@ -7,6 +7,7 @@ use apr_tensor::cast::{can_cast, cast_float};
 
 use crate::four_bits::FourBits;
 use crate::strided::{Strided, Woven};
+use crate::windows::Windows;
 
 /// Bytes of scratch that a read may use: a head's rows of the largest models are 2 MiB.
 const SCRATCH: usize = 4 << 20;
@@ -246,7 +247,13 @@ impl Change {
     }
 
     /// Fills `buf` with bytes from `offset` on; the range lies within the tensor.
-    pub(crate) fn read(&self, base: &dyn CheckpointReader, offset: u64, buf: &mut [u8]) -> Result<()> {
+    pub(crate) fn read(
+        &self,
+        base: &dyn CheckpointReader,
+        windows: Option<&Windows>,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<()> {
         match &self.0 {
             Kind::Pieces(pieces) => read_pieces(pieces, base, offset, buf),
             Kind::Rows(rows) => rows.read(base, offset, buf),
@@ -254,7 +261,7 @@ impl Change {
                 aligned(4, offset, buf, |offset, buf| read_sum(base, (*tensor, *from), *constant, offset, buf))
             }
             Kind::Strided(strided) => {
-                aligned(strided.element, offset, buf, |offset, buf| strided.read(base, offset, buf))
+                aligned(strided.element, offset, buf, |offset, buf| strided.read(base, windows, offset, buf))
             }
             Kind::FourBits(rows) => aligned(FourBits::block(), offset, buf, |offset, buf| rows.read(base, offset, buf)),
             Kind::Woven(woven) => aligned(woven.element(), offset, buf, |offset, buf| woven.read(base, offset, buf)),
@@ -425,6 +432,7 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::view::View;
+    use crate::windows::tests::Counted;
 
     /// One tensor `t` with these bytes.
     fn model(dtype: &str, shape: &[u64], bytes: &[u8]) -> Box<dyn CheckpointReader> {
@@ -438,12 +446,18 @@ pub(crate) mod tests {
     /// The bytes, which every range is part of.
     pub(crate) fn bytes(change: &Change, base: &dyn CheckpointReader, len: usize) -> Vec<u8> {
         let mut whole = vec![0; len];
-        change.read(base, 0, &mut whole).expect("bytes");
-        for offset in 0..len {
-            for end in offset..=len {
-                let mut part = vec![0; end - offset];
-                change.read(base, offset as u64, &mut part).expect("bytes");
-                assert_eq!(part, whole[offset..end], "{offset}..{end}");
+        change.read(base, None, 0, &mut whole).expect("bytes");
+        let counted = Counted::new(base);
+        let lends_nothing: &dyn CheckpointReader = &counted;
+        let windows = [1, 5, 1 << 20].map(Windows::of);
+        let ways = windows.iter().map(|windows| (lends_nothing, Some(windows)));
+        for (base, windows) in ways.chain([(base, None), (lends_nothing, None)]) {
+            for offset in 0..len {
+                for end in offset..=len {
+                    let mut part = vec![0; end - offset];
+                    change.read(base, windows, offset as u64, &mut part).expect("bytes");
+                    assert_eq!(part, whole[offset..end], "{offset}..{end}");
+                }
             }
         }
         whole
@@ -498,7 +512,7 @@ pub(crate) mod tests {
         let change = Change::rows(&info, 1, [1, 2, 2, 1]).expect("four rows");
         let expected: Vec<u8> = [0, 2, 1, 3].iter().flat_map(|&row| [row; 68]).collect();
         let mut moved = vec![0; 4 * 68];
-        change.read(&base, 0, &mut moved).expect("bytes");
+        change.read(&base, None, 0, &mut moved).expect("bytes");
         assert_eq!(moved, expected);
         for refused in [Change::sum(&mut info.clone(), 1, 1.0), Change::transposed(&mut info.clone(), 1)] {
             let error = refused.expect_err("its elements have no bytes of their own").to_string();

@@ -9,6 +9,7 @@ use apr_core::{
 use serde_json::Value;
 
 use crate::transform::Change;
+use crate::windows::Windows;
 
 /// Beginnings of names that an error lists.
 const BEGINNINGS: usize = 8;
@@ -48,6 +49,7 @@ pub struct View<'a> {
     origins: Vec<Origin>,
     companions: Vec<Companion>,
     files: Vec<File>,
+    windows: Option<Windows>,
 }
 
 /// Where the bytes of a companion are.
@@ -79,7 +81,15 @@ impl<'a> View<'a> {
             origins,
             companions: base.companions().to_vec(),
             files,
+            windows: None,
         }
+    }
+
+    /// To be read from front to back: transposed tensors then are made of what was read of their source in long pieces,
+    /// of which `room` bytes are kept twice.
+    #[must_use]
+    pub fn read_in_order(self, room: u64) -> Self {
+        Self { windows: Some(Windows::of(room)), ..self }
     }
 
     /// What the base calls the tensors that one of this name is made of; none where there is no such tensor, or it is not of
@@ -224,7 +234,7 @@ impl CheckpointReader for View<'_> {
                     return Err(past_end(&self.tensors[tensor], offset));
                 }
                 return change
-                    .read(self.base, offset, buf)
+                    .read(self.base, self.windows.as_ref(), offset, buf)
                     .map_err(|error| error.for_tensor(&self.tensors[tensor].name));
             }
         };

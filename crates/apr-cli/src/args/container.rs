@@ -44,15 +44,16 @@ fn parse_compress(text: &str) -> Result<Compress, String> {
         let level = level.parse().ok().filter(|level| (1..=22).contains(level));
         level.ok_or_else(|| "Zstd has the levels 1 to 22".to_owned())
     };
-    Ok(Compress(Some(match text.split_once(':') {
-        None if text == "none" => return Ok(Compress(None)),
-        None if text == "auto" => Choice::Auto,
-        None if text == "best" => Choice::Best,
-        None if text == "lz4" => Choice::Lz4,
-        None if text == "zstd" => Choice::Zstd(apr::codec::DEFAULT_ZSTD_LEVEL),
-        Some(("zstd", number)) => Choice::Zstd(level(number)?),
+    let (codec, stated) = text.split_once(':').map_or((text, None), |(codec, level)| (codec, Some(level)));
+    Ok(Compress(match (codec, stated) {
+        ("none", None) => None,
+        ("auto", None) => Some(Choice::Auto),
+        ("best", None) => Some(Choice::Best),
+        ("lz4", None) => Some(Choice::Lz4),
+        ("zstd", None) => Some(Choice::Zstd(apr::codec::DEFAULT_ZSTD_LEVEL)),
+        ("zstd", Some(number)) => Some(Choice::Zstd(level(number)?)),
         _ => return Err("expected auto, lz4, zstd, zstd:LEVEL, best or none".to_owned()),
-    })))
+    }))
 }
 
 /// Arguments of `keygen`.

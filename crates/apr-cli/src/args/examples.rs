@@ -6,7 +6,7 @@ use clap::{Arg, Command};
 type Example = (&'static str, &'static str);
 
 /// By the words of the command.
-const EXAMPLES: [(&str, &[Example]); 36] = [
+const EXAMPLES: [(&str, &[Example]); 39] = [
     (
         "",
         &[
@@ -91,6 +91,10 @@ const EXAMPLES: [(&str, &[Example]); 36] = [
             ("apr run model.onnx --input pixels.npy", "one array in, arrays out"),
             ("apr run model.onnx -i input_ids=ids.json -i attention_mask=mask.json --json", "several, as JSON"),
             ("apr run llama.gguf --prompt \"Once upon a time\"", "a text that goes on"),
+            ("apr run chat.gguf --prompt \"What is a llama?\" --chat", "an answer, by the model's chat template"),
+            ("apr run MiniLM --prompt \"a text\" -o vector.npy", "a vector"),
+            ("apr run whisper-tiny --input speech.mp3 --timestamps", "what is said, and when"),
+            ("apr run clip --input cat.jpg --prompt \"a cat\" --prompt \"a dog\"", "which text fits"),
         ],
     ),
     (
@@ -167,6 +171,15 @@ const EXAMPLES: [(&str, &[Example]); 36] = [
     ("upgrade", &[("apr upgrade old.apr new.apr", "a file of today, with the same weights")]),
     ("shard", &[("apr shard model.apr --size 5GB -o parts.apr", "parts-00001-of-00004.apr ..., and a manifest")]),
     ("join", &[("apr join parts.apr -o model.apr", "the file that it was")]),
+    (
+        "plan",
+        &[
+            ("apr plan --parts 8 -o plan.json quantize llama.apr -t q4_k_m -o small.apr", "a job in 8 parts"),
+            ("apr plan --max-part 5GB -o plan.json convert hf://org/llama -o llama.apr", "each reads its ranges only"),
+        ],
+    ),
+    ("run-part", &[("apr run-part plan.json 0", "the first part; a second time, it is skipped")]),
+    ("finish", &[("apr finish plan.json", "check all parts, and write the manifest; or what is still to do")]),
     (
         "watermark embed",
         &[("apr watermark embed model.apr -o annas.apr --id anna-2026 --key secret", "a copy that says whose it is")],

@@ -224,9 +224,9 @@ pub(crate) struct GraphArgs {
     /// With keys and values of earlier tokens going in and out
     #[arg(long)]
     pub(crate) with_past: bool,
-    /// Version of ONNX's operators
-    #[arg(long, value_name = "N", default_value_t = 17)]
-    pub(crate) opset: i64,
+    /// Version of ONNX's operators [default: the file's; else 17]
+    #[arg(long, value_name = "N")]
+    pub(crate) opset: Option<i64>,
     /// What the head is for, such as CausalLM [default: what the configuration says]
     #[arg(long, value_name = "TASK")]
     pub(crate) task: Option<String>,

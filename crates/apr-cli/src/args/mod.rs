@@ -7,6 +7,7 @@ pub(crate) mod examples;
 mod hints;
 mod look;
 mod onnx;
+mod parts;
 mod quantize;
 mod remote;
 mod run;
@@ -32,9 +33,10 @@ pub(crate) use look::{
     ValidateArgs,
 };
 pub(crate) use onnx::OnnxArgs;
+pub(crate) use parts::{FinishArgs, PlanArgs, RunPartArgs};
 pub(crate) use quantize::{Dequantized, QuantizeArgs, QuantizeOptions, RequantizeArgs};
 pub(crate) use remote::{DownloadArgs, RemoteArgs};
-pub(crate) use run::RunArgs;
+pub(crate) use run::{PoolingWay, RunArgs};
 pub(crate) use shard::{JoinArgs, ShardArgs};
 pub(crate) use upgrade::UpgradeArgs;
 pub(crate) use watermark::{DetectArgs, EmbedArgs, WatermarkAction};
@@ -192,6 +194,12 @@ pub(crate) enum Command {
     Shard(ShardArgs),
     /// Put the shards that a manifest names, or the parts of a GGUF model, together into one file
     Join(JoinArgs),
+    /// Cut a job into parts that several processes or machines can do, and write down what each of them reads and writes
+    Plan(PlanArgs),
+    /// Do one part of a plan; one that is done already is left as it is
+    RunPart(RunPartArgs),
+    /// Check that all parts of a plan are done, and put them together
+    Finish(FinishArgs),
     /// Hide an id in the weights, or read it: whose copy of a model is this
     Watermark {
         #[command(subcommand)]

@@ -14,7 +14,7 @@ pub(crate) struct DownloadArgs {
 }
 
 /// How models on hubs and servers are read: options of every command.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Models on hubs and servers")]
 pub(crate) struct RemoteArgs {
     /// Use what is in the cache, and no network
@@ -35,4 +35,18 @@ pub(crate) struct RemoteArgs {
     /// Allow http, which is not encrypted, beyond this machine
     #[arg(long, global = true, hide_short_help = true)]
     pub(crate) insecure: bool,
+}
+
+impl RemoteArgs {
+    /// For a part of a job that was planned with other options: those say which files are chosen, and nothing is kept, since
+    /// that would fetch files as a whole of which the part needs some ranges.
+    pub(crate) fn of_part(&self, other: &Self) -> Self {
+        let Self { hub_file, include, exclude, .. } = other.clone();
+        Self { hub_file, include, exclude, no_cache: true, ..self.clone() }
+    }
+
+    /// Whether files of a repository are chosen.
+    pub(crate) fn chooses(&self) -> bool {
+        self.hub_file.is_some() || !self.include.is_empty() || !self.exclude.is_empty()
+    }
 }

@@ -15,6 +15,7 @@ use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::human;
 use crate::printer::{BAD, BOLD, DIM};
+use crate::progress::Bar;
 use crate::remote::{self, Model};
 
 #[derive(Serialize)]
@@ -97,7 +98,7 @@ fn clear(model: Option<&str>, older: Option<u64>, dry_run: bool, context: &Conte
 fn verify(model: Option<&str>, context: &Context) -> Outcome {
     let models = remote::models(model)?;
     let bytes = models.iter().map(|model| model.bytes).sum();
-    let damaged = remote::verify(&models, bytes, context)?;
+    let damaged = remote::verify(&models, &Bar::new(&context.printer, bytes), &context.interrupt)?;
     let report = VerifyReport { models: models.len() as u64, bytes, valid: damaged.is_empty(), damaged };
     context.printer.report(&report, |out, report| {
         for path in &report.damaged {

@@ -198,21 +198,24 @@ fn render_drama(out: &mut dyn Write, play: &Play) -> io::Result<()> {
     }
     writeln!(out, "\nACT III: THE VERDICT")?;
     match (&play.validation, &play.failure) {
-        (Some(report), _) if report.valid && report.findings.is_empty() => {
-            writeln!(out, "  CURTAIN CALL: Model is PRODUCTION READY!")
-        }
-        (Some(report), _) if report.valid => {
-            writeln!(out, "  CURTAIN CALL: Model plays on, under a cloud: {}", findings(report))
-        }
-        (Some(report), _) => {
-            let error = report.findings.iter().find(|finding| finding.level == Level::Error);
-            let finding = error.unwrap_or(&report.findings[0]);
-            let tensor = finding.tensor.as_deref().unwrap_or("the model");
-            writeln!(out, "  TRAGEDY: {} falls: {}", Escaped::short(tensor), Escaped(&finding.message))
-        }
+        (Some(report), _) => writeln!(out, "  {}", curtain(report)),
         (None, Some(error)) => writeln!(out, "  TRAGEDY: {error}"),
         (None, None) => Ok(()),
     }
+}
+
+/// How the play ends for a model that opens.
+fn curtain(report: &ValidateReport) -> String {
+    if report.valid && report.findings.is_empty() {
+        return "CURTAIN CALL: Model is PRODUCTION READY!".to_owned();
+    }
+    if report.valid {
+        return format!("CURTAIN CALL: Model plays on, under a cloud: {}", findings(report));
+    }
+    let error = report.findings.iter().find(|finding| finding.level == Level::Error);
+    let Some(finding) = error.or(report.findings.first()) else { return "TRAGEDY: the model falls".to_owned() };
+    let tensor = finding.tensor.as_deref().unwrap_or("the model");
+    format!("TRAGEDY: {} falls: {}", Escaped::short(tensor), Escaped(&finding.message))
 }
 
 fn cast(parameters: u64) -> &'static str {

@@ -16,6 +16,7 @@ use crate::args::DiffArgs;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::human::number;
+use crate::model::Model;
 use crate::printer::{BAD, BOLD, DIM, GOOD, ODD};
 use crate::progress::Bar;
 use crate::{human, model};
@@ -25,36 +26,72 @@ const SHOWN: usize = 20;
 
 /// Compares two models.
 pub(super) fn run(args: &DiffArgs, context: &Context) -> Outcome {
+    let models = open(args, context)?;
+    let options = options(args)?;
+    let total = models.iter().flat_map(|model| model.reader.files()).map(|file| file.len).sum();
+    let bar = Bar::new(&context.printer, total);
+    if options.filter.is_none() {
+        context.sources.read_whole();
+    }
+    let report = with_sides(&models, context, |left, right| {
+        let report = diff(left, right, &options, &context.pipeline()?, &bar);
+        context.sources.check_unchanged()?;
+        Ok(report?)
+    })?;
+    drop(bar);
+    show(report, &models, args, &options, context)
+}
+
+/// Both models.
+pub(super) fn open(args: &DiffArgs, context: &Context) -> Outcome<[Model; 2]> {
     let left = model::open_with_companions(&args.left, context)?;
-    let right = model::open_with_companions(&args.right, context)?;
+    Ok([left, model::open_with_companions(&args.right, context)?])
+}
+
+/// What is compared.
+pub(super) fn options(args: &DiffArgs) -> Outcome<DiffOptions> {
     let filter = args.tensors.as_deref().map(parse_search).transpose();
-    let options = DiffOptions {
+    Ok(DiffOptions {
         tolerance: args.tolerance,
         filter: filter.map_err(|error| Failure::Usage(error.message().to_owned()))?,
         mapping: args.tensor_mapping.as_deref().map(read_mapping).transpose()?.unwrap_or_default(),
         read: args.read,
         max_l2: args.max_l2,
-    };
-    let total = [&left, &right].iter().flat_map(|model| model.reader.files()).map(|file| file.len).sum();
-    let bar = Bar::new(&context.printer, total);
+    })
+}
+
+/// Both models, each looked at so that the other one's tensors are found.
+pub(super) fn with_sides<R>(
+    models: &[Model; 2],
+    context: &Context,
+    then: impl FnOnce(Side<'_>, Side<'_>) -> Outcome<R>,
+) -> Outcome<R> {
+    let [left, right] = models;
     let sources = (context.source(&*left.reader, &left.name)?, context.source(&*right.reader, &right.name)?);
     let views = alike(&sources.0, &sources.1);
     views.warnings.iter().for_each(|warning| context.printer.warn(warning));
     let families = (context.family(&views.left)?, context.family(&views.right)?);
     let left = Side { reader: &views.left, name: &left.name, model: families.0.as_ref() };
     let right = Side { reader: &views.right, name: &right.name, model: families.1.as_ref() };
-    if options.filter.is_none() {
-        context.sources.read_whole();
-    }
-    let report = diff(left, right, &options, &context.pipeline()?, &bar);
-    context.sources.check_unchanged()?;
-    let mut report = report?;
-    drop(bar);
-    let graphs = |source| computed(source, &GraphOptions::default());
-    if let (Ok(left), Ok(right)) = (graphs(&sources.0), graphs(&sources.1)) {
+    then(left, right)
+}
+
+/// Prints a report, after what the models compute was compared too.
+pub(super) fn show(
+    mut report: DiffReport,
+    models: &[Model; 2],
+    args: &DiffArgs,
+    options: &DiffOptions,
+    context: &Context,
+) -> Outcome {
+    let [left, right] = models;
+    let graphs = |model: &Model| -> Outcome<_> {
+        Ok(computed(&context.source(&*model.reader, &model.name)?, &GraphOptions::default()).ok())
+    };
+    if let (Some(left), Some(right)) = (graphs(left)?, graphs(right)?) {
         report = report.with_graphs(&left, &right);
     }
-    context.printer.report(&report, |out, report| render(out, report, args, &options))?;
+    context.printer.report(&report, |out, report| render(out, report, args, options))?;
     let is_kept = report.l2_gate.is_none_or(|gate| gate.passed);
     if (args.exit_code && !report.same) || !is_kept { Err(Failure::Validation) } else { Ok(()) }
 }
@@ -70,6 +107,23 @@ fn render(out: &mut dyn Write, report: &DiffReport, args: &DiffArgs, options: &D
     // Rounded down, so that only models without a difference are 100 % alike.
     let similarity = (report.similarity * 100.0).floor() / 100.0;
     writeln!(out, "{BOLD}Similarity: {similarity}%{BOLD:#}")?;
+    render_changes(out, report)?;
+    let (listed, at_most) = listed(report, args, options);
+    if !listed.is_empty() {
+        writeln!(out)?;
+    }
+    listed.iter().take(at_most).try_for_each(|tensor| render_tensor(out, tensor, args.tolerance))?;
+    render_more(out, listed.len(), at_most)?;
+    for (names, label) in [(&report.removed, "only in the left model"), (&report.added, "only in the right model")] {
+        render_names(out, names, label)?;
+    }
+    report.metadata.iter().try_for_each(|change| render_change(out, change))?;
+    render_rounded(out, report)?;
+    report.structure.iter().try_for_each(|structure| render_structure(out, structure))?;
+    render_verdict(out, report)
+}
+
+fn render_changes(out: &mut dyn Write, report: &DiffReport) -> io::Result<()> {
     if report.tensors.is_empty() && !(report.added.is_empty() && report.removed.is_empty()) {
         writeln!(out, "Weight Changes: nothing to compare, no tensor of one model is in the other")?;
     } else {
@@ -79,6 +133,11 @@ fn render(out: &mut dyn Write, report: &DiffReport, args: &DiffArgs, options: &D
         let count = |tokens: usize| counted(tokens as u64, "token");
         writeln!(out, "Vocab Changes: Added {}, Removed {}", count(vocab.added), count(vocab.removed))?;
     }
+    Ok(())
+}
+
+/// The tensors that are listed, and how many of them are shown.
+fn listed<'a>(report: &'a DiffReport, args: &DiffArgs, options: &DiffOptions) -> (Vec<&'a TensorDiff>, usize) {
     // What was asked for by name is listed whatever comes of it.
     let named: BTreeSet<&str> = options.mapping.iter().map(|(left, _)| left.as_str()).collect();
     let is_listed =
@@ -90,22 +149,15 @@ fn render(out: &mut dyn Write, report: &DiffReport, args: &DiffArgs, options: &D
         let distance = |tensor: &TensorDiff| tensor.max_delta.unwrap_or(f64::INFINITY);
         listed.sort_by(|a, b| distance(b).total_cmp(&distance(a)));
     }
-    if !listed.is_empty() {
-        writeln!(out)?;
+    (listed, if lists_all { usize::MAX } else { SHOWN })
+}
+
+/// What one of the models alone has.
+fn render_names(out: &mut dyn Write, names: &[String], label: &str) -> io::Result<()> {
+    for name in names.iter().take(SHOWN) {
+        writeln!(out, "{BAD}{label}{BAD:#}: {}", Escaped::short(name))?;
     }
-    let at_most = if lists_all { usize::MAX } else { SHOWN };
-    listed.iter().take(at_most).try_for_each(|tensor| render_tensor(out, tensor, args.tolerance))?;
-    render_more(out, listed.len(), at_most)?;
-    for (names, label) in [(&report.removed, "only in the left model"), (&report.added, "only in the right model")] {
-        for name in names.iter().take(SHOWN) {
-            writeln!(out, "{BAD}{label}{BAD:#}: {}", Escaped::short(name))?;
-        }
-        render_more(out, names.len(), SHOWN)?;
-    }
-    report.metadata.iter().try_for_each(|change| render_change(out, change))?;
-    render_rounded(out, report)?;
-    report.structure.iter().try_for_each(|structure| render_structure(out, structure))?;
-    render_verdict(out, report)
+    render_more(out, names.len(), SHOWN)
 }
 
 /// What differs in what the models compute.
@@ -119,10 +171,7 @@ fn render_structure(out: &mut dyn Write, structure: &StructureDiff) -> io::Resul
         (&structure.removed, "computed by the left model only"),
         (&structure.added, "computed by the right model only"),
     ] {
-        for name in names.iter().take(SHOWN) {
-            writeln!(out, "{BAD}{label}{BAD:#}: {}", Escaped::short(name))?;
-        }
-        render_more(out, names.len(), SHOWN)?;
+        render_names(out, names, label)?;
     }
     Ok(())
 }
@@ -169,18 +218,26 @@ fn render_verdict(out: &mut dyn Write, report: &DiffReport) -> io::Result<()> {
         verdict.push_str(&format!(", {rounded} as close as their types allow"));
     }
     let read = human::bytes(report.bytes_read);
-    let (style, word) = match (report.same, alike + rounded == report.tensors.len()) {
-        (true, _) => (GOOD, "SAME"),
-        (false, true) if report.added.is_empty() && report.removed.is_empty() && rounded > 0 => (ODD, "ROUNDED"),
-        (false, _) => (BAD, "DIFFERENT"),
+    let has_same_names = report.added.is_empty() && report.removed.is_empty();
+    let is_rounded = rounded > 0 && has_same_names && alike + rounded == report.tensors.len();
+    let (style, word) = match report.same {
+        true => (GOOD, "SAME"),
+        false if is_rounded => (ODD, "ROUNDED"),
+        false => (BAD, "DIFFERENT"),
     };
     writeln!(out, "\n{style}{word}{style:#}: {verdict} {DIM}({read} read){DIM:#}")?;
-    let unread = count(|tensor| tensor.by_digest);
+    render_digests(out, count(|tensor| tensor.by_digest), count(|tensor| tensor.damaged))?;
+    let Some(gate) = report.l2_gate else { return Ok(()) };
+    let (style, word) = if gate.passed { (GOOD, "PASS") } else { (BAD, "FAIL") };
+    writeln!(out, "L2 distance: {} (limit: {}) {style}{word}{style:#}", number(report.l2), number(gate.limit))
+}
+
+/// How many tensors were compared by their digests alone, and how many have digests that are not true.
+fn render_digests(out: &mut dyn Write, unread: usize, damaged: usize) -> io::Result<()> {
     if unread > 0 {
         let tensors = counted(unread as u64, "tensor");
         writeln!(out, "{tensors} equal by digest, not read; --read compares the bytes")?;
     }
-    let damaged = count(|tensor| tensor.damaged);
     if damaged > 0 {
         let tensors = counted(damaged as u64, "tensor");
         let differ = if damaged == 1 { "differs" } else { "differ" };
@@ -189,9 +246,7 @@ fn render_verdict(out: &mut dyn Write, report: &DiffReport) -> io::Result<()> {
             "{BAD}{tensors} {differ} though the files state equal digests{BAD:#}; `apr validate` finds the damaged file"
         )?;
     }
-    let Some(gate) = report.l2_gate else { return Ok(()) };
-    let (style, word) = if gate.passed { (GOOD, "PASS") } else { (BAD, "FAIL") };
-    writeln!(out, "L2 distance: {} (limit: {}) {style}{word}{style:#}", number(report.l2), number(gate.limit))
+    Ok(())
 }
 
 fn matches(tensor: &TensorDiff) -> bool {

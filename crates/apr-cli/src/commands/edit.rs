@@ -85,6 +85,11 @@ pub(super) fn run(args: &EditArgs, context: &Context) -> Outcome {
             rewrite(file, args, &changes, &is_dropped, context)?;
         }
     }
+    warn_of_dropped_seals(&report, context);
+    context.printer.report(&report, render)
+}
+
+fn warn_of_dropped_seals(report: &EditReport, context: &Context) {
     if report.dropped_signatures > 0 {
         let what = apr_core::counted(report.dropped_signatures as u64, "signature");
         context.printer.warn(&format!("{what} dropped, which held for the model as it was: sign it again"));
@@ -92,7 +97,6 @@ pub(super) fn run(args: &EditArgs, context: &Context) -> Outcome {
     if report.dropped_licence {
         context.printer.warn("the licence was for the model as it was, and was dropped: issue it again");
     }
-    context.printer.report(&report, render)
 }
 
 /// How many signatures a new file of a changed model does not have, and whether a licence.

@@ -14,6 +14,12 @@ use crate::model::Model;
 
 /// Writes an encrypted copy.
 pub(super) fn encrypt(args: &EncryptArgs, context: &Context) -> Outcome {
+    let (job, model) = encrypt_job(args, context)?;
+    write(&job, &model, Destination::at(&args.output, args.overwrite), Vec::new(), context)
+}
+
+/// What encrypting does, and with what.
+pub(super) fn encrypt_job(args: &EncryptArgs, context: &Context) -> Outcome<(Job, Model)> {
     // Standard input can be read once.
     let opened = model::open_to_look(&args.model, context)?;
     if model::is_encrypted(&*opened.reader) {
@@ -27,7 +33,8 @@ pub(super) fn encrypt(args: &EncryptArgs, context: &Context) -> Outcome {
         encrypt_metadata: args.encrypt_metadata,
         ..ContainerArgs::default()
     };
-    rewrite(&opened, &args.model, Destination::at(&args.output, args.overwrite), &container, context)
+    let job = rewritten(&args.model, &args.output, &container, context)?;
+    Ok((job, opened))
 }
 
 /// Writes a copy that is not encrypted.
@@ -36,12 +43,12 @@ pub(super) fn decrypt(args: &DecryptArgs, context: &Context) -> Outcome {
     if !model::is_encrypted(&*opened.reader) {
         return Err(Error::format("the model is not encrypted").in_file(args.model.display()).into());
     }
-    let to = Destination::at(&args.output, args.overwrite);
-    rewrite(&opened, &args.model, to, &ContainerArgs::default(), context)
+    let job = rewritten(&args.model, &args.output, &ContainerArgs::default(), context)?;
+    write(&job, &opened, Destination::at(&args.output, args.overwrite), Vec::new(), context)
 }
 
-fn rewrite(model: &Model, path: &Path, to: Destination<'_>, container: &ContainerArgs, context: &Context) -> Outcome {
-    let target = contain(Output::layout(&apr::apr2::FORMAT, to.output), container, context)?;
-    let job = Job { validation: ValidationConfig::off(), opens: true, title: title(path), ..Job::new(target) };
-    write(&job, model, to, Vec::new(), context)
+/// A job that changes nothing but how the container keeps the model.
+fn rewritten(path: &Path, output: &Path, container: &ContainerArgs, context: &Context) -> Outcome<Job> {
+    let target = contain(Output::layout(&apr::apr2::FORMAT, Some(output)), container, context)?;
+    Ok(Job { validation: ValidationConfig::off(), opens: true, title: title(path), ..Job::new(target) })
 }

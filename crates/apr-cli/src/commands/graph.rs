@@ -6,7 +6,7 @@ use std::path::Path;
 use anstream::adapter::strip_bytes;
 use apr::Escaped;
 use apr_graph::draw::{Branch, Depth, dot, mermaid, parameters, svg, tree};
-use apr_graph::outline::{AttributeView, Item, ItemKind, Place, Scene, ValueView};
+use apr_graph::outline::{AttributeView, Item, ItemKind, NodeView, Place, Scene, ValueView};
 use apr_graph::{Findings, Severity};
 use apr_ops::graph::{
     Computed, CostReport, EndReport, GraphReport, NodeReport, Origin, PartReport, computed, nodes, report,
@@ -36,8 +36,17 @@ pub(super) fn run(args: &GraphArgs, context: &Context) -> Outcome {
     model.reader.warnings().iter().for_each(|warning| context.printer.warn(warning));
     let architecture = context.architecture()?;
     let source = Source::new(&*model.reader, context.families()?).named(&model.name).taken_for(&architecture);
-    let options = apr_blocks::GraphOptions { past: args.with_past, opset: args.opset, task: args.task.clone() };
+    let usual = apr_blocks::GraphOptions { past: args.with_past, task: args.task.clone(), ..Default::default() };
+    let options = apr_blocks::GraphOptions { opset: args.opset.unwrap_or(usual.opset), ..usual };
     let mut found = computed(&source, &options)?;
+    if found.origin == Origin::File {
+        if let Some(opset) = args.opset {
+            found = found.upgraded(opset)?;
+        }
+        if args.with_past {
+            context.printer.warn("the file says what the model computes, so --with-past changes nothing");
+        }
+    }
     if let Some(name) = &args.part {
         found.parts = chosen(&found, name)?;
     }
@@ -106,12 +115,10 @@ fn show_node(source: &Source<'_>, found: &Computed, name: &str, context: &Contex
 }
 
 fn unknown_node(found: &Computed, name: &str) -> Failure {
-    let functions = |part: &apr_ops::graph::Part| {
-        part.graph.functions.iter().flat_map(|function| function.body.nodes.clone()).collect::<Vec<_>>()
-    };
-    let nodes: Vec<_> =
-        found.parts.iter().flat_map(|part| part.graph.body.nodes.iter().cloned().chain(functions(part))).collect();
-    let similar = nearest(name, nodes.iter().map(|node| node.name.as_str()), 5);
+    /// Paths that are compared; models of families have some thousands.
+    const COMPARED: usize = 50_000;
+    let paths: Vec<String> = found.parts.iter().flat_map(|part| NodeView::paths(&part.graph, COMPARED)).collect();
+    let similar = nearest(name, paths.iter().map(String::as_str), 5);
     let mut message = format!("there is no node '{}'", Escaped(name));
     if !similar.is_empty() {
         message.push_str("; similar names:");

@@ -90,28 +90,7 @@ fn describe(path: &Path, args: &InspectArgs, context: &Context) -> Outcome<Repor
 
 fn render(out: &mut dyn Write, report: &InspectReport, args: &InspectArgs) -> io::Result<()> {
     writeln!(out, "{BOLD}=== {} ==={BOLD:#}", Escaped(&report.file))?;
-    let unknown = || "unknown".to_owned();
-    let line = |out: &mut dyn Write, label: &str, value: String| writeln!(out, "{label:<12} {value}");
-    let told = report.model_type.as_deref().map_or_else(unknown, |family| Escaped(family).to_string());
-    let told = if report.adapter.is_some() { "adapter".to_owned() } else { told };
-    line(out, "Type:", report.family.as_ref().map_or(told, family_name))?;
-    if let Some(adapter) = &report.adapter {
-        line(out, "Adapter:", Escaped(&adapter.to_string()).to_string())?;
-        line(out, "Pairs:", human::count(adapter.pairs as u64))?;
-    }
-    line(out, "Format:", report.format.name.to_owned())?;
-    if let Some(kind) = &report.kind {
-        line(out, "Kind:", kind.clone())?;
-    }
-    if let Some(version) = &report.version {
-        line(out, "Version:", version.clone())?;
-    }
-    line(out, "Size:", size(report))?;
-    line(out, "Parameters:", human::count(report.parameters))?;
-    line(out, "Tensors:", human::count(report.tensor_count as u64))?;
-    if let Some(size) = report.vocab_size {
-        line(out, "Vocab Size:", human::count(size))?;
-    }
+    summary(report).into_iter().try_for_each(|(label, value)| writeln!(out, "{label:<12} {value}"))?;
     render_header_summary(out, &report.header)?;
     render_compression(out, report)?;
     render_signers(out, &report.signed_by)?;
@@ -126,6 +105,35 @@ fn render(out: &mut dyn Write, report: &InspectReport, args: &InspectArgs) -> io
     }
     let (rows, width) = if args.full { (usize::MAX, usize::MAX) } else { (BRIEF, BRIEF_VALUE) };
     render_metadata(out, report, rows, width)?;
+    render_shards_and_companions(out, report, rows)?;
+    if !report.warnings.is_empty() {
+        writeln!(out)?;
+    }
+    report.warnings.iter().try_for_each(|warning| writeln!(out, "{ODD}warning{ODD:#}: {}", Escaped(warning)))
+}
+
+/// What the model is, as labels and values.
+fn summary(report: &InspectReport) -> Vec<(&'static str, String)> {
+    let adapter = report.adapter.as_ref();
+    let told = report.model_type.as_deref().map_or_else(|| "unknown".to_owned(), |kind| Escaped(kind).to_string());
+    let told = if adapter.is_some() { "adapter".to_owned() } else { told };
+    let known = |label, value: Option<String>| value.map(|value| (label, value));
+    let lines = [
+        known("Type:", Some(report.family.as_ref().map_or(told, family_name))),
+        known("Adapter:", adapter.map(|adapter| Escaped(&adapter.to_string()).to_string())),
+        known("Pairs:", adapter.map(|adapter| human::count(adapter.pairs as u64))),
+        known("Format:", Some(report.format.name.to_owned())),
+        known("Kind:", report.kind.clone()),
+        known("Version:", report.version.clone()),
+        known("Size:", Some(size(report))),
+        known("Parameters:", Some(human::count(report.parameters))),
+        known("Tensors:", Some(human::count(report.tensor_count as u64))),
+        known("Vocab Size:", report.vocab_size.map(human::count)),
+    ];
+    lines.into_iter().flatten().collect()
+}
+
+fn render_shards_and_companions(out: &mut dyn Write, report: &InspectReport, rows: usize) -> io::Result<()> {
     if report.files.len() > 1 {
         // A manifest lists itself beside its shards.
         let title = if report.header.get("shards").is_some() { "Manifest and shards" } else { "Shards" };
@@ -138,10 +146,7 @@ fn render(out: &mut dyn Write, report: &InspectReport, args: &InspectArgs) -> io
         let files = report.companions.iter().map(|file| (file.name.as_str(), file.len));
         render_files(out, files, report.companions.len(), rows)?;
     }
-    if !report.warnings.is_empty() {
-        writeln!(out)?;
-    }
-    report.warnings.iter().try_for_each(|warning| writeln!(out, "{ODD}warning{ODD:#}: {}", Escaped(warning)))
+    Ok(())
 }
 
 /// Of what is compressed, the size that it has decoded, and the one that it has.

@@ -20,6 +20,7 @@ mod keygen;
 mod license;
 mod lint;
 mod manual;
+mod parts;
 mod quantize;
 mod run;
 mod scan;
@@ -65,6 +66,9 @@ pub(crate) fn run(command: Command, context: &Context) -> Outcome {
         Command::Upgrade(args) => upgrade::run(&args, context),
         Command::Shard(args) => shard::shard(&args, context),
         Command::Join(args) => shard::join(&args, context),
+        Command::Plan(args) => parts::plan(&args, context),
+        Command::RunPart(args) => parts::run_part(&args, context),
+        Command::Finish(args) => parts::finish(&args, context),
         Command::Watermark { action } => watermark::run(&action, context),
         Command::Ls(args) => download::list(&args, context),
         Command::Download(args) => download::run(&args, context),

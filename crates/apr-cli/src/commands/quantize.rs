@@ -14,9 +14,16 @@ use crate::args::{
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model;
+use crate::model::Model;
 
 /// Quantizes a model.
 pub(super) fn run(args: &QuantizeArgs, context: &Context) -> Outcome {
+    let (job, model) = job(args, context)?;
+    convert::write(&job, &model, Destination::of(&args.write), Vec::new(), context)
+}
+
+/// What quantizing does, and with what.
+pub(super) fn job(args: &QuantizeArgs, context: &Context) -> Outcome<(Job, Model)> {
     let target = layout(target(&args.model, args.format, &args.write)?, None, args.shard_size)?;
     let job = Job {
         prefix: args.prefix.clone(),
@@ -24,7 +31,7 @@ pub(super) fn run(args: &QuantizeArgs, context: &Context) -> Outcome {
         validation: validation(&args.write),
         ..Job::new(contain(target, &args.container, context)?)
     };
-    convert::run(job, &args.model, Destination::of(&args.write), context)
+    convert::opened(job, &args.model, context)
 }
 
 /// What a command that may quantize does to the weights.

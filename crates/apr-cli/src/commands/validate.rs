@@ -5,11 +5,11 @@ use std::io::{self, Write};
 
 use apr::pytorch::{ScanReport, Verdict, scan};
 use apr::{ByteSource, Code, Error, Escaped, HEAD_LEN, IoCause};
-use apr_ops::graph::of_file;
+use apr_ops::graph::{Computed, of_file};
 use apr_ops::sarif;
 use apr_ops::scan::may_hold_pickles;
 use apr_ops::shards::validate_all;
-use apr_ops::validate::{Check, Level, Status, ValidateOptions, ValidateReport, bytes_to_read};
+use apr_ops::validate::{Check, Finding, Level, Status, ValidateOptions, ValidateReport, bytes_to_read};
 
 use serde::Serialize;
 
@@ -32,32 +32,12 @@ pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
     let printer = beside_log(args.sarif.as_deref(), context);
     let model = match model::look_with_companions(&args.model, context) {
         Ok(model) => model,
-        Err(Failure::Model(error)) => {
-            if let Some(path) = args.sarif.as_ref().filter(|_| error.code() != Code::Io) {
-                write_sarif(path, &sarif::of_error(&args.model.display().to_string(), &error))?;
-            }
-            return scan_pickles(args, error, printer, context);
-        }
+        Err(Failure::Model(error)) => return does_not_open(args, error, printer, context),
         Err(failure) => return Err(failure),
     };
-    let settings = &context.config.validate;
-    let all = !(args.checksum || args.nan_check || args.zero_check || args.shapes || args.physics || args.signature);
-    let asked = args.signature || settings.require_signature || !args.trusted.is_empty();
-    let trusted = if asked { secrets::read_trusted(args.trusted.iter().chain(&settings.trusted))? } else { Vec::new() };
-    let trusted: Vec<[u8; 32]> = trusted.iter().map(|key| *key.bytes()).collect();
+    let trusted = trusted(args, context)?;
     let graphs = of_file(&context.source(&*model.reader, &model.name)?)?;
-    let options = ValidateOptions {
-        checksum: all || args.checksum,
-        nan: all || args.nan_check,
-        zero: all || args.zero_check,
-        shapes: all || args.shapes,
-        physics: all || args.physics,
-        strict: args.strict || settings.strict,
-        require_signature: args.signature || settings.require_signature,
-        trusted: &trusted,
-        families: Some(context.families()?),
-        graphs: graphs.as_ref(),
-    };
+    let options = options(args, &trusted, graphs.as_ref(), context)?;
     let family = context.family(&*model.reader)?;
     let bar = Bar::new(&context.printer, bytes_to_read(&*model.reader));
     let families = (family.as_ref(), context.families()?);
@@ -79,6 +59,41 @@ pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
     }
     printer.report(&report, render)?;
     if report.valid { Ok(()) } else { Err(Failure::Validation) }
+}
+
+/// The public keys whose signatures count, where signatures are looked at.
+pub(super) fn trusted(args: &ValidateArgs, context: &Context) -> Outcome<Vec<[u8; 32]>> {
+    let settings = &context.config.validate;
+    if !args.signature && !settings.require_signature && args.trusted.is_empty() {
+        return Ok(Vec::new());
+    }
+    let keys = secrets::read_trusted(args.trusted.iter().chain(&settings.trusted))?;
+    Ok(keys.iter().map(|key| *key.bytes()).collect())
+}
+
+/// Which checks are made: those that are named, or all.
+pub(super) fn options<'a>(
+    args: &ValidateArgs,
+    trusted: &'a [[u8; 32]],
+    graphs: Option<&'a Computed>,
+    context: &'a Context,
+) -> Outcome<ValidateOptions<'a>> {
+    let settings = &context.config.validate;
+    let named = [args.checksum, args.nan_check, args.zero_check, args.shapes, args.physics];
+    let all = !named.contains(&true) && !args.signature;
+    let [checksum, nan, zero, shapes, physics] = named.map(|is_named| all || is_named);
+    Ok(ValidateOptions {
+        checksum,
+        nan,
+        zero,
+        shapes,
+        physics,
+        strict: args.strict || settings.strict,
+        require_signature: args.signature || settings.require_signature,
+        trusted,
+        families: Some(context.families()?),
+        graphs,
+    })
 }
 
 /// Adds the checks that are made on request alone.
@@ -110,6 +125,14 @@ struct Refusal {
     valid: bool,
     error: String,
     scan: ScanReport,
+}
+
+/// Tells why a model does not open.
+fn does_not_open(args: &ValidateArgs, error: Error, printer: Printer, context: &Context) -> Outcome {
+    if let Some(path) = args.sarif.as_ref().filter(|_| error.code() != Code::Io) {
+        write_sarif(path, &sarif::of_error(&args.model.display().to_string(), &error))?;
+    }
+    scan_pickles(args, error, printer, context)
 }
 
 /// Tells why a file does not open, and where pickles are the reason, everything they import and call.
@@ -173,29 +196,31 @@ pub(super) fn render(out: &mut dyn Write, report: &ValidateReport) -> io::Result
     if !report.findings.is_empty() {
         writeln!(out)?;
     }
-    for finding in report.findings.iter().take(SHOWN) {
-        let (style, mark) = match finding.level {
-            Level::Error => (BAD, finding.code.unwrap_or("error")),
-            Level::Warning => (ODD, "warning"),
-        };
-        write!(out, "{style}{mark}{style:#}: ")?;
-        if let Some(file) = &finding.file {
-            write!(out, "{}: ", Escaped::short(file))?;
-        }
-        if let Some(tensor) = &finding.tensor {
-            write!(out, "tensor '{}': ", Escaped::short(tensor))?;
-        }
-        write!(out, "{}", Escaped(&finding.message))?;
-        match finding.offset {
-            Some(offset) => writeln!(out, " (at byte {offset})")?,
-            None => writeln!(out)?,
-        }
-    }
+    report.findings.iter().take(SHOWN).try_for_each(|finding| render_finding(out, finding))?;
     if report.findings.len() > SHOWN {
         writeln!(out, "{DIM}and {} more; --json lists them all{DIM:#}", report.findings.len() - SHOWN)?;
     }
     let (style, verdict) = if report.valid { (GOOD, "VALID") } else { (BAD, "INVALID") };
     writeln!(out, "\n{style}{verdict}{style:#}")
+}
+
+fn render_finding(out: &mut dyn Write, finding: &Finding) -> io::Result<()> {
+    let (style, mark) = match finding.level {
+        Level::Error => (BAD, finding.code.unwrap_or("error")),
+        Level::Warning => (ODD, "warning"),
+    };
+    write!(out, "{style}{mark}{style:#}: ")?;
+    if let Some(file) = &finding.file {
+        write!(out, "{}: ", Escaped::short(file))?;
+    }
+    if let Some(tensor) = &finding.tensor {
+        write!(out, "tensor '{}': ", Escaped::short(tensor))?;
+    }
+    write!(out, "{}", Escaped(&finding.message))?;
+    match finding.offset {
+        Some(offset) => writeln!(out, " (at byte {offset})"),
+        None => writeln!(out),
+    }
 }
 
 fn title(check: Check) -> &'static str {

@@ -128,6 +128,21 @@ fn shards_beside_an_index_at_an_address_are_found() {
 }
 
 #[test]
+fn each_shard_of_a_model_is_asked_for_once() {
+    let (hub, sandbox) = (TestHub::start(), Sandbox::new());
+    sandbox.write("s.safetensors", small_safetensors());
+    sandbox.apr("export s.safetensors -o shards --format safetensors --shard-size 100").ok();
+    for file in sandbox.files().iter().filter(|file| file.starts_with("shards/")) {
+        hub.put("in/shards", file.trim_start_matches("shards/"), sandbox.read(file));
+    }
+    let shards = sandbox.files().iter().filter(|file| file.contains("-of-")).count();
+    at(&hub, &sandbox, "inspect hf://in/shards").ok();
+    let requests = hub.requests();
+    let weights = requests.iter().filter(|request| request.at_store).count();
+    assert!(shards > 1 && weights == shards, "{shards}: {requests:#?}");
+}
+
+#[test]
 fn http_is_for_this_machine_unless_it_is_asked_for() {
     let sandbox = Sandbox::new();
     sandbox.apr("inspect http://example.com/m.safetensors").fails(1, &["E007", "http is not encrypted", "--insecure"]);

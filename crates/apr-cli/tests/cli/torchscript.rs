@@ -1,8 +1,12 @@
 //! Models exported to TorchScript. torch runs them in `cargo xtask interop`, beside the ONNX file of the same model; the
 //! files that it agreed with are the ones that are written here.
 
+use std::path::PathBuf;
 use std::process::Command;
 
+use apr::onnx::write::{Model, WriteOptions};
+use apr::{CheckpointWriter, Notes};
+use apr_graph::{ElementType, GraphBuilder, Meaning};
 use apr_testkit::locate;
 use apr_testkit::peers::agreed;
 
@@ -61,4 +65,66 @@ fn a_model_without_a_graph_has_parameters_only_and_says_so() {
     let run = sandbox.apr("export m.safetensors --format torchscript -o m.pt").ok();
     run.says(&["parameters, and no program", "--arch NAME"]);
     sandbox.apr("diff m.pt m.safetensors --exit-code").ok();
+}
+
+/// Models below a folder of the collection.
+fn models_in(folder: &str) -> Option<Vec<PathBuf>> {
+    let mut folders = vec![locate::shared_data(folder)?];
+    let mut models = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "onnx") {
+                models.push(path);
+            }
+        }
+    }
+    models.sort();
+    Some(models)
+}
+
+/// Most files are of one operator each.
+#[test]
+fn programs_of_operators_compute_what_onnxruntime_computes() {
+    let folders = ["onnx/onnx_onnx__backend", "onnx/tracel-ai_burn-onnx__crates/onnx-tests"];
+    let Some(models) = folders.map(models_in).into_iter().collect::<Option<Vec<_>>>() else { return };
+    let sandbox = Sandbox::new();
+    let (mut files, mut pairs, mut refused) = (Vec::new(), String::new(), 0);
+    for model in models.concat() {
+        let path = model.to_str().expect("a plain name");
+        let (folder, label) = path.split_once("/onnx/").expect("in the collection");
+        let program = format!("{}.pt", files.len());
+        let run = sandbox.run(&["export", path, "--format", "torchscript", "-o", &program]);
+        if sandbox.path(&program).exists() {
+            files.push((label.to_owned(), sandbox.read(&program)));
+            pairs.push_str(&format!("{folder}/onnx/{label}\t{program}\n"));
+        } else {
+            run.fails(4, &["error: E00"]);
+            refused += 1;
+        }
+    }
+    sandbox.write("gelu.onnx", gelu_by_tanh());
+    sandbox.apr("export gelu.onnx --format torchscript -o gelu.pt").ok();
+    files.push(("gelu by tanh".to_owned(), sandbox.read("gelu.pt")));
+    pairs.push_str("gelu.onnx\tgelu.pt\n");
+    assert!(files.len() > 290 && refused < 240, "{} programs, {refused} refused", files.len());
+    sandbox.write("pairs", &pairs);
+    agreed("torch/operators", &files, || python(&sandbox, "torchscript_sweep.py", &["--pairs", "pairs"]));
+}
+
+/// A model of one node, which the collection does not have in this form.
+fn gelu_by_tanh() -> Vec<u8> {
+    let mut graph = GraphBuilder::new(20);
+    let main = graph.body();
+    let x = main.input("x", ElementType::F32, [3.into(), 5.into()], Meaning::Unknown);
+    let y = main.op("Gelu", [x]).attribute("approximate", "tanh").output("y");
+    main.output("y", y, Meaning::Unknown);
+    let models = [Model::new("gelu.onnx", graph.finish())];
+    let mut writer = apr::onnx::write::plan(&models, &[], WriteOptions::default()).expect("a plan");
+    let mut file = Vec::new();
+    writer.begin(&mut file).expect("memory");
+    writer.finish(&mut file, &Notes::default()).expect("memory");
+    file
 }

@@ -33,7 +33,9 @@ use core::fmt;
 
 use apr_core::digest::{Digest, TensorDigest};
 use apr_core::json::{self, Object};
-use apr_core::{Companion, DType, Error, Escaped, Limits, Metadata, Result, Shape, TensorInfo, check_file_name};
+use apr_core::{
+    Companion, DType, Error, Escaped, Limits, Metadata, Notes, Result, Shape, TensorInfo, check_file_name, keys,
+};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::{Map, Value, json};
@@ -141,6 +143,13 @@ impl Manifest {
         format!("{{\n  {}{END}", sections.join(",\n  ")).into_bytes()
     }
 
+    /// Writes down what a pass has learnt: added to what the metadata note already.
+    pub fn note(&mut self, notes: &Notes) {
+        if let Some(contents) = &mut self.contents {
+            note(&mut contents.metadata, notes);
+        }
+    }
+
     /// Adds a signature by each of `signers` to those that hold for the manifest as it is. Returns how many others there
     /// were, which are dropped.
     ///
@@ -163,6 +172,22 @@ impl Manifest {
         signers.iter().try_for_each(|key| block.sign(key, &digest))?;
         self.signatures = Some(block.encode());
         Ok(dropped)
+    }
+}
+
+/// Adds what was learnt on the way to what is noted already.
+fn note(metadata: &mut Metadata, notes: &Notes) {
+    let losses = notes.losses.iter().filter_map(|loss| serde_json::to_value(loss).ok()).collect();
+    for (key, new) in [(keys::LOSS, losses), (keys::VIOLATIONS, notes.violations.clone())] {
+        if new.is_empty() {
+            continue;
+        }
+        let mut all: Vec<Value> = metadata.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
+        all.extend(new);
+        metadata.set(key, all);
+    }
+    if let Some(degradation) = &notes.degradation {
+        metadata.note_degradation(degradation.clone());
     }
 }
 

@@ -55,21 +55,80 @@ pub fn plan_shards(
     options: &WriteOptions,
     shard_size: u64,
 ) -> Result<Box<dyn CheckpointWriter>> {
+    let cut = Cut::plan(tensors, metadata, &companions, options, shard_size)?;
+    if cut.shards.len() <= 1 {
+        return Ok(Box::new(plan(tensors, metadata, companions, options)?));
+    }
+    Ok(Box::new(ShardWriter::plan(&cut, companions, options)?))
+}
+
+/// How many shards [`plan_shards`] makes of these tensors and so many bytes of companions; 0 of no tensors.
+///
+/// # Errors
+/// E001 for a `shard_size` of 0, and when dtype and shape of a tensor do not go together.
+pub fn shard_count(tensors: &[TensorInfo], metadata: &Metadata, carried: u64, shard_size: u64) -> Result<usize> {
     if shard_size == 0 {
         return Err(Error::format("a shard size of 0 holds no tensor"));
     }
-    if let Some(name) = duplicate(tensors) {
-        return Err(Error::format("two tensors have this name").for_tensor(name));
+    split(tensors, &targets(tensors, metadata), carried, shard_size).map(|shards| shards.len())
+}
+
+/// Which tensors go where.
+pub(super) struct Cut<'a> {
+    tensors: &'a [TensorInfo],
+    /// Metadata of the whole.
+    whole: Metadata,
+    /// Positions of the tensors of each shard.
+    pub(super) shards: Vec<Vec<usize>>,
+}
+
+impl<'a> Cut<'a> {
+    pub(super) fn plan(
+        tensors: &'a [TensorInfo],
+        metadata: &Metadata,
+        companions: &[CompanionFile],
+        options: &WriteOptions,
+        shard_size: u64,
+    ) -> Result<Self> {
+        if shard_size == 0 {
+            return Err(Error::format("a shard size of 0 holds no tensor"));
+        }
+        if let Some(name) = duplicate(tensors) {
+            return Err(Error::format("two tensors have this name").for_tensor(name));
+        }
+        let mut whole = metadata.clone();
+        whole.set(keys::APR_VERSION, "2.0.0");
+        whole.set_default(keys::MODEL_TYPE, "unknown");
+        whole.set_default(keys::ARCHITECTURE, Map::new());
+        let carried = companions.iter().map(|file| file.bytes.len() as u64).fold(0, u64::saturating_add);
+        let shards = split(tensors, &targets(tensors, &whole), carried, shard_size)?;
+        if shards.len() > 1 {
+            check_several(options)?;
+        }
+        Ok(Self { tensors, whole, shards })
     }
-    let mut whole = metadata.clone();
-    whole.set(keys::APR_VERSION, "2.0.0");
-    whole.set_default(keys::MODEL_TYPE, "unknown");
-    whole.set_default(keys::ARCHITECTURE, Map::new());
-    let carried = companions.iter().map(|file| file.bytes.len() as u64).fold(0, u64::saturating_add);
-    let shards = split(tensors, &targets(tensors, &whole), carried, shard_size)?;
-    if shards.len() <= 1 {
-        return Ok(Box::new(plan(tensors, metadata, companions, options)?));
+
+    /// The writer of a shard, and the name of its file. The first one has the companions.
+    pub(super) fn writer(
+        &self,
+        number: usize,
+        companions: Vec<CompanionFile>,
+        options: &WriteOptions,
+    ) -> Result<(Apr2Writer, String)> {
+        let members = &self.shards[number];
+        let stem = options.file_name.strip_suffix(".apr").unwrap_or(&options.file_name);
+        let file_name = format!("{stem}-{:05}-of-{:05}.apr", number + 1, self.shards.len());
+        let infos: Vec<TensorInfo> = members.iter().map(|&member| self.tensors[member].clone()).collect();
+        let metadata = if number == 0 { self.whole.clone() } else { part_metadata(&self.whole, &infos) };
+        let companions = if number == 0 { companions } else { Vec::new() };
+        let forms = members.iter().map(|&member| options.forms.get(member).copied().flatten()).collect();
+        let options = WriteOptions { sharded: true, file_name: file_name.clone(), forms, ..options.clone() };
+        Ok((plan(&infos, &metadata, companions, &options)?, file_name))
     }
+}
+
+/// Refuses what several files can't have.
+fn check_several(options: &WriteOptions) -> Result<()> {
     check_file_name(&options.file_name)?;
     if options.hides_metadata() {
         // The manifest describes the model to whoever reads it, and one key must not encrypt two tensors of one name.
@@ -79,7 +138,7 @@ pub fn plan_shards(
         // Readers know a manifest by its content and this ending.
         return Err(Error::format("the name of a manifest ends in .apr").in_file(&options.file_name));
     }
-    Ok(Box::new(ShardWriter::plan(tensors, &whole, companions, options, &shards)?))
+    Ok(())
 }
 
 fn duplicate(tensors: &[TensorInfo]) -> Option<&str> {
@@ -141,16 +200,10 @@ struct ShardWriter {
 }
 
 impl ShardWriter {
-    fn plan(
-        tensors: &[TensorInfo],
-        whole: &Metadata,
-        companions: Vec<CompanionFile>,
-        options: &WriteOptions,
-        shards: &[Vec<usize>],
-    ) -> Result<Self> {
-        let stem = options.file_name.strip_suffix(".apr").unwrap_or(&options.file_name);
+    fn plan(cut: &Cut<'_>, companions: Vec<CompanionFile>, options: &WriteOptions) -> Result<Self> {
+        let tensors = cut.tensors;
         let mut contents = Contents {
-            metadata: whole.clone(),
+            metadata: cut.whole.clone(),
             companions: companions.iter().map(listed).collect(),
             tensors: tensors.to_vec(),
         };
@@ -169,18 +222,13 @@ impl ShardWriter {
         let mut members_of = Vec::new();
         let mut writers = Vec::new();
         let mut companions = Some(companions);
-        for (number, members) in shards.iter().enumerate() {
-            let file_name = format!("{stem}-{:05}-of-{:05}.apr", number + 1, shards.len());
-            let infos: Vec<TensorInfo> = members.iter().map(|&member| tensors[member].clone()).collect();
-            let metadata = if number == 0 { whole.clone() } else { part_metadata(whole, &infos) };
-            let forms = members.iter().map(|&member| options.forms.get(member).copied().flatten()).collect();
-            let options = WriteOptions { sharded: true, file_name, forms, ..options.clone() };
-            let writer = plan(&infos, &metadata, companions.take().unwrap_or_default(), &options)?;
+        for (number, members) in cut.shards.iter().enumerate() {
+            let (writer, file_name) = cut.writer(number, companions.take().unwrap_or_default(), options)?;
             for (at, planned) in writer.layout().tensors.iter().enumerate() {
                 let source = members[planned.source];
                 let placed = PlannedTensor { source, file: number, ..*planned };
                 layout.tensors.push(placed);
-                let form = options.forms.get(planned.source).copied().flatten();
+                let form = options.forms.get(source).copied().flatten();
                 let len = form.map_or_else(|| tensors[source].byte_len(), |form| Ok(form.len))?;
                 due_layout.tensors.push(PlannedTensor { len, ..placed });
                 members_of.push((number, at));
@@ -192,8 +240,8 @@ impl ShardWriter {
             }
             let size = writer.layout().total_len();
             let signed_digest = is_signed.then_some([0; 32]);
-            manifest.shards.push(ShardEntry { file: options.file_name, size, crc32: 0, signed_digest });
-            manifest.tensor_shard_map.extend(infos.into_iter().map(|info| (info.name, number)));
+            manifest.shards.push(ShardEntry { file: file_name, size, crc32: 0, signed_digest });
+            manifest.tensor_shard_map.extend(members.iter().map(|&member| (tensors[member].name.clone(), number)));
             writers.push(writer);
         }
         manifest.tensor_shard_map.sort_unstable();
@@ -275,6 +323,10 @@ impl CheckpointWriter for ShardWriter {
         self.shards.iter().map(Apr2Writer::mismatches).sum()
     }
 
+    fn manifest(&self) -> Option<Vec<u8>> {
+        Some(self.manifest.encode())
+    }
+
     fn begin(&mut self, sink: &mut dyn Sink) -> Result<()> {
         self.start_shard(sink, 0)?;
         if let Some(first) = self.due.tensor(&self.due_layout).map(|first| first.file) {
@@ -307,9 +359,7 @@ impl CheckpointWriter for ShardWriter {
         self.due.finish(&self.due_layout, &self.names)?;
         self.go_to(sink, self.shards.len() - 1)?;
         self.finish_shard(sink)?;
-        if let Some(contents) = &mut self.manifest.contents {
-            note(&mut contents.metadata, notes);
-        }
+        self.manifest.note(notes);
         #[cfg(feature = "signing")]
         if !self.signers.is_empty() {
             self.manifest.signatures = None;
@@ -382,22 +432,6 @@ fn part_metadata(whole: &Metadata, infos: &[TensorInfo]) -> Metadata {
         }
     }
     metadata
-}
-
-/// Adds what was learnt on the way to what is noted already.
-fn note(metadata: &mut Metadata, notes: &Notes) {
-    let losses = notes.losses.iter().filter_map(|loss| serde_json::to_value(loss).ok()).collect();
-    for (key, new) in [(keys::LOSS, losses), (keys::VIOLATIONS, notes.violations.clone())] {
-        if new.is_empty() {
-            continue;
-        }
-        let mut all: Vec<Value> = metadata.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
-        all.extend(new);
-        metadata.set(key, all);
-    }
-    if let Some(degradation) = &notes.degradation {
-        metadata.note_degradation(degradation.clone());
-    }
 }
 
 /// Passes bytes on and remembers the last ones.

@@ -6,10 +6,7 @@ use alloc::vec::Vec;
 use apr_core::{Code, Error, Result};
 use zeroize::Zeroize;
 
-use crate::sealed::TAG_LEN;
-
-/// Length of a nonce in bytes.
-pub const NONCE_LEN: usize = 12;
+use crate::sealed::{NONCE_LEN, TAG_LEN};
 
 /// E005. The message does not say what was tried and how it failed.
 pub(super) fn decryption_failed() -> Error {

@@ -8,16 +8,8 @@ use apr_core::{Error, Result};
 use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
+use super::kind::KeyKind;
 use super::pem;
-
-/// What a key is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KeyKind {
-    /// Ed25519.
-    Signing,
-    /// X25519.
-    Encryption,
-}
 
 /// A private key of either kind.
 ///

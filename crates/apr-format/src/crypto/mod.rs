@@ -76,6 +76,7 @@ mod encryption;
 #[cfg(feature = "encryption")]
 mod kdf;
 mod keys;
+mod kind;
 #[cfg(feature = "signing")]
 mod licence;
 mod pem;
@@ -90,9 +91,9 @@ mod tensor;
 mod wide;
 
 #[cfg(feature = "encryption")]
-pub use crate::sealed::{SEALED_CHUNK, TAG_LEN, plain_len, sealed_len};
+pub use crate::sealed::{NONCE_LEN, SEALED_CHUNK, TAG_LEN, plain_len, sealed_len};
 #[cfg(feature = "encryption")]
-pub use aead::{NONCE_LEN, aead_open, aead_seal};
+pub use aead::{aead_open, aead_seal};
 #[cfg(feature = "encryption")]
 pub use encryption::{EncrBlock, FileKey, Lock, Unlock, mac_header};
 #[cfg(feature = "signing")]
@@ -103,7 +104,8 @@ pub use kdf::{Argon2Costs, password_key, recipient_key};
 pub use keys::DecryptionKey;
 #[cfg(feature = "signing")]
 pub use keys::SigningKey;
-pub use keys::{KeyKind, PrivateKey, PublicKey};
+pub use keys::{PrivateKey, PublicKey};
+pub use kind::KeyKind;
 #[cfg(feature = "signing")]
 pub use licence::{Licence, LicenceBlock, LicenceViolation, hash_licensee, parse_time};
 pub use random::Random;

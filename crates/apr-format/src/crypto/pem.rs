@@ -9,7 +9,7 @@ use pkcs8::der::{Decode, Document, SecretDocument};
 use pkcs8::{AlgorithmIdentifierRef, LineEnding, ObjectIdentifier, PrivateKeyInfoRef, SubjectPublicKeyInfoRef};
 use zeroize::Zeroizing;
 
-use super::keys::KeyKind;
+use super::kind::KeyKind;
 
 const ED25519: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.101.112");
 const X25519: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.101.110");

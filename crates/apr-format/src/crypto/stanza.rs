@@ -7,12 +7,12 @@ use apr_core::{Error, Result};
 use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
-use super::aead::{self, NONCE_LEN};
+use super::aead;
 use super::block::Fields;
 use super::kdf::{Argon2Costs, password_key, recipient_key};
 use super::keys::DecryptionKey;
 use super::random::Random;
-use crate::sealed::TAG_LEN;
+use crate::sealed::{NONCE_LEN, TAG_LEN};
 
 const PASSWORD: u32 = 1;
 const RECIPIENT: u32 = 2;

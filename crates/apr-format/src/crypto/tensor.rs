@@ -5,8 +5,8 @@ use core::fmt;
 
 use apr_core::Result;
 
-use super::aead::{self, NONCE_LEN, decryption_failed};
-use crate::sealed::{SEALED_CHUNK, TAG_LEN, plain_len};
+use super::aead::{self, decryption_failed};
+use crate::sealed::{NONCE_LEN, SEALED_CHUNK, TAG_LEN, plain_len};
 
 /// Enciphers and deciphers the chunks of one tensor of one file.
 pub struct TensorCipher(aead::Cipher);

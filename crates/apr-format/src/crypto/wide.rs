@@ -22,8 +22,7 @@ use core::arch::x86_64::{
 
 use zeroize::Zeroize;
 
-use super::aead::NONCE_LEN;
-use crate::sealed::TAG_LEN;
+use crate::sealed::{NONCE_LEN, TAG_LEN};
 
 /// Bytes of a block, and of the blocks that are worked on side by side.
 const BLOCK: usize = 16;

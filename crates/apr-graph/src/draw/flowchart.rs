@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::plan::{Class, class};
 use super::{Depth, parameters};
 use crate::outline::{End, Item, ItemKind, Scene};
 
@@ -9,8 +10,8 @@ use crate::outline::{End, Item, ItemKind, Scene};
 pub(super) trait Language {
     /// A text within quotes, its lines in order.
     fn label(&self, lines: &[String]) -> String;
-    /// A box.
-    fn node(&self, id: &str, label: &str) -> String;
+    /// A box, and what it is about.
+    fn node(&self, id: &str, label: &str, class: Class) -> String;
     /// A name on the border of a group.
     fn port(&self, id: &str, label: &str) -> String;
     /// The begin of a group.
@@ -43,7 +44,7 @@ impl Writer<'_> {
             let id = format!("{id}_{position}");
             let label = self.language.label(&label(item));
             let Some((inner, depth)) = depth.opened(item) else {
-                self.line(level, &self.language.node(&id, &label));
+                self.line(level, &self.language.node(&id, &label, class(item)));
                 continue;
             };
             self.line(level, &self.language.open(&id, &label));

@@ -1,13 +1,28 @@
 //! What Mermaid reads, which code hosts draw in Markdown.
 
 use super::flowchart::{Language, write};
+use super::plan::Class;
+use super::svg::light;
 use super::{Depth, quoted};
 use crate::outline::Scene;
 
 /// A scene, opened down to `depth`, as a Mermaid flowchart. Opened groups are subgraphs.
 #[must_use]
 pub fn mermaid(scene: &Scene, depth: &Depth) -> String {
-    format!("flowchart TD\n{}", write(&Mermaid, scene, depth))
+    let mut text = format!("flowchart TD\n{}", write(&Mermaid, scene, depth));
+    for class in Class::ALL {
+        let (fill, border) = light(class);
+        if text.contains(&format!(":::{}\n", name(class))) {
+            // The text is dark on light boxes, whatever the theme.
+            text.push_str(&format!("  classDef {} fill:{fill},stroke:{border},color:#0f172a\n", name(class)));
+        }
+    }
+    text
+}
+
+/// `end` is a word of the language.
+fn name(class: Class) -> &'static str {
+    if class == Class::End { "port" } else { class.name() }
 }
 
 struct Mermaid;
@@ -17,8 +32,8 @@ impl Language for Mermaid {
         lines.iter().map(|line| escaped(line)).collect::<Vec<_>>().join("<br/>")
     }
 
-    fn node(&self, id: &str, label: &str) -> String {
-        format!("{id}[\"{label}\"]")
+    fn node(&self, id: &str, label: &str, class: Class) -> String {
+        format!("{id}[\"{label}\"]:::{}", name(class))
     }
 
     fn port(&self, id: &str, label: &str) -> String {
@@ -61,12 +76,16 @@ mod tests {
         main.output("y", y, Meaning::Unknown);
         let scene = outline(&graph.finish(), OutlineOptions::default());
         let text = mermaid(&scene, &Depth::ALL);
-        for line in
-            ["n_0[\"x#34;\"]", "subgraph n_1[\"mlp\"]", "n_0 --> n_1_in0", "n_1_out0 --> n_2", "n_1_in0 --> n_1_0"]
-        {
+        for line in [
+            "n_0[\"x#34;\"]:::port",
+            "subgraph n_1[\"mlp\"]",
+            "n_0 --> n_1_in0",
+            "n_1_out0 --> n_2",
+            "n_1_in0 --> n_1_0",
+        ] {
             assert!(text.contains(line), "{line} is not in\n{text}");
         }
         let text = dot(&scene, &Depth::Levels(0));
-        assert!(text.contains("n_1 -> n_2;") && text.contains("label=\"x&#34;\""), "{text}");
+        assert!(text.contains("n_1 -> n_2;") && text.contains("label=\"x&#34;\","), "{text}");
     }
 }

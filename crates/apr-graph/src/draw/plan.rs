@@ -273,7 +273,7 @@ fn label(inside: &Inside<'_>, position: usize, name: &str, left: f64, top: f64, 
     drawing.labels.push(Label { x: left + x + port_width(inside, position) / 2.0, y: top + y + 10.5, text });
 }
 
-fn class(item: &Item) -> Class {
+pub(super) fn class(item: &Item) -> Class {
     match &item.kind {
         ItemKind::Input | ItemKind::Output => Class::End,
         ItemKind::Group { .. } => Class::Group,

@@ -41,6 +41,12 @@ const fn colours(class: Class) -> (Shades, Shades) {
     }
 }
 
+/// Fill and border of a class in the light, for languages that know one colour.
+pub(super) const fn light(class: Class) -> (&'static str, &'static str) {
+    let ((fill, _), (border, _)) = colours(class);
+    (fill, border)
+}
+
 /// Draws a scene, opened down to `depth`, as an SVG document.
 ///
 /// # Errors

@@ -97,6 +97,18 @@ impl NodeView {
         scopes.flat_map(|scope| find_in(graph, scope, name, 0)).collect()
     }
 
+    /// Paths that [`find`](Self::find) takes, at most `most`: those of the main body, through calls as well, then those of
+    /// the functions.
+    #[must_use]
+    pub fn paths(graph: &Graph, most: usize) -> Vec<String> {
+        let mut paths = Vec::new();
+        let functions = graph.functions.iter().map(|function| &function.body);
+        for body in std::iter::once(&graph.body).chain(functions) {
+            add_paths(graph, body, "", (most, MAX_DEPTH), &mut paths);
+        }
+        paths
+    }
+
     fn new(place: Scope<'_>, node: &Node) -> Self {
         let body = place.body;
         let left_out = || ValueView { name: String::new(), kind: None, place: Place::LeftOut };
@@ -142,6 +154,20 @@ fn find_in(graph: &Graph, place: Scope<'_>, name: &str, depth: usize) -> Vec<Nod
         }
     }
     found
+}
+
+/// Adds the paths of a body's nodes, until there are `most`, through calls that are `depth` deep.
+fn add_paths(graph: &Graph, body: &Body, prefix: &str, (most, depth): (usize, usize), into: &mut Vec<String>) {
+    for node in &body.nodes {
+        if into.len() >= most {
+            return;
+        }
+        let path = format!("{prefix}{}", node.name);
+        if let Some(function) = graph.function(&node.op).filter(|_| depth > 0) {
+            add_paths(graph, &function.body, &format!("{path}/"), (most, depth - 1), into);
+        }
+        into.push(path);
+    }
 }
 
 impl Scope<'_> {
@@ -299,6 +325,8 @@ mod tests {
         let graph = graph.finish();
         let found = NodeView::find(&graph, "layers.3/query");
         assert_eq!(found[0].inputs[1].place, Place::Weight("w3".to_owned()));
+        assert_eq!(NodeView::paths(&graph, 10), ["layers.3/query", "layers.3", "query"]);
+        assert_eq!(NodeView::paths(&graph, 1).len(), 2, "a call is named where its nodes are");
         let found = NodeView::find(&graph, "query");
         assert_eq!((found.len(), &found[0].inputs[1].place), (1, &Place::Input));
     }

@@ -186,5 +186,6 @@ fn encoded<'a>(model: &Model, tensors: &'a [TensorInfo], asked: ExternalData) ->
         _ => ", its tensors not counted",
     };
     let len = message.len();
-    Err(Error::memory(format!("the model has {len} bytes, and an ONNX file less than 2 GiB{advice}")))
+    let message = format!("the model has {len} bytes, and an ONNX file less than 2 GiB{advice}");
+    Err(Error::memory(message).in_file(&model.file_name))
 }

@@ -118,37 +118,36 @@ impl Binding<'_, '_> {
     /// Lets the nodes that read a quantized weight read its parts, where there are operators for that: rows that are
     /// looked up, and where it is asked for, matrix products. Returns whether nothing else reads the weight.
     pub(super) fn read_by_parts(&mut self, body: &mut Body, weight: &Weight) -> bool {
-        let Some(parts) = self.parts(weight.position) else { return false };
-        let readers: Vec<usize> = readers(body, weight.value);
-        let has_other = body.outputs.contains(&weight.value)
-            || body.nodes.iter().flat_map(Node::bodies).any(|inner| looks_out(inner, weight.value));
-        if readers.is_empty() || has_other || parts.mins.is_some() {
-            return false;
-        }
-        let is_lookup = |node: &Node| {
-            node.op.is("Gather") && node.input(0) == Some(weight.value) && node.int("axis").unwrap_or(0) == 0
-        };
-        let is_product = |node: &Node| {
-            node.op.is("MatMul") && node.input(1) == Some(weight.value) && node.input(0) != Some(weight.value)
-        };
-        let dtype = self.binder.base.tensors()[weight.position].dtype;
-        let all = |is: &dyn Fn(&Node) -> bool| readers.iter().all(|&reader| is(&body.nodes[reader]));
-        if all(&is_lookup) && weight.reference.views.is_empty() && parts.per_byte == 1 && dtype != DType::I8_ROW {
+        let Some(parts) = self.parts(weight.position).filter(|parts| parts.mins.is_none()) else { return false };
+        let Some(readers) = only_readers(body, weight.value) else { return false };
+        let all = |is: fn(&Node, ValueId) -> bool| readers.iter().all(|&at| is(&body.nodes[at], weight.value));
+        if self.rows_have_parts(weight, parts) && all(is_lookup) {
             for reader in readers.into_iter().rev() {
                 self.look_up(body, weight.position, parts, reader);
             }
             return true;
         }
-        let is_matrix = self.binder.base.tensors()[weight.position].shape.dims().len() == 2;
-        let is_turned = weight.reference.views == [Look::Transposed(vec![1, 0])];
-        let is_asked = self.binder.storage.blocks == Blocks::MatMulNBits && dtype != DType::I8_ROW;
-        if all(&is_product) && is_turned && is_matrix && is_asked {
+        if self.is_multiplied_by_parts(weight) && all(is_product) {
             for reader in readers {
                 self.multiply(body, weight.position, parts, reader);
             }
             return true;
         }
         false
+    }
+
+    /// Whether a row of the weight is a row of its quants and one of its scales.
+    fn rows_have_parts(&self, weight: &Weight, parts: Parts) -> bool {
+        let dtype = self.binder.base.tensors()[weight.position].dtype;
+        weight.reference.views.is_empty() && parts.per_byte == 1 && dtype != DType::I8_ROW
+    }
+
+    /// Whether `MatMulNBits` is asked for, and takes the weight as it is.
+    fn is_multiplied_by_parts(&self, weight: &Weight) -> bool {
+        let info = &self.binder.base.tensors()[weight.position];
+        let is_asked = self.binder.storage.blocks == Blocks::MatMulNBits && info.dtype != DType::I8_ROW;
+        let is_turned = weight.reference.views == [Look::Transposed(vec![1, 0])];
+        is_asked && is_turned && info.shape.dims().len() == 2
     }
 
     /// Looks rows up in quants and scales, and multiplies those.
@@ -193,10 +192,26 @@ impl Binding<'_, '_> {
     }
 }
 
-/// The nodes of a body that read a value.
-fn readers(body: &Body, value: ValueId) -> Vec<usize> {
+/// The nodes of a body that read a value; `None` where there are none, or something else reads it too.
+fn only_readers(body: &Body, value: ValueId) -> Option<Vec<usize>> {
+    let mut bodies = body.nodes.iter().flat_map(Node::bodies);
+    if body.outputs.contains(&value) || bodies.any(|inner| looks_out(inner, value)) {
+        return None;
+    }
     let reads = |node: &Node| node.inputs.contains(&Some(value));
-    body.nodes.iter().enumerate().filter(|(_, node)| reads(node)).map(|(position, _)| position).collect()
+    let readers = body.nodes.iter().enumerate().filter(|(_, node)| reads(node)).map(|(position, _)| position);
+    let readers: Vec<usize> = readers.collect();
+    (!readers.is_empty()).then_some(readers)
+}
+
+/// Whether a node looks rows of a weight up.
+fn is_lookup(node: &Node, weight: ValueId) -> bool {
+    node.op.is("Gather") && node.input(0) == Some(weight) && node.int("axis").unwrap_or(0) == 0
+}
+
+/// Whether a node multiplies by a weight, from the right alone.
+fn is_product(node: &Node, weight: ValueId) -> bool {
+    node.op.is("MatMul") && node.input(1) == Some(weight) && node.input(0) != Some(weight)
 }
 
 /// Whether a body looks at a value of the body around.

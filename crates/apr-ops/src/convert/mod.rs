@@ -23,7 +23,7 @@ mod receive;
 mod report;
 mod work;
 
-use apr_core::{Progress, StoredForm};
+use apr_core::{Layout, Progress, StoredForm};
 use apr_quantize::recode::{self, Recode};
 use apr_quantize::{QualityGate, QuantizationReport, TensorTarget};
 use apr_registry::apr2::CompanionFile;
@@ -34,7 +34,7 @@ use apr_registry::{
 use apr_tensor::cast::can_cast;
 use serde_json::json;
 
-pub use report::{ConvertReport, ConvertedTensor, Rounding};
+pub use report::{ConvertReport, ConvertedTensor, Learnt, Rounding};
 
 use self::judge::Judge;
 use self::receive::{Received, Receiver, Target};
@@ -144,6 +144,8 @@ pub struct Conversion {
     recipes: Vec<Recipe>,
     validator: InlineValidator,
     gate: Option<QualityGate>,
+    /// The tensors as they will be.
+    outputs: Vec<TensorInfo>,
     report: ConvertReport,
 }
 
@@ -182,16 +184,20 @@ pub fn plan(reader: &dyn CheckpointReader, options: &ConvertOptions, target: &Pl
         elements: elements.map(Option::unwrap_or_default).fold(0, u64::saturating_add),
         bytes_in: tensors.iter().map(|tensor| tensor.bytes_before).sum(),
         bytes_out: writer.layout().total_len(),
-        tied: target_infos.len() - tensors.len(),
+        // Whoever writes one shard does not look at the tensors of others.
+        tied: if target.shard.is_some() { 0 } else { target_infos.len() - tensors.len() },
         tensors,
         rounding: Rounding::default(),
         quantization: None,
         losses: writer.layout().losses.clone(),
         validation: None,
         warnings: warnings(reader).into_iter().chain(options.warnings.iter().cloned()).collect(),
+        learnt: Learnt::default(),
     };
     let validator = InlineValidator::new(ValidationConfig::off());
-    Ok(Conversion { writer, recipes, validator, gate: options.gate, report })
+    // A gate is about all tensors together.
+    let gate = options.gate.filter(|_| target.shard.is_none());
+    Ok(Conversion { writer, recipes, validator, gate, outputs: target_infos, report })
 }
 
 fn recipe(reader: &dyn CheckpointReader, tensor: usize, target: &TensorTarget, gated: bool) -> Result<Recipe> {
@@ -289,6 +295,24 @@ impl Conversion {
         &self.report
     }
 
+    /// The tensors as they will be, in the reader's order.
+    #[must_use]
+    pub fn outputs(&self) -> &[TensorInfo] {
+        &self.outputs
+    }
+
+    /// Where the tensors will be.
+    #[must_use]
+    pub fn layout(&self) -> &Layout {
+        self.writer.layout()
+    }
+
+    /// The file that will name all others, as far as it is known: see [`CheckpointWriter::manifest`].
+    #[must_use]
+    pub fn manifest(&self) -> Option<Vec<u8>> {
+        self.writer.manifest()
+    }
+
     /// Judges each tensor while it is converted; the validator's tensors are the reader's.
     #[must_use]
     pub fn validated_by(self, validator: InlineValidator) -> Self {
@@ -321,7 +345,7 @@ impl Conversion {
         pipeline: &P,
         progress: &dyn Progress,
     ) -> Result<ConvertReport, ConvertError> {
-        let Self { mut writer, recipes, validator, gate, mut report } = self;
+        let Self { mut writer, recipes, validator, gate, mut report, .. } = self;
         let encoder = writer.encoder();
         let measures = Measures { sums: writer.wants_sums(), moments: validator.config().reads_values() };
         let worker = Worker { reader, recipes: &recipes, measures, encoder: encoder.as_deref() };
@@ -336,10 +360,13 @@ impl Conversion {
         let Received { validator, rounding, quality, losses, mismatches } = receiver.finish(outcome)?;
 
         report.rounding = rounding;
+        report.learnt.measured = quality.measured().to_vec();
         report.quantization = quality.finish();
         pass_gate(gate, report.quantization.as_ref())?;
         let validation = validator.finish();
-        let violations = validation.errors.iter().filter_map(|error| serde_json::to_value(error).ok()).collect();
+        let violations: Vec<_> =
+            validation.errors.iter().filter_map(|error| serde_json::to_value(error).ok()).collect();
+        (report.learnt.losses, report.learnt.violations) = (losses.clone(), violations.clone());
         let degradation = report.quantization.as_ref().and_then(|report| report.degradation.as_ref());
         let degradation = degradation.and_then(|degradation| serde_json::to_value(degradation).ok());
         let notes = Notes { losses, violations, degradation };

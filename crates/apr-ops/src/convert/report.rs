@@ -1,10 +1,11 @@
 //! What a conversion did, or would do.
 
 use apr_core::{FileInfo, Layout, counted};
-use apr_quantize::QuantizationReport;
+use apr_quantize::{Measured, QuantizationReport};
 use apr_registry::{DType, Format, Loss};
 use apr_tensor::cast::CastCounts;
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::inline::ValidationReport;
 
@@ -55,6 +56,20 @@ pub struct ConvertReport {
     pub validation: Option<ValidationReport>,
     /// What is odd about the source.
     pub warnings: Vec<String>,
+    /// What was learnt of the values: what the parts of a job hand to whoever puts them together.
+    #[serde(skip)]
+    pub learnt: Learnt,
+}
+
+/// What a pass learns of the values.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Learnt {
+    /// What the target can't hold, found on the way.
+    pub losses: Vec<Loss>,
+    /// What is wrong with tensors that were written anyway.
+    pub violations: Vec<Value>,
+    /// How far quantization moved the values of each tensor.
+    pub measured: Vec<Measured>,
 }
 
 /// How many elements a cast changed.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use apr_blocks::{GraphOptions, graphs};
 use apr_core::Progress;
 use apr_graph::outline::{NodeView, Place};
-use apr_graph::{Cost, Findings, Graph, Inference, Use, check, cost, infer, uses};
+use apr_graph::{Cost, Findings, Graph, Inference, Use, check, cost, infer, upgrade, uses};
 use apr_registry::{Error, Pipeline, Result};
 use apr_source::Source;
 use apr_view::named;
@@ -105,6 +105,18 @@ pub(crate) fn without_family(name: &str) -> Error {
 }
 
 impl Computed {
+    /// The same with the operators of another version of ONNX.
+    ///
+    /// # Errors
+    /// E003 where an operator does not go along: with its name and that of its node.
+    pub fn upgraded(&self, opset: i64) -> Result<Self> {
+        let parts = self.parts.iter().map(|part| match part.graph.opset("") == Some(opset) {
+            true => Ok(part.clone()),
+            false => Ok(Part::new(&part.name, upgrade(&part.graph, opset)?)),
+        });
+        Ok(Self { parts: parts.collect::<Result<_>>()?, ..self.clone() })
+    }
+
     /// The nodes that read a tensor of the checkpoint, which has this name and this canonical one.
     #[must_use]
     pub fn uses(&self, name: &str, canonical: Option<&str>) -> Vec<Use> {

@@ -1,7 +1,7 @@
 //! A model for a format that says what it computes.
 
 use apr_blocks::{GraphOptions, graphs};
-use apr_graph::{Graph, infer, inline};
+use apr_graph::{Graph, Meaning, infer, inline, upgrade};
 use apr_llama::described;
 use apr_registry::onnx::write::{Model, Properties};
 use apr_registry::{CheckpointReader, Loss, Metadata, PlanOptions, keys, onnx};
@@ -19,6 +19,9 @@ use crate::import::{Foreign, restore};
 use crate::inline::{InlineValidator, ValidationConfig};
 use crate::own_graph::own_graph;
 use crate::physics::Physics;
+
+/// Bytes of tensors that are kept so that transposed ones are read in long pieces; twice as many are in memory.
+const WINDOW: u64 = 64 << 20;
 
 /// What is wanted of the graph of a model.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -42,6 +45,16 @@ impl GraphWishes {
     /// As the families' blocks take them.
     pub(super) fn options(&self, opset: i64) -> GraphOptions {
         GraphOptions { past: self.with_past, opset, task: self.task.clone() }
+    }
+
+    /// What to say where nothing of the model takes earlier keys and values, and they were wished for.
+    fn idle_past(&self, models: &[(String, Graph)]) -> Option<String> {
+        let takes_past = |(_, graph): &(String, Graph)| {
+            let mut inputs = graph.body.inputs.iter().map(|input| graph.body.value(*input).meaning);
+            inputs.any(|meaning| meaning == Meaning::PastKey)
+        };
+        let is_idle = self.with_past && !models.iter().any(takes_past);
+        is_idle.then(|| "the model has no keys and values of earlier tokens, so --with-past changes nothing".to_owned())
     }
 
     /// The operators' version: blocks of quantized tensors need a newer one than the rest.
@@ -91,11 +104,12 @@ impl Job {
             infer(&mut graph);
             bound_models.push((name, graph));
         }
-        let (bound, unused) = binder.finish();
+        let (mut bound, unused) = binder.finish();
+        bound.warnings.extend(self.graph.idle_past(&bound_models));
         losses.extend(unused);
         losses.extend(lost_metadata(&metadata));
         let job = Self { target: self.target_of(bound_models, &properties(&metadata))?, ..self.clone() };
-        let bound_view = View::of(&unpacked, bound.tensors);
+        let bound_view = View::of(&unpacked, bound.tensors).read_in_order(WINDOW);
         let options = ConvertOptions {
             targets: bound.targets,
             gate: self.weights.gate,
@@ -128,18 +142,22 @@ impl Job {
         Ok(Computation { view: canonical(source.reader(), family), models })
     }
 
-    /// The graph of the file that the model came from.
-    fn own_computation<'v>(&self, source: &Source<'v>, graph: Graph) -> Result<Computation<'v>, JobError> {
+    /// The graph of the file that the model came from, with the operators that are wished for.
+    fn own_computation<'v>(&self, source: &Source<'v>, mut graph: Graph) -> Result<Computation<'v>, JobError> {
         let GraphWishes { opset, with_past, task, .. } = &self.graph;
         if *with_past || task.is_some() {
             let message = "the model has a graph of its own: --with-past and --task are for graphs that a family makes";
             return Err(JobError::Request(message.to_owned()));
         }
-        let own = graph.opset("").unwrap_or_default();
-        if let Some(opset) = opset.filter(|opset| *opset != own) {
-            let message = format!("the model's graph has operators of version {own}, and apr keeps them: not {opset}");
-            return Err(JobError::Request(message));
-        }
+        let other = opset.filter(|opset| graph.opset("") != Some(*opset));
+        let graph = match other {
+            Some(opset) => {
+                // Some operators are changed by the types of what they read.
+                infer(&mut graph);
+                upgrade(&graph, opset)?
+            }
+            None => graph,
+        };
         let stem = self.target.file_name.rsplit_once('.').map_or("model", |(stem, _)| stem);
         Ok(Computation { view: View::new(source.reader()), models: vec![(stem.to_owned(), graph)] })
     }

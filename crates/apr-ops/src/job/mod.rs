@@ -29,7 +29,7 @@ mod planned;
 mod scripted;
 mod weights;
 
-use apr_registry::{CheckpointReader, Computes, Convention, Format, Metadata, PlanOptions, keys};
+use apr_registry::{CheckpointReader, Computes, Convention, Error, Format, Metadata, PlanOptions, keys};
 use apr_source::Source;
 use apr_view::{View, sort_by_first_use};
 
@@ -110,14 +110,7 @@ impl Job {
         then: impl FnOnce(Planned<'_>) -> Result<R, E>,
     ) -> Result<R, E> {
         self.check()?;
-        let mut selected = View::new(source.reader());
-        if let Some(prefix) = &self.prefix {
-            selected.select(prefix).map_err(JobError::from)?;
-        }
-        if self.target.streaming && self.naming == Naming::OfTarget {
-            // Before the tensors are judged, which goes by their positions.
-            sort_by_first_use(&mut selected);
-        }
+        let selected = self.selected(source.reader()).map_err(JobError::from)?;
         match self.naming {
             Naming::AsTheyAre => self.plan_copy(&selected, source, then),
             Naming::OfTarget if self.target.format.convention == Convention::Canonical => {
@@ -130,6 +123,19 @@ impl Job {
                 Computes::Nothing => self.plan_foreign(selected, source, then),
             },
         }
+    }
+
+    /// The tensors that are meant, in the order in which they are written.
+    fn selected<'a>(&self, reader: &'a dyn CheckpointReader) -> Result<View<'a>, Error> {
+        let mut selected = View::new(reader);
+        if let Some(prefix) = &self.prefix {
+            selected.select(prefix)?;
+        }
+        if self.target.streaming && self.naming == Naming::OfTarget {
+            // Before the tensors are judged, which goes by their positions.
+            sort_by_first_use(&mut selected);
+        }
+        Ok(selected)
     }
 
     /// Whether the target says what the model computes.

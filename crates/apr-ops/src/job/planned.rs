@@ -1,8 +1,10 @@
 //! A job that is planned.
 
-use apr_core::Progress;
+use apr_core::{Layout, Progress, StoredRange};
 use apr_quantize::QualityGate;
-use apr_registry::{CheckpointReader, DType, Loss, Pipeline, PlanOptions, Sink};
+use apr_registry::{
+    CheckpointReader, DType, Loss, Pipeline, PlanOptions, Result as ModelResult, Sink, TensorInfo, apr2,
+};
 use apr_source::Source;
 use apr_source::adapter::{Adapter, adapter_of};
 use apr_view::View;
@@ -12,6 +14,7 @@ use super::{Job, JobError};
 use crate::convert::{Conversion, ConvertOptions, ConvertReport, plan};
 use crate::import::{FamilyNote, Prepared};
 use crate::inline::{InlineValidator, ValidationError};
+use crate::parts::smallest_size;
 
 /// A job whose output is known to the last byte's place, and of which nothing is written yet.
 #[must_use = "nothing is written until it runs"]
@@ -74,7 +77,7 @@ impl<'a> Planned<'a> {
         parts: Parts,
     ) -> Result<Self, JobError> {
         let Parts { mut options, losses, validator, family, misfits, mut warnings } = parts;
-        let told_gate = options.gate.filter(|_| job.weights.gate_only_tells);
+        let told_gate = options.gate.filter(|_| job.weights.gate_only_tells && job.target.shard.is_none());
         options.gate = options.gate.filter(|_| !job.weights.gate_only_tells);
         let seals = job.warnings_of_seals(source.reader())?.into_iter().map(str::to_owned);
         warnings.splice(0..0, seals);
@@ -107,6 +110,39 @@ impl<'a> Planned<'a> {
     #[must_use]
     pub fn layout(&self) -> &'a PlanOptions {
         self.layout
+    }
+
+    /// Where the tensors will be; positions are those in [`reads`](Self::reads).
+    #[must_use]
+    pub fn places(&self) -> &Layout {
+        self.conversion.layout()
+    }
+
+    /// The file that will name all others, as far as it is known: see [`CheckpointWriter::manifest`](apr_core::CheckpointWriter::manifest).
+    #[must_use]
+    pub fn manifest(&self) -> Option<Vec<u8>> {
+        self.conversion.manifest()
+    }
+
+    /// The smallest size of shards with which there are at most so many.
+    ///
+    /// # Errors
+    /// E001 when dtype and shape of a tensor do not go together.
+    pub fn shard_size_for(&self, shards: usize) -> ModelResult<u64> {
+        let carried = self.view.companions().iter().map(|file| file.len).fold(0, u64::saturating_add);
+        let (outputs, metadata) = (self.conversion.outputs(), self.view.metadata());
+        let lens = outputs.iter().map(TensorInfo::byte_len).collect::<ModelResult<Vec<u64>>>()?;
+        smallest_size(&lens, shards, |size| apr2::shard_count(outputs, metadata, carried, size))
+    }
+
+    /// Where the bytes lie that a tensor is made of.
+    #[must_use]
+    pub fn reads(&self, tensor: usize) -> Vec<StoredRange> {
+        let stored = self.view.stored(tensor);
+        match stored.parts() {
+            [] => vec![stored.range],
+            parts => parts.iter().map(|part| part.place).collect(),
+        }
     }
 
     /// What names and shapes tell to be wrong.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use apr_blocks::graphs;
 use apr_core::counted;
-use apr_graph::{AttributeValue, Body, Graph, Origin, View as Look, WeightRef, infer, inline};
+use apr_graph::{AttributeValue, Body, Graph, Origin, View as Look, WeightRef, infer, inline, upgrade};
 use apr_quantize::TensorTarget;
 use apr_registry::onnx::write::Model;
 use apr_registry::{CheckpointReader, Code, DType, onnx};
@@ -21,6 +21,9 @@ use crate::import::{Foreign, restore};
 use crate::inline::{InlineValidator, ValidationConfig};
 use crate::own_graph::own_graph;
 use crate::physics::Physics;
+
+/// Version of ONNX's operators that programs are written from, or a newer one.
+const OPSET: i64 = 17;
 
 impl Job {
     /// Plans a file that says what the model computes where that is known.
@@ -87,13 +90,18 @@ impl Job {
 
     /// What the model computes, with the names that its tensors have.
     fn program(&self, source: &Source<'_>) -> Result<Program, JobError> {
-        if let Some((graph, _)) = own_graph(source)? {
+        if let Some((mut graph, _)) = own_graph(source)? {
+            // The program is written for operators of this version on.
+            if graph.opset("").is_some_and(|opset| opset < OPSET) {
+                infer(&mut graph);
+                graph = upgrade(&graph, OPSET)?;
+            }
             return written_out(&graph);
         }
         let Some(family) = source.family()? else {
             return Ok(Program::Unknown("apr does not know the model's family; --arch NAME names one".to_owned()));
         };
-        let options = self.graph.options(self.graph.opset.unwrap_or(17));
+        let options = self.graph.options(self.graph.opset.unwrap_or(OPSET));
         let found = match graphs(family, source.reader().tensors(), &options) {
             Ok(found) => found,
             // A family without blocks, or an option that no block knows.

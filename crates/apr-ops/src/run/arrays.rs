@@ -125,7 +125,7 @@ pub struct ArrayReport {
 /// # Errors
 /// E003 for elements that can't be shown.
 pub fn report(file: &str, part: &str, names: &[&str], outcome: &Outcome) -> Result<RunReport> {
-    let outputs = names.iter().zip(&outcome.outputs).map(|(name, value)| array_report(name, value));
+    let outputs = names.iter().zip(&outcome.outputs).map(|(name, value)| array_report(name, value, SHOWN));
     Ok(RunReport {
         file: file.to_owned(),
         part: part.to_owned(),
@@ -134,7 +134,8 @@ pub fn report(file: &str, part: &str, names: &[&str], outcome: &Outcome) -> Resu
     })
 }
 
-fn array_report(name: &str, value: &Value) -> Result<ArrayReport> {
+/// An output with this many of its elements.
+pub(super) fn array_report(name: &str, value: &Value, shown: usize) -> Result<ArrayReport> {
     let plain = |element: &str| ArrayReport {
         name: name.to_owned(),
         element: element.to_owned(),
@@ -146,43 +147,45 @@ fn array_report(name: &str, value: &Value) -> Result<ArrayReport> {
     let tensor = match value {
         Value::Tensor(tensor) => tensor,
         Value::Sequence(values) => {
-            let items = values.iter().enumerate().map(|(at, value)| array_report(&at.to_string(), value));
+            let items = values.iter().enumerate().map(|(at, value)| array_report(&at.to_string(), value, shown));
             return Ok(ArrayReport { items: items.collect::<Result<_>>()?, ..plain("sequence") });
         }
-        Value::Optional(Some(value)) => return array_report(name, value),
+        Value::Optional(Some(value)) => return array_report(name, value, shown),
         Value::Optional(None) | Value::Weight(_) => return Ok(plain("nothing")),
     };
     Ok(ArrayReport {
         shape: tensor.shape().to_vec(),
-        values: elements(tensor)?,
-        omitted: tensor.len().saturating_sub(SHOWN),
+        values: elements(tensor, shown)?,
+        omitted: tensor.len().saturating_sub(shown),
         ..plain(tensor.element().name())
     })
 }
 
-fn elements(tensor: &Tensor) -> Result<Vec<Json>> {
-    fn all<T: Clone + Into<Json>>(values: &[T]) -> Vec<Json> {
-        values.iter().take(SHOWN).cloned().map(Into::into).collect()
+fn elements(tensor: &Tensor, shown: usize) -> Result<Vec<Json>> {
+    fn all<T: Clone + Into<Json>>(values: &[T], shown: usize) -> Vec<Json> {
+        values.iter().take(shown).cloned().map(Into::into).collect()
     }
     if tensor.element() == ElementType::Bool {
-        return Ok(tensor.values::<u8>()?.iter().take(SHOWN).map(|value| Json::Bool(*value != 0)).collect());
+        return Ok(tensor.values::<u8>()?.iter().take(shown).map(|value| Json::Bool(*value != 0)).collect());
     }
     let number = |value: f64| if value.is_finite() { Json::from(value) } else { Json::from(value.to_string()) };
     // A float of single precision is shown by the digits that give it back, not by those of a double.
     let single = |value: &f32| value.to_string().parse().map_or(Json::Null, number);
     Ok(match tensor.data() {
-        Data::F32(values) => values.iter().take(SHOWN).map(single).collect(),
-        Data::F64(values) => values.iter().take(SHOWN).map(|value| number(*value)).collect(),
-        Data::I8(values) => all(values),
-        Data::I16(values) => all(values),
-        Data::I32(values) => all(values),
-        Data::I64(values) => all(values),
-        Data::U32(values) => all(values),
-        Data::U64(values) => all(values),
-        Data::Text(texts) => all(texts),
-        Data::U8(_) | Data::U16(_) if tensor.element().is_float() => return elements(&tensor.cast(ElementType::F32)?),
-        Data::U8(values) => all(values),
-        Data::U16(values) => all(values),
+        Data::F32(values) => values.iter().take(shown).map(single).collect(),
+        Data::F64(values) => values.iter().take(shown).map(|value| number(*value)).collect(),
+        Data::I8(values) => all(values, shown),
+        Data::I16(values) => all(values, shown),
+        Data::I32(values) => all(values, shown),
+        Data::I64(values) => all(values, shown),
+        Data::U32(values) => all(values, shown),
+        Data::U64(values) => all(values, shown),
+        Data::Text(texts) => all(texts, shown),
+        Data::U8(_) | Data::U16(_) if tensor.element().is_float() => {
+            return elements(&tensor.cast(ElementType::F32)?, shown);
+        }
+        Data::U8(values) => all(values, shown),
+        Data::U16(values) => all(values, shown),
     })
 }
 

@@ -1,6 +1,11 @@
 //! Running what a model computes.
 
 mod arrays;
+mod facts;
+mod files;
+mod scores;
+mod speech;
+mod whisper;
 
 use apr_blocks::{GraphOptions, graphs};
 use apr_graph::Graph;
@@ -9,6 +14,11 @@ use apr_source::Source;
 use apr_source::naming::canonical;
 
 pub use arrays::{ArrayReport, RunReport, arrays_of, from_json, report};
+pub use facts::{Facts, Pooling};
+pub use files::ArrayFile;
+pub use scores::{largest, normalize, pool, sigmoid, softmax};
+pub use speech::{Spoken, collapsed, spoken};
+pub use whisper::{Segment, WhisperTokens};
 
 use crate::graph::without_family;
 use crate::import::restore;

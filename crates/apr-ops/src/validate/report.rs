@@ -1,7 +1,8 @@
 //! What `apr validate` reports.
 
-use apr_registry::Format;
-use serde::Serialize;
+use apr_registry::{Code, Format};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::physics::Level;
 
@@ -28,8 +29,33 @@ pub struct Finding {
     pub message: String,
 }
 
+/// A finding as a result of a part has it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FindingRecord {
+    level: Level,
+    check: Check,
+    code: Option<String>,
+    tensor: Option<String>,
+    file: Option<String>,
+    offset: Option<u64>,
+    message: String,
+}
+
+impl<'de> Deserialize<'de> for Finding {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let record = FindingRecord::deserialize(deserializer)?;
+        let FindingRecord { level, check, code, tensor, file, offset, message } = record;
+        let known = |id: String| {
+            let known = Code::ALL.iter().map(|code| code.id()).find(|known| *known == id);
+            known.ok_or_else(|| D::Error::custom("this is no error code"))
+        };
+        Ok(Self { level, check, code: code.map(known).transpose()?, tensor, file, offset, message })
+    }
+}
+
 /// The checks, in the order they are shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Check {
     /// Header, metadata, index, ranges.
@@ -59,7 +85,7 @@ pub enum Check {
 }
 
 /// What a check came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
     /// Nothing found.
@@ -73,7 +99,7 @@ pub enum Status {
 }
 
 /// A check and its outcome.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckOutcome {
     /// The check.
     pub check: Check,

@@ -40,7 +40,9 @@ pub(super) fn forward(graph: &Graph, tensors: &[TensorInfo]) -> Result<String> {
     let (variables, lines) = (Variables::default(), String::new());
     let mut emitter = Emitter { body, dtypes, forms: HashMap::new(), variables, lines };
     let mut inputs = Vec::new();
-    for &input in &body.inputs {
+    // Older files list weights among the inputs.
+    let inputs_alone = body.inputs.iter().filter(|input| matches!(body.value(**input).origin, Origin::Input));
+    for &input in inputs_alone {
         let name = emitter.variables.of(&body.value(input).name);
         inputs.push(format!(",\n    {name}: Tensor"));
         emitter.forms.insert(input, Form::Tensor(name));

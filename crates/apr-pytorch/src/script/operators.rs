@@ -4,7 +4,7 @@ use apr_core::{Error, Result};
 use apr_graph::{AttributeValue, ElementType, Node, ValueId};
 
 use super::emit::{Emitter, unknown};
-use super::text::{dtype, list, number, tensor};
+use super::text::{dtype, flag, list, number, tensor};
 
 /// Operators that are one function of tensors, whatever their number of inputs.
 const SIMPLE: [(&str, &str); 38] = [
@@ -112,19 +112,9 @@ fn elementwise(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
             }
             clipped
         }
-        "Div" => {
-            let divisor = emitter.input(node, 1)?;
-            let divisor = emitter.tensor(divisor)?;
-            if emitter.element(x).is_some_and(ElementType::is_float) {
-                format!("torch.div({tensor}, {divisor})")
-            } else {
-                format!("torch.div({tensor}, {divisor}, rounding_mode=\"trunc\")")
-            }
-        }
-        "Gelu" => {
-            let kind = node.text("approximate").unwrap_or("none");
-            format!("torch.gelu({tensor}, approximate=\"{}\")", if kind == "tanh" { "tanh" } else { "none" })
-        }
+        "Div" => quotient(emitter, node, x, &tensor)?,
+        "Gelu" if node.text("approximate") == Some("tanh") => gelu_by_tanh(&tensor),
+        "Gelu" => format!("torch.gelu({tensor})"),
         "LeakyRelu" => format!("torch.leaky_relu({tensor}, {})", number(node.float("alpha").unwrap_or(0.01))),
         name => {
             let axis = node.int("axis").unwrap_or(-1);
@@ -134,18 +124,26 @@ fn elementwise(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
     })
 }
 
+/// Of whole numbers, the quotient without its fraction.
+fn quotient(emitter: &mut Emitter<'_>, node: &Node, x: ValueId, tensor: &str) -> Result<String> {
+    let divisor = emitter.input(node, 1)?;
+    let divisor = emitter.tensor(divisor)?;
+    let is_float = emitter.element(x).is_some_and(ElementType::is_float);
+    let rounding = if is_float { "" } else { ", rounding_mode=\"trunc\"" };
+    Ok(format!("torch.div({tensor}, {divisor}{rounding})"))
+}
+
+/// Programs of this version have no word for it.
+fn gelu_by_tanh(x: &str) -> String {
+    let scale = number(std::f32::consts::FRAC_2_SQRT_PI * std::f32::consts::FRAC_1_SQRT_2);
+    let inner = format!("torch.mul(torch.add({x}, torch.mul(torch.pow({x}, 3), 0.044715)), {scale})");
+    format!("torch.mul(torch.mul({x}, 0.5), torch.add(torch.tanh({inner}), 1))")
+}
+
 fn arranged(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
     let (x, tensor) = first(emitter, node)?;
     Ok(match &*node.op.name {
-        "Reshape" => {
-            let shape = emitter.input(node, 1)?;
-            let keeps = node.int("allowzero").unwrap_or(0) == 0;
-            let items =
-                emitter.list(shape)?.into_iter().enumerate().map(|(axis, size)| {
-                    if size == "0" && keeps { format!("torch.size({tensor}, {axis})") } else { size }
-                });
-            format!("torch.reshape({tensor}, {})", sizes(&items.collect::<Vec<_>>()))
-        }
+        "Reshape" => reshaped(emitter, node, &tensor)?,
         "Expand" => {
             let shape = emitter.input(node, 1)?;
             let shape = sizes(&emitter.list(shape)?);
@@ -253,37 +251,54 @@ fn slice(emitter: &mut Emitter<'_>, node: &Node, x: ValueId, tensor: String) -> 
     Ok(sliced)
 }
 
+fn reshaped(emitter: &mut Emitter<'_>, node: &Node, tensor: &str) -> Result<String> {
+    let shape = emitter.input(node, 1)?;
+    let keeps = node.int("allowzero").unwrap_or(0) == 0;
+    let items = emitter
+        .list(shape)?
+        .into_iter()
+        .enumerate()
+        .map(|(axis, size)| if size == "0" && keeps { format!("torch.size({tensor}, {axis})") } else { size });
+    Ok(format!("torch.reshape({tensor}, {})", sizes(&items.collect::<Vec<_>>())))
+}
+
 fn reduced(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
     let (x, tensor) = first(emitter, node)?;
     let name = &*node.op.name;
-    let keeps = if node.int("keepdims").unwrap_or(1) == 0 { "False" } else { "True" };
-    if name == "CumSum" {
-        let axis = emitter.input(node, 1)?;
-        let is_plain = node.int("exclusive").unwrap_or(0) == 0 && node.int("reverse").unwrap_or(0) == 0;
-        let axis = emitter.numbers(axis)?.first().copied().filter(|_| is_plain).ok_or_else(unknown)?;
-        return Ok(format!("torch.cumsum({tensor}, {axis})"));
-    }
-    if name == "ArgMax" || name == "ArgMin" {
-        let function = if name == "ArgMax" { "torch.argmax" } else { "torch.argmin" };
-        return Ok(format!("{function}({tensor}, {}, {keeps})", node.int("axis").unwrap_or(0)));
-    }
+    let keeps = flag(node.int("keepdims").unwrap_or(1) != 0);
+    let position = |function: &str| format!("{function}({tensor}, {}, {keeps})", node.int("axis").unwrap_or(0));
     let function = match name {
+        "CumSum" => return summed_up(emitter, node, &tensor),
+        "ArgMax" => return Ok(position("torch.argmax")),
+        "ArgMin" => return Ok(position("torch.argmin")),
         "ReduceMean" => "torch.mean",
         "ReduceSum" => "torch.sum",
         "ReduceMax" => "torch.amax",
         "ReduceMin" => "torch.amin",
         _ => "torch.norm",
     };
-    let rank = i64::try_from(emitter.rank(x)?).unwrap_or_default();
-    let axes = axes(emitter, node)?.filter(|axes| !axes.is_empty());
-    if axes.is_none() && node.int("noop_with_empty_axes").unwrap_or(0) != 0 {
-        return Ok(tensor);
-    }
-    let axes = axes.unwrap_or_else(|| (0..rank).collect());
+    let Some(axes) = reduced_axes(emitter, node, x)? else { return Ok(tensor) };
     Ok(match function {
         "torch.norm" => format!("torch.norm({tensor}, 2, {axes:?}, {keeps})"),
         function => format!("{function}({tensor}, {axes:?}, {keeps})"),
     })
+}
+
+fn summed_up(emitter: &mut Emitter<'_>, node: &Node, tensor: &str) -> Result<String> {
+    let axis = emitter.input(node, 1)?;
+    let is_plain = node.int("exclusive").unwrap_or(0) == 0 && node.int("reverse").unwrap_or(0) == 0;
+    let axis = emitter.numbers(axis)?.first().copied().filter(|_| is_plain).ok_or_else(unknown)?;
+    Ok(format!("torch.cumsum({tensor}, {axis})"))
+}
+
+/// The axes that go; `None` where none does.
+fn reduced_axes(emitter: &mut Emitter<'_>, node: &Node, x: ValueId) -> Result<Option<Vec<i64>>> {
+    let rank = i64::try_from(emitter.rank(x)?).unwrap_or_default();
+    let axes = axes(emitter, node)?.filter(|axes| !axes.is_empty());
+    if axes.is_none() && node.int("noop_with_empty_axes").unwrap_or(0) != 0 {
+        return Ok(None);
+    }
+    Ok(Some(axes.unwrap_or_else(|| (0..rank).collect())))
 }
 
 fn made(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
@@ -390,7 +405,7 @@ fn top_k(emitter: &mut Emitter<'_>, node: &Node) -> Result<()> {
     let (_, tensor) = first(emitter, node)?;
     let count = emitter.input(node, 1)?;
     let count = emitter.list(count)?.concat();
-    let truth = |name: &str| if node.int(name).unwrap_or(1) == 0 { "False" } else { "True" };
+    let truth = |name: &str| flag(node.int(name).unwrap_or(1) != 0);
     let axis = node.int("axis").unwrap_or(-1);
     let (largest, sorted) = (truth("largest"), truth("sorted"));
     emitter.set_all(node, &format!("torch.topk({tensor}, {count}, {axis}, {largest}, {sorted})"));

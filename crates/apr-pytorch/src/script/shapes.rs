@@ -124,14 +124,16 @@ fn same(emitter: &mut Emitter<'_>, node: &Node) -> Result<Option<Form>> {
         ("Squeeze", 1) => Some(Form::Ints(items, true)),
         ("Reshape", _) => {
             let shape = emitter.input(node, 1)?;
-            let shape = emitter.numbers(shape)?;
-            match (shape.as_slice(), items.len()) {
-                ([], 1) => Some(Form::Ints(items, true)),
-                ([-1], _) => Some(Form::Ints(items, false)),
-                ([1], 1) => Some(Form::Ints(items, false)),
-                _ => None,
-            }
+            reshaped(items, &emitter.numbers(shape)?)
         }
         _ => None,
     })
+}
+
+fn reshaped(items: Vec<String>, shape: &[i64]) -> Option<Form> {
+    match (shape, items.len()) {
+        ([], 1) => Some(Form::Ints(items, true)),
+        ([-1], _) | ([1], 1) => Some(Form::Ints(items, false)),
+        _ => None,
+    }
 }

@@ -66,6 +66,11 @@ pub(super) fn dtype(element: ElementType) -> Result<u8> {
     })
 }
 
+/// A truth value.
+pub(super) fn flag(is_true: bool) -> &'static str {
+    if is_true { "True" } else { "False" }
+}
+
 /// A list of what is written so.
 pub(super) fn list(items: &[String]) -> String {
     format!("[{}]", items.join(", "))
@@ -95,7 +100,7 @@ fn numbers(constant: &Constant) -> Result<Vec<String>> {
     if constant.element == ElementType::Bool
         && let ConstantData::Bytes(bytes) = &constant.data
     {
-        return Ok(bytes.iter().map(|byte| if *byte == 0 { "False" } else { "True" }.to_owned()).collect());
+        return Ok(bytes.iter().map(|byte| flag(*byte != 0).to_owned()).collect());
     }
     if let Some(ints) = constant.as_ints() {
         return Ok(ints.iter().map(ToString::to_string).collect());

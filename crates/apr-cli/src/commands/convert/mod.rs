@@ -26,6 +26,12 @@ const SHOWN: usize = 20;
 
 /// Packs a model and its companions into an `.apr` file.
 pub(super) fn import(args: &ImportArgs, context: &Context) -> Outcome {
+    let (job, model) = import_job(args, context)?;
+    write(&job, &model, Destination::of(&args.write), Vec::new(), context)
+}
+
+/// What an import does, and with what.
+pub(super) fn import_job(args: &ImportArgs, context: &Context) -> Outcome<(Job, Model)> {
     let model = model::open_with_companions(&args.source, context)?;
     if let Some(expected) = args.from.filter(|from| *from != model.reader.format()) {
         let message = format!("this is {}, not {}", model.reader.format().name, expected.name);
@@ -50,7 +56,7 @@ pub(super) fn import(args: &ImportArgs, context: &Context) -> Outcome {
         provenance: context.sources.provenance(&args.source),
         ..Job::new(contain(target, &args.container, context)?)
     };
-    write(&job, &model, Destination::of(&args.write), Vec::new(), context)
+    Ok((job, model))
 }
 
 /// Converts between formats.
@@ -63,6 +69,12 @@ pub(super) fn convert(args: &ConvertArgs, context: &Context) -> Outcome {
         }
         return analyze::run(&view, &model.name, context);
     }
+    let (job, model) = convert_job(args, context)?;
+    write(&job, &model, Destination::of(&args.write), Vec::new(), context)
+}
+
+/// What a conversion does, and with what.
+pub(super) fn convert_job(args: &ConvertArgs, context: &Context) -> Outcome<(Job, Model)> {
     let target = target(&args.model, args.format, &args.write)?;
     let external_data = args.graph.external_data();
     let target = PlanOptions { streaming: args.streaming, external_data, ..target };
@@ -75,7 +87,7 @@ pub(super) fn convert(args: &ConvertArgs, context: &Context) -> Outcome {
         validation: ValidationConfig { complete: false, ..validation(&args.write) },
         ..Job::new(contain(target, &args.container, context)?)
     };
-    run(job, &args.model, Destination::of(&args.write), context)
+    opened(job, &args.model, context)
 }
 
 /// Writes another format.
@@ -90,19 +102,14 @@ pub(super) fn export(args: &ExportArgs, context: &Context) -> Outcome {
         validation: ValidationConfig { stop, ..ValidationConfig::integrity() },
         ..Job::new(contain(target, &args.container, context)?)
     };
-    run(job, &args.model, Destination::of(&args.write), context)
+    let (job, model) = opened(job, &args.model, context)?;
+    write(&job, &model, Destination::of(&args.write), Vec::new(), context)
 }
 
-/// Opens a model and does a job with it.
-pub(super) fn run(job: Job, path: &Path, to: Destination<'_>, context: &Context) -> Outcome {
+/// Opens the model that a job is done with; the job then knows where it comes from.
+pub(super) fn opened(job: Job, path: &Path, context: &Context) -> Outcome<(Job, Model)> {
     let model = open_for(job.target.format, path, context)?;
-    write(
-        &Job { title: title(path), provenance: context.sources.provenance(path), ..job },
-        &model,
-        to,
-        Vec::new(),
-        context,
-    )
+    Ok((Job { title: title(path), provenance: context.sources.provenance(path), ..job }, model))
 }
 
 /// Opens a model to write it in a format, which may want the tokenizer even if the weights alone were named.
@@ -135,7 +142,11 @@ pub(super) fn contain(mut target: PlanOptions, args: &ContainerArgs, context: &C
         // Before keys are read and passwords asked for.
         return Err(Failure::Usage("--compress, --encrypt, --recipient and --sign are for .apr output".to_owned()));
     }
-    target.apr2.encryption = secrets::encryption(args.encrypt, &args.recipient, args.encrypt_metadata, context)?;
+    let password = context.password.as_ref();
+    target.apr2.encryption = match &context.encryption {
+        Some(shared) => Some(shared.clone()),
+        None => secrets::encryption(args.encrypt, &args.recipient, args.encrypt_metadata, password)?,
+    };
     target.apr2.signers = args.sign.iter().map(|path| secrets::read_signing(path)).collect::<Outcome<_>>()?;
     Ok(target)
 }

@@ -48,13 +48,7 @@ pub(super) fn render_validation(out: &mut dyn Write, report: &WriteReport) -> io
     let checked = counted(validation.checked as u64, "tensor");
     let errors = validation.errors.len() + report.job.misfits.len();
     let (style, verdict) = match (errors, validation.warnings.len()) {
-        (0, 0) if validation.checked == 0 && !report.job.conversion.tensors.is_empty() => {
-            (GOOD, "compressed tensors taken over as they are, digests checked".to_owned())
-        }
-        (0, 0) if report.job.family.is_none() => {
-            (GOOD, format!("{checked} without NaN or infinity; shapes were not checked"))
-        }
-        (0, 0) => (GOOD, format!("{checked} healthy")),
+        (0, 0) => (GOOD, healthy(validation.checked, report)),
         (0, odd) => (ODD, format!("{checked} checked, {odd} odd")),
         (bad, odd) => (BAD, format!("{checked} checked, {bad} bad, {odd} odd")),
     };
@@ -69,6 +63,18 @@ pub(super) fn render_validation(out: &mut dyn Write, report: &WriteReport) -> io
         writeln!(out, "  {DIM}and {} more; --json lists them all{DIM:#}", total - SHOWN)?;
     }
     Ok(())
+}
+
+/// What is said of so many tensors in which nothing was found.
+fn healthy(checked: usize, report: &WriteReport) -> String {
+    if checked == 0 && !report.job.conversion.tensors.is_empty() {
+        return "compressed tensors taken over as they are, digests checked".to_owned();
+    }
+    let checked = counted(checked as u64, "tensor");
+    match report.job.family {
+        Some(_) => format!("{checked} healthy"),
+        None => format!("{checked} without NaN or infinity; shapes were not checked"),
+    }
 }
 
 pub(super) fn render(out: &mut dyn Write, report: &ConvertReport) -> io::Result<()> {

@@ -7,7 +7,7 @@ use std::path::Path;
 use apr::apr2::Revision;
 use apr::gguf::{self, GgufReader, KeyValues, PairEdits};
 use apr::{ByteSource, CheckpointReader, Error, IoCause, Job, Output, PlanOptions};
-use apr_io::{AtomicOutput, LockedFile, Target, io_error};
+use apr_io::{AtomicOutput, FileSource, LockedFile, Target, io_error};
 use apr_view::{View, parse_filter};
 
 use super::{EditReport, check_loss, render, split};
@@ -27,12 +27,7 @@ pub(super) fn is_one(path: &Path) -> bool {
 
 /// Edits a GGUF file.
 pub(super) fn run(args: &EditArgs, context: &Context) -> Outcome {
-    let is_itself = args.output.as_deref().is_none_or(|output| revise::is_same(&args.model, output));
-    let lock = if is_itself { Some(revise::lock(&args.model, context)?) } else { None };
-    let source = match &lock {
-        Some(lock) => lock.source()?,
-        None => context.sources.open_file(&args.model)?,
-    };
+    let (lock, source) = open_to_edit(args, context)?;
     let name = args.model.display().to_string();
     let reader = gguf::open(source.clone(), &name, &context.options.limits)?;
     let pairs = gguf::key_values(reader.metadata())?.unwrap_or_default();
@@ -61,6 +56,16 @@ pub(super) fn run(args: &EditArgs, context: &Context) -> Outcome {
         (_, lock) => rewrite(&view, lock, args, context)?,
     }
     context.printer.report(&report, render)
+}
+
+/// The file, and its lock where the edit replaces it.
+fn open_to_edit(args: &EditArgs, context: &Context) -> Outcome<(Option<LockedFile>, FileSource)> {
+    if args.output.as_deref().is_none_or(|output| revise::is_same(&args.model, output)) {
+        let lock = revise::lock(&args.model, context)?;
+        let source = lock.source()?;
+        return Ok((Some(lock), source));
+    }
+    Ok((None, context.sources.open_file(&args.model)?))
 }
 
 /// A part's pairs say where it belongs, and the model's metadata are in the first part alone.

@@ -2,23 +2,24 @@
 
 use std::io::{self, Write};
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use apr::CheckpointReader;
 use apr_infer::{LanguageModel, Memory, Sampler, Sampling, Session};
-use apr_io::{Crew, io_error};
-use apr_tokenizer::Merging;
-use apr_tokenizer::gguf::{Options, tokenizer_key_values};
+use apr_inputs::chat::{self, Chat, Message, Template};
+use apr_inputs::text::TextStream;
+use apr_io::io_error;
 use serde::Serialize;
-use serde_json::Value as Json;
 
-use super::UntilInterrupted;
-use crate::args::RunArgs;
-use crate::context::Context;
+use super::tokens::{Tokens, apart};
+use super::{Job, UntilInterrupted};
 use crate::failure::{Failure, Outcome};
 
 /// What was added.
 #[derive(Debug, Serialize)]
 struct Continued {
+    /// What a chat was written down as, for the model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt: Option<String>,
     /// The tokens that were given, or that the prompt is.
     given: Vec<i64>,
     /// Those that were added.
@@ -26,134 +27,172 @@ struct Continued {
     /// The text that they are, where the model's tokenizer is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<String>,
-    /// Why no more were added: `end` for a token that ends a text, `stop` for what --stop says, `max_tokens`.
+    /// Why no more were added: `end` for a token that ends a text, `stop` for what --stop says, `max_tokens`, `context` where
+    /// the model takes no more.
     ended: &'static str,
 }
 
-pub(super) fn run(
-    args: &RunArgs,
-    context: &Context,
-    reader: &dyn CheckpointReader,
-    session: &Session<'_>,
-    workers: Crew,
-) -> Outcome {
+pub(super) fn run(job: &Job<'_>, texts: &[String], session: &Session<'_>) -> Outcome {
+    if job.args.output.is_some() {
+        return Err(Failure::Usage("--output writes arrays, and a text is none: use > FILE".to_owned()));
+    }
     let language = LanguageModel::new(session)?;
-    let tokenizer = if args.prompt.is_some() { Some(tokenizer(reader)?) } else { None };
-    let given = match (&args.prompt, &tokenizer) {
-        (Some(prompt), Some(tokenizer)) => tokenizer.encode(prompt)?,
-        _ => args.tokens.clone(),
-    };
-    let mut ends = ends(reader);
-    ends.extend(tokenizer.iter().flat_map(Merging::ends));
+    if texts.is_empty() {
+        let report = go_on(job, &language, None, None, job.args.tokens.clone())?;
+        return job.context.printer.report(&report, |out, _| writeln!(out));
+    }
+    let tokens = Tokens::of(job.reader, job.context)?;
+    let mut reports = Vec::with_capacity(texts.len());
+    for text in texts {
+        let (prompt, ends) = if job.args.chat { (Some(as_chat(job, text)?), false) } else { (None, true) };
+        let mut given = tokens.encode(prompt.as_deref().unwrap_or(text), ends, job.context)?;
+        fit(job, &mut given)?;
+        if given.is_empty() {
+            return Err(Failure::Usage("the text is empty, so there is nothing to go on from".to_owned()));
+        }
+        reports.push(go_on(job, &language, Some(&tokens), prompt, given)?);
+        if !job.context.json {
+            writeln!(io::stdout()).map_err(|error| io_error(&error, Path::new("standard output")))?;
+        }
+    }
+    match reports.as_slice() {
+        [report] => job.context.printer.report(report, |_, _| Ok(())),
+        reports => job.context.printer.report(&reports, |_, _| Ok(())),
+    }
+}
+
+/// The message, written down by the model's template.
+fn as_chat(job: &Job<'_>, text: &str) -> Outcome<String> {
+    let template = job.facts.get("tokenizer.chat_template").and_then(Template::from_json).ok_or_else(|| {
+        let advice = "leave --chat out, or put the model's chat_template.jinja beside it";
+        Failure::Model(apr::Error::version(format!("the model has no chat template: {advice}")))
+    })?;
+    let message = |role: &str, content: &str| Message { role: role.to_owned(), content: content.to_owned() };
+    let mut messages: Vec<Message> = job.args.system.iter().map(|system| message("system", system)).collect();
+    messages.push(message("user", text));
+    let tokens = job.facts.special_tokens();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let now = i64::try_from(now).unwrap_or(0);
+    apart("the chat template", job.context, move || {
+        chat::render(&template, &Chat { messages: &messages, tokens: &tokens, now })
+    })
+}
+
+/// Refuses what is longer than the model's context, or leaves out its beginning where that is wanted.
+fn fit(job: &Job<'_>, given: &mut Vec<i64>) -> Outcome {
+    let Some(context) = job.facts.context().filter(|context| given.len() > *context) else { return Ok(()) };
+    let count = given.len();
+    if !job.args.truncate {
+        return Err(Failure::Usage(format!(
+            "the text is {count} tokens long, and the model's context has {context}; --truncate leaves out the end"
+        )));
+    }
+    job.warn(&format!("the last {} of the text's {count} tokens are left out", count - context));
+    given.truncate(context);
+    Ok(())
+}
+
+/// Adds tokens until something ends the text.
+fn go_on(
+    job: &Job<'_>,
+    language: &LanguageModel<'_, '_>,
+    tokens: Option<&Tokens>,
+    prompt: Option<String>,
+    given: Vec<i64>,
+) -> Outcome<Continued> {
+    let args = job.args;
     let sampling = Sampling { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p, seed: args.seed };
     let (mut sampler, mut memory) = (Sampler::new(sampling), Memory::default());
-    let mut tap = UntilInterrupted(context.interrupt.clone());
-    let mut writing =
-        Writing { tokenizer: tokenizer.as_ref(), stops: &args.stop, quiet: context.json, bytes: Vec::new(), shown: 0 };
-    let (mut added, mut next, mut ended) = (Vec::new(), given.clone(), "max_tokens");
-    while added.len() < args.max_tokens {
-        let logits = language.next(&mut memory, &next, &workers, &mut tap)?;
+    let mut tap = UntilInterrupted(job.context.interrupt.clone());
+    let stream = tokens.map(|tokens| TextStream::behind(&tokens.0, &given)).transpose()?;
+    let mut writing = Writing { stream, stops: &args.stop, quiet: job.context.json, text: String::new(), shown: 0 };
+    let room = job.facts.context().map_or(usize::MAX, |context| context.saturating_sub(given.len()));
+    // The last token that fits leads to one more, which need not.
+    let room = room.saturating_add(1);
+    let (mut added, mut next) = (Vec::new(), given.clone());
+    let ended = loop {
+        if added.len() >= args.max_tokens {
+            break "max_tokens";
+        }
+        if added.len() >= room {
+            let context = job.facts.context().unwrap_or_default();
+            job.warn(&format!("the model's context of {context} tokens is full"));
+            break "context";
+        }
+        let logits = language.next(&mut memory, &next, &job.workers, &mut tap)?;
         let token = sampler.choose(&logits).ok_or_else(|| Failure::General("no logit is a number".to_owned()))?;
         let token = i64::try_from(token).unwrap_or(i64::MAX);
-        if ends.contains(&token) {
-            ended = "end";
-            break;
+        if job.facts.ends().contains(&token) {
+            break "end";
         }
         added.push(token);
         if writing.add(token)? {
-            ended = "stop";
-            break;
+            break "stop";
         }
         next = vec![token];
-    }
-    writing.show(true)?;
-    let text = tokenizer.as_ref().map(|_| String::from_utf8_lossy(&writing.bytes).into_owned());
-    let report = Continued { given, added, text, ended };
-    context.printer.report(&report, |out, _| writeln!(out))
+    };
+    let text = writing.finish()?;
+    Ok(Continued { prompt, given, added, text: tokens.map(|_| text), ended })
 }
 
 /// The text as it grows, shown as far as it is whole characters.
 struct Writing<'a> {
-    tokenizer: Option<&'a Merging>,
+    /// `None` where tokens are shown by their numbers.
+    stream: Option<TextStream<'a>>,
     stops: &'a [String],
     quiet: bool,
-    bytes: Vec<u8>,
+    text: String,
     shown: usize,
 }
 
 impl Writing<'_> {
     /// Adds a token; true where the text has come to what it stops at.
     fn add(&mut self, token: i64) -> Outcome<bool> {
-        match self.tokenizer {
-            Some(tokenizer) => self.bytes.extend(tokenizer.bytes(token)),
-            None => {
-                let space = if self.bytes.is_empty() { "" } else { " " };
-                self.bytes.extend(format!("{space}{token}").into_bytes());
+        let stop = match &mut self.stream {
+            Some(stream) => {
+                self.text.push_str(&stream.push(token)?);
+                self.stops.iter().filter_map(|stop| self.text.find(stop.as_str())).min()
             }
-        }
-        let text = String::from_utf8_lossy(&self.bytes);
-        let stop = match self.tokenizer {
-            Some(_) => self.stops.iter().filter_map(|stop| text.find(stop.as_str())).min(),
-            None => self.stops.iter().any(|stop| *stop == token.to_string()).then_some(text.len()),
+            None => {
+                let space = if self.text.is_empty() { "" } else { " " };
+                self.text.push_str(&format!("{space}{token}"));
+                self.stops.iter().any(|stop| *stop == token.to_string()).then_some(self.text.len())
+            }
         };
         if let Some(at) = stop {
-            self.bytes.truncate(at);
+            self.text.truncate(at);
         }
         self.show(false)?;
         Ok(stop.is_some())
     }
 
-    /// Writes what is new; what may be a part of a character, or of what the text stops at, only at the end.
+    /// Shows the rest, and returns the text.
+    fn finish(mut self) -> Outcome<String> {
+        if let Some(stream) = self.stream.take() {
+            let rest = stream.finish()?;
+            let is_cut = self.stops.iter().any(|stop| rest.contains(stop.as_str()));
+            self.text.push_str(if is_cut { "" } else { &rest });
+        }
+        self.show(true)?;
+        Ok(self.text)
+    }
+
+    /// Writes what is new; what may be a part of what the text stops at, only at the end.
     fn show(&mut self, all: bool) -> Outcome {
         if self.quiet {
             return Ok(());
         }
         let held = if all { 0 } else { self.stops.iter().map(|stop| stop.len().saturating_sub(1)).max().unwrap_or(0) };
-        let whole = match std::str::from_utf8(&self.bytes) {
-            Ok(text) => text.len(),
-            Err(error) if all || error.error_len().is_some() => self.bytes.len(),
-            Err(error) => error.valid_up_to(),
-        };
-        let end = whole.min(self.bytes.len().saturating_sub(held)).max(self.shown.min(self.bytes.len()));
-        let new = String::from_utf8_lossy(&self.bytes[self.shown.min(end)..end]).into_owned();
+        let mut end = self.text.len().saturating_sub(held).max(self.shown.min(self.text.len()));
+        while !self.text.is_char_boundary(end) {
+            end -= 1;
+        }
+        let start = self.shown.min(end);
         self.shown = end;
+        let new = &self.text[start..end];
         let shown: String = new.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect();
         let mut out = io::stdout().lock();
         let written = out.write_all(shown.as_bytes()).and_then(|()| out.flush());
         Ok(written.map_err(|error| io_error(&error, Path::new("standard output")))?)
     }
-}
-
-/// The tokenizer that came with a model.
-fn tokenizer(reader: &dyn CheckpointReader) -> Outcome<Merging> {
-    if let Some(keys) = reader.metadata().key_values()?
-        && keys.find("tokenizer.ggml.model").is_some()
-    {
-        return Ok(Merging::from_key_values(&keys)?);
-    }
-    let mut files = Vec::new();
-    for (position, companion) in reader.companions().iter().enumerate() {
-        files.push((companion.name.clone(), reader.read_companion(position)?));
-    }
-    let found = tokenizer_key_values("llama", &files, None, &Options::default())?;
-    let mut keys = apr_core::KeyValues::new();
-    found.key_values.iter().try_for_each(|pair| keys.push(pair))?;
-    Ok(Merging::from_key_values(&keys)?)
-}
-
-/// Tokens that end a text, as the configuration says.
-fn ends(reader: &dyn CheckpointReader) -> Vec<i64> {
-    let configuration = |name: &str| -> Option<Json> {
-        let position = reader.companions().iter().position(|companion| companion.name == name)?;
-        serde_json::from_slice(&reader.read_companion(position).ok()?).ok()
-    };
-    let found = ["generation_config.json", "config.json"].into_iter().filter_map(configuration);
-    found
-        .filter_map(|json| json.get("eos_token_id").cloned())
-        .flat_map(|ids| match ids {
-            Json::Array(list) => list,
-            id => vec![id],
-        })
-        .filter_map(|id| id.as_i64())
-        .collect()
 }

@@ -1,0 +1,50 @@
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::convert::parse_shard_size;
+
+fn parse_parts(text: &str) -> Result<usize, String> {
+    let most = apr_ops::parts::MAX_PARTS;
+    let parts = text.parse().ok().filter(|parts| (1..=most).contains(parts));
+    parts.ok_or_else(|| format!("expected a number of parts from 1 to {most}"))
+}
+
+/// Arguments of `plan`.
+#[derive(Debug, Args)]
+pub(crate) struct PlanArgs {
+    /// Make about so many parts: fewer where single tensors are large
+    #[arg(long, value_name = "N", value_parser = parse_parts, required_unless_present = "max_part")]
+    pub(crate) parts: Option<usize>,
+    /// Make no part with more bytes of tensors than this, such as 5GB, even if there are more of them then
+    #[arg(long, value_name = "SIZE", value_parser = parse_shard_size)]
+    pub(crate) max_part: Option<u64>,
+    /// Where to write the plan; what the job writes must be in the same folder or below
+    #[arg(short, long, value_name = "PLAN")]
+    pub(crate) output: PathBuf,
+    /// Replace a plan that is there
+    #[arg(short = 'f', long)]
+    pub(crate) overwrite: bool,
+    /// Go by sizes and times of change of the inputs, and leave their weights unread
+    #[arg(long)]
+    pub(crate) no_digests: bool,
+    /// The job, as it would be typed without the parts: convert, import, quantize, encrypt, validate or diff, and its options
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "JOB")]
+    pub(crate) job: Vec<String>,
+}
+
+/// Arguments of `run-part`.
+#[derive(Debug, Args)]
+pub(crate) struct RunPartArgs {
+    /// The plan
+    pub(crate) plan: PathBuf,
+    /// The part, counted from 0
+    pub(crate) part: usize,
+}
+
+/// Arguments of `finish`.
+#[derive(Debug, Args)]
+pub(crate) struct FinishArgs {
+    /// The plan
+    pub(crate) plan: PathBuf,
+}

@@ -1,0 +1,150 @@
+//! `apr finish`.
+
+use std::io::{self, Write};
+
+use apr::{Escaped, FileInfo};
+use apr_core::counted;
+use apr_ops::parts::{self, Finished, PartResult};
+use serde::Serialize;
+
+use super::on_disk::{self, OpenPlan};
+use super::{reported, written};
+use crate::args::FinishArgs;
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+use crate::human;
+use crate::printer::{BAD, BOLD, DIM, GOOD, ODD};
+
+/// Parts that are named before the rest is only counted.
+const SHOWN: usize = 20;
+
+/// The exit code of a check that failed.
+const VALIDATION: u8 = 5;
+
+/// Parts that are not done.
+#[derive(Serialize)]
+struct Unfinished {
+    plan: String,
+    finished: bool,
+    parts: usize,
+    missing: Vec<Undone>,
+}
+
+/// A part that is not done.
+#[derive(Serialize)]
+struct Undone {
+    part: usize,
+    /// `missing`, or `wrong` where its file is not the one that it wrote.
+    state: &'static str,
+    /// What does it.
+    command: String,
+}
+
+/// A job that is finished.
+#[derive(Serialize)]
+struct FinishReport {
+    plan: String,
+    finished: bool,
+    parts: usize,
+    /// The manifest, or the only file.
+    output: String,
+    files: Vec<FileInfo>,
+    bytes_out: u64,
+    #[serde(flatten)]
+    found: Finished,
+}
+
+/// Checks all parts, and puts them together.
+pub(in crate::commands) fn finish(args: &FinishArgs, context: &Context) -> Outcome {
+    let open = OpenPlan::read(&args.plan, context)?;
+    let results = results(&open, args, context)?;
+    match open.plan.output {
+        Some(_) => finish_written(&open, args, &results, context),
+        None => reported::finish(&open, &results, context),
+    }
+}
+
+/// The results of all parts, in order.
+fn results(open: &OpenPlan, args: &FinishArgs, context: &Context) -> Outcome<Vec<PartResult>> {
+    let (mut results, mut missing) = (Vec::new(), Vec::new());
+    for part in 0..open.plan.parts.len() {
+        let undone = |state| Undone { part, state, command: open.command(part) };
+        match open.result(part, context) {
+            None => missing.push(undone("missing")),
+            Some(result) if written::is_there(open, &result, context)? => results.push(result),
+            Some(_) => missing.push(undone("wrong")),
+        }
+        context.interrupt.check()?;
+    }
+    if missing.is_empty() {
+        return Ok(results);
+    }
+    let plan = args.plan.display().to_string();
+    let report = Unfinished { plan, finished: false, parts: open.plan.parts.len(), missing };
+    context.printer.report(&report, render_missing)?;
+    Err(Failure::Told(VALIDATION))
+}
+
+fn finish_written(open: &OpenPlan, args: &FinishArgs, results: &[PartResult], context: &Context) -> Outcome {
+    let files = results.iter().filter_map(|result| result.file.as_ref());
+    let mut files: Vec<FileInfo> = files.map(|file| FileInfo { name: file.name.clone(), len: file.size }).collect();
+    let crc32 = files.iter().map(|file| written::crc32(&written::file_path(open, &file.name)?));
+    let crc32 = crc32.collect::<Outcome<Vec<u32>>>()?;
+    let (found, manifest) = parts::finish(&open.plan, results, &crc32, &context.options.limits)?;
+    let stops = open.plan.gate.is_some_and(|gate| !gate.only_tells) && !found.gate_failures.is_empty();
+    if let (true, Some(quantization)) = (stops, &found.quantization) {
+        let report = Box::new(quantization.clone());
+        return Err(Failure::Gate { failures: found.gate_failures, report });
+    }
+    found.gate_failures.iter().chain(&found.warnings).for_each(|warning| context.printer.warn(warning));
+    let output = open.plan.output.as_ref().map(|output| output.path.clone()).unwrap_or_default();
+    if let Some(manifest) = manifest {
+        let (name, bytes) = (output.rsplit('/').next().unwrap_or_default().to_owned(), manifest.encode());
+        // It is written last, and only here: whoever sees it sees a whole model.
+        on_disk::write(&written::file_path(open, &name)?, &bytes, true)?;
+        files.push(FileInfo { name, len: bytes.len() as u64 });
+    }
+    let report = FinishReport {
+        plan: args.plan.display().to_string(),
+        finished: true,
+        parts: results.len(),
+        output,
+        bytes_out: files.iter().map(|file| file.len).sum(),
+        files,
+        found,
+    };
+    context.printer.report(&report, render)
+}
+
+fn render_missing(out: &mut dyn Write, report: &Unfinished) -> io::Result<()> {
+    let missing = &report.missing;
+    let count = counted(missing.len() as u64, "part");
+    writeln!(out, "{BAD}not finished{BAD:#}: {count} of {} to do", report.parts)?;
+    for Undone { part, state, command } in missing.iter().take(SHOWN) {
+        writeln!(out, "  part {part} is {state}: {}", Escaped(command))?;
+    }
+    if missing.len() > SHOWN {
+        writeln!(out, "{DIM}and {} more; --json lists them all{DIM:#}", missing.len() - SHOWN)?;
+    }
+    Ok(())
+}
+
+fn render(out: &mut dyn Write, report: &FinishReport) -> io::Result<()> {
+    let (parts, bytes) = (counted(report.parts as u64, "part"), human::bytes(report.bytes_out));
+    writeln!(out, "{GOOD}finished{GOOD:#}: {BOLD}{}{BOLD:#}, {parts}, {bytes}", Escaped(&report.output))?;
+    let found = &report.found;
+    for loss in found.losses.iter().take(SHOWN) {
+        let (name, what, why) = (Escaped::short(&loss.name), Escaped(&loss.what), Escaped(&loss.why));
+        writeln!(out, "  {ODD}not kept{ODD:#}: {name} ({what}): {why}")?;
+    }
+    if let Some(quantization) = &found.quantization {
+        let error = 100.0 * quantization.total.relative_error;
+        let tensors = counted(quantization.tensors.len() as u64, "tensor");
+        writeln!(out, "  {tensors} quantized, relative error {error:.3} %")?;
+    }
+    let (bad, odd) = (found.violations.len(), found.odd.len());
+    if bad + odd > 0 {
+        writeln!(out, "  {ODD}{} checked, {bad} bad, {odd} odd{ODD:#}", counted(found.checked as u64, "tensor"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,164 @@
+//! What a plan says of a model that is read, and whether it still is so.
+
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use apr::Serial;
+use apr::{CheckpointReader, Error};
+use apr_io::{FileSource, is_remote};
+use apr_ops::parts::{
+    CompanionInput, FileInput, Input, JobWords, SettingsFile, TensorInput, bytes_digest, front_digest, tensor_digests,
+};
+use base16ct::lower::encode_string;
+
+use super::on_disk::OpenPlan;
+use super::words::{SETTINGS, placed, values};
+use crate::context::Context;
+use crate::failure::Outcome;
+use crate::model::Model;
+use crate::progress::Bar;
+
+/// Gives a location on a hub the commit that it has now: all parts read the same, and note it as the same.
+pub(super) fn pin(job: &mut JobWords, option: &str, context: &Context) -> Outcome {
+    let Some(path) = values(job, option).first().map(|path| PathBuf::from(*path)).filter(|path| is_remote(path)) else {
+        return Ok(());
+    };
+    context.sources.is_remote_set(&path)?;
+    if let Some((pinned, _)) = context.sources.state(&path, &[]) {
+        job.options.insert(option.to_owned(), pinned.into());
+    }
+    Ok(())
+}
+
+/// Describes a model for a plan, which calls it `path`; `digests` asks for those of the tensors, for which the model is read.
+pub(super) fn describe(model: &Model, path: &str, digests: bool, context: &Context) -> Outcome<Input> {
+    let reader = &*model.reader;
+    let remote = is_remote(Path::new(&model.name));
+    let takes_digests = digests && !remote;
+    let names: Vec<&str> = reader.files().iter().map(|file| own_name(&file.name, model)).collect();
+    let states = context.sources.state(Path::new(&model.name), &names);
+    let states = states.map_or_else(|| vec![None; names.len()], |(_, states)| states);
+    let mut files = Vec::new();
+    for (file, etag) in reader.files().iter().zip(states) {
+        let is_timed = !takes_digests && !remote;
+        let modified = if is_timed { Some(modified(&path_of(&file.name, model))?) } else { None };
+        files.push(FileInput { name: own_name(&file.name, model).to_owned(), size: file.len, modified, etag });
+    }
+    let bar = Bar::new(&context.printer, reader.files().iter().map(|file| file.len).sum());
+    let digests = if takes_digests { tensor_digests(reader, &context.pipeline()?, &bar)? } else { Vec::new() };
+    let tensors = reader.tensors().iter().zip(digests);
+    let tensors = tensors.map(|(info, digest)| TensorInput { name: info.name.clone(), blake3: encode_string(&digest) });
+    Ok(Input {
+        path: path.to_owned(),
+        files,
+        companions: companions(reader)?,
+        front: encode_string(&front_digest(reader)),
+        tensors: tensors.collect(),
+    })
+}
+
+/// Checks that a model is the one of the plan, as far as that is seen without its weights.
+///
+/// # Errors
+/// E004 with the file that is another one.
+pub(super) fn check(input: &Input, model: &Model, context: &Context) -> Outcome {
+    let reader = &*model.reader;
+    let changed = |file: &str, what: &str| {
+        let message = format!("{what} since the plan was made; make a new plan");
+        Error::checksum(message).in_file(apr::Escaped(file))
+    };
+    if reader.files().len() != input.files.len() {
+        return Err(changed(&model.name, "the model got other files").into());
+    }
+    let names: Vec<&str> = input.files.iter().map(|file| file.name.as_str()).collect();
+    let states = context.sources.state(Path::new(&model.name), &names).map(|(_, states)| states).unwrap_or_default();
+    for (at, (file, known)) in reader.files().iter().zip(&input.files).enumerate() {
+        let shown = path_of(&file.name, model).display().to_string();
+        if file.len != known.size {
+            return Err(
+                changed(&shown, &format!("its length changed from {} to {} bytes", known.size, file.len)).into()
+            );
+        }
+        if let Some(time) = known.modified
+            && modified(&path_of(&file.name, model))? != time
+        {
+            return Err(changed(&shown, "it was written to").into());
+        }
+        let state = states.get(at).and_then(Option::as_ref);
+        if let (Some(known), Some(state)) = (&known.etag, state)
+            && known != state
+        {
+            return Err(changed(&shown, "its server has another state of it").into());
+        }
+    }
+    if encode_string(&front_digest(reader)) != input.front {
+        return Err(changed(&model.name, "metadata, or names, shapes and places of tensors, changed").into());
+    }
+    let found = companions(reader)?;
+    match input.companions.iter().find(|known| !found.contains(known)) {
+        Some(known) => Err(changed(&known.name, "it changed or went away").into()),
+        None if found.len() != input.companions.len() => Err(changed(&model.name, "companions were added").into()),
+        None => Ok(()),
+    }
+}
+
+/// The other files that a job reads.
+pub(super) fn settings(job: &JobWords, folder: &Path) -> Outcome<Vec<SettingsFile>> {
+    let paths = SETTINGS.iter().flat_map(|key| values(job, key));
+    let describe = |path: &str| {
+        let file = FileSource::open(placed(path, folder))?;
+        let blake3 = encode_string(&bytes_digest(&file, &Serial, &())?);
+        Ok(SettingsFile { path: path.to_owned(), size: apr::ByteSource::len(&file), blake3 })
+    };
+    paths.map(describe).collect()
+}
+
+/// Checks that the other files are those of the plan.
+///
+/// # Errors
+/// E004 with the file that is another one.
+pub(super) fn check_settings(open: &OpenPlan) -> Outcome {
+    let found = settings(&open.plan.job, open.folder())?;
+    match open.plan.settings.iter().find(|known| !found.contains(known)) {
+        Some(known) => {
+            let error = Error::checksum("it changed since the plan was made; make a new plan");
+            Err(error.in_file(apr::Escaped(&known.path)).into())
+        }
+        None => Ok(()),
+    }
+}
+
+fn companions(reader: &dyn CheckpointReader) -> Outcome<Vec<CompanionInput>> {
+    let companions = reader.companions().iter().enumerate();
+    let describe = |(position, companion): (usize, &apr_core::Companion)| {
+        let bytes = reader.read_companion(position)?;
+        let blake3 = encode_string(&bytes_digest(bytes.as_slice(), &Serial, &())?);
+        Ok(CompanionInput { name: companion.name.clone(), size: bytes.len() as u64, blake3 })
+    };
+    companions.map(describe).collect()
+}
+
+/// What a file is called in the model: a model of one file may be called by its path.
+fn own_name<'a>(name: &'a str, model: &Model) -> &'a str {
+    if name == model.name { name.rsplit('/').next().unwrap_or(name) } else { name }
+}
+
+/// Where a file of a model on this machine is.
+fn path_of(name: &str, model: &Model) -> PathBuf {
+    let path = Path::new(&model.name);
+    if name == model.name || is_remote(path) {
+        PathBuf::from(name)
+    } else if path.is_dir() {
+        path.join(name)
+    } else {
+        path.with_file_name(name)
+    }
+}
+
+/// When a file was last changed, in nanoseconds since 1970.
+fn modified(path: &Path) -> Outcome<u64> {
+    let time = path.metadata().and_then(|metadata| metadata.modified());
+    let time = time.map_err(|error| apr_io::io_error(&error, path))?;
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Ok(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+}

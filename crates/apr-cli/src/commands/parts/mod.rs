@@ -1,0 +1,14 @@
+//! `apr plan`, `apr run-part` and `apr finish`: a job in parts that need nothing of each other.
+
+mod finish;
+mod input;
+mod on_disk;
+mod plan;
+mod reported;
+mod run;
+mod words;
+mod written;
+
+pub(super) use finish::finish;
+pub(super) use plan::plan;
+pub(super) use run::run_part;

@@ -1,0 +1,88 @@
+//! `apr plan`.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use apr::Escaped;
+use apr_core::counted;
+use apr_ops::parts::{FORMAT_VERSION, MAX_PARTS, PartsPlan};
+use serde::Serialize;
+
+use super::on_disk::{self, VERSION};
+use super::words::{portable, real, typed};
+use super::{input, reported, written};
+use crate::args::PlanArgs;
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+use crate::human;
+use crate::printer::{BOLD, DIM};
+
+/// What was planned.
+#[derive(Serialize)]
+struct PlanReport {
+    plan: String,
+    parts: usize,
+    /// Most bytes of tensors in a part, where parts are shards.
+    shard_size: Option<u64>,
+    /// Most bytes that a part reads.
+    largest_read: u64,
+    warnings: Vec<String>,
+}
+
+/// What one kind of job plans.
+#[derive(Default)]
+pub(super) struct Draft {
+    pub(super) plan: PartsPlan,
+    pub(super) warnings: Vec<String>,
+}
+
+/// Cuts a job into parts.
+pub(in crate::commands) fn plan(args: &PlanArgs, context: &Context) -> Outcome {
+    if context.has_job_options() {
+        let message =
+            "options that say what the model is or how it is read belong to the job: they stand after its name";
+        return Err(Failure::Usage(message.to_owned()));
+    }
+    let given = args.output.parent().unwrap_or(Path::new(""));
+    let folder = real(if given.as_os_str().is_empty() { Path::new(".") } else { given })?;
+    let (job, _) = typed(&args.job, &|path| portable(path, &folder))?;
+    let settings = input::settings(&job, given)?;
+    let empty = PartsPlan { apr_plan: FORMAT_VERSION, apr: VERSION.to_owned(), job, settings, ..PartsPlan::default() };
+    let Draft { plan, mut warnings } = match empty.job.command.as_str() {
+        "validate" => reported::plan_validate(args, empty, given, context)?,
+        "diff" => reported::plan_diff(args, empty, given, context)?,
+        _ => written::plan(args, empty, given, context)?,
+    };
+    if plan.parts.len() > MAX_PARTS {
+        let message = format!("that are {} parts; {MAX_PARTS} are possible", plan.parts.len());
+        return Err(Failure::Usage(message));
+    }
+    if let Some(asked) = args.parts.filter(|asked| *asked != plan.parts.len()) {
+        let why = if plan.parts.len() < asked { "tensors stay whole" } else { "a part would be too large otherwise" };
+        let warning = format!("there are {} parts instead of {asked}: {why}", plan.parts.len());
+        context.printer.warn(&warning);
+        warnings.push(warning);
+    }
+    on_disk::write(&args.output, &plan.encode(), args.overwrite)?;
+    let reads = plan.parts.iter().map(|part| part.reads.iter().map(|read| read.len).sum());
+    let report = PlanReport {
+        plan: args.output.display().to_string(),
+        parts: plan.parts.len(),
+        shard_size: plan.output.as_ref().map(|output| output.shard_size),
+        largest_read: reads.max().unwrap_or_default(),
+        warnings,
+    };
+    context.printer.report(&report, render)
+}
+
+fn render(out: &mut dyn Write, report: &PlanReport) -> io::Result<()> {
+    let plan = Escaped(&report.plan);
+    let read = human::bytes(report.largest_read);
+    writeln!(out, "{BOLD}{plan}{BOLD:#}: {}, {read} to read at most", counted(report.parts as u64, "part"))?;
+    if let Some(size) = report.shard_size {
+        writeln!(out, "{DIM}the files will be those of one process with --shard-size {size}{DIM:#}")?;
+    }
+    let last = report.parts - 1;
+    writeln!(out, "  apr run-part {plan} 0     in any order, anywhere, up to {last}")?;
+    writeln!(out, "  apr finish {plan}         when all are done")
+}

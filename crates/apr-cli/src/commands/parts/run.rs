@@ -1,0 +1,62 @@
+//! `apr run-part`.
+
+use std::io::{self, Write};
+
+use apr::Escaped;
+use apr_ops::parts::PartResult;
+use serde::Serialize;
+
+use super::on_disk::{self, OpenPlan};
+use super::{reported, written};
+use crate::args::RunPartArgs;
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+use crate::human;
+use crate::printer::{BOLD, DIM};
+
+/// What became of a part.
+#[derive(Serialize)]
+struct PartReport {
+    part: usize,
+    of: usize,
+    /// Whether it was done before, and left as it is.
+    skipped: bool,
+    #[serde(flatten)]
+    result: PartResult,
+}
+
+/// Does a part, unless it is done.
+pub(in crate::commands) fn run_part(args: &RunPartArgs, context: &Context) -> Outcome {
+    let open = OpenPlan::read(&args.plan, context)?;
+    let (part, of) = (args.part, open.plan.parts.len());
+    if part >= of {
+        let message = format!("there is no part {part}: the plan has {of}, from 0 to {}", of - 1);
+        return Err(Failure::Usage(message));
+    }
+    let done = match open.result(part, context) {
+        Some(result) if written::is_there(&open, &result, context)? => Some(result),
+        _ => None,
+    };
+    let skipped = done.is_some();
+    let result = match done {
+        Some(result) => result,
+        None => {
+            let result = match open.plan.output {
+                Some(_) => written::run(&open, part, context)?,
+                None => reported::run(&open, part, context)?,
+            };
+            on_disk::write(&open.result_path(part), &result.encode(), true)?;
+            result
+        }
+    };
+    context.printer.report(&PartReport { part, of, skipped, result }, render)
+}
+
+fn render(out: &mut dyn Write, report: &PartReport) -> io::Result<()> {
+    let PartReport { part, of, skipped, result } = report;
+    write!(out, "{BOLD}part {part}{BOLD:#} of {of}")?;
+    if let Some(file) = &result.file {
+        write!(out, ": {}, {}", Escaped(&file.name), human::bytes(file.size))?;
+    }
+    if *skipped { writeln!(out, " {DIM}(done already; skipped){DIM:#}") } else { writeln!(out) }
+}

@@ -1,0 +1,221 @@
+//! A command line as the options of a plan, and back.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use apr::Error;
+use apr_io::is_remote;
+use apr_ops::parts::JobWords;
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches};
+use serde_json::Value;
+
+use crate::args::Cli;
+use crate::failure::{Failure, Outcome};
+
+/// The commands that are done in parts.
+const COMMANDS: [&str; 6] = ["convert", "import", "quantize", "encrypt", "validate", "diff"];
+
+/// Options about a run, which are given where a part runs.
+const OF_RUNS: [&str; 11] = [
+    "json",
+    "quiet",
+    "verbose",
+    "color",
+    "threads",
+    "max-memory",
+    "key",
+    "password-file",
+    "offline",
+    "no-cache",
+    "insecure",
+];
+
+/// Options that need the whole job at once, and what to do instead.
+const WHOLE: [(&str, &str); 7] = [
+    ("dry-run", "`apr plan` writes nothing but the plan"),
+    ("analyze-source", "it writes nothing that could be cut"),
+    ("sign", "`apr sign` signs the manifest when the parts are put together"),
+    ("sarif", "`apr finish` prints the report; --json prints it for programs"),
+    ("sha256", "the plan has digests of its own"),
+    ("source", "run `apr validate --source` for that"),
+    ("encrypt-metadata", "the manifest of shards describes the model to whoever reads it"),
+];
+
+/// Options whose values are paths.
+const PATHS: [&str; 10] = [
+    "model",
+    "left",
+    "right",
+    "output",
+    "imatrix",
+    "calibration",
+    "arch-file",
+    "tensor-mapping",
+    "trusted",
+    "recipient",
+];
+
+/// Those of them whose files every part reads.
+pub(super) const SETTINGS: [&str; 4] = ["imatrix", "calibration", "arch-file", "tensor-mapping"];
+
+/// What a user typed after the options of `apr plan`, as the options of a job. `path` says how a path is written down.
+pub(super) fn typed(words: &[String], path: &dyn Fn(&str) -> Outcome<String>) -> Outcome<(JobWords, Cli)> {
+    let (matches, command) = parse(words.iter().map(String::as_str))?;
+    let Some((name, chosen)) = matches.subcommand() else { return Err(Failure::Usage("there is no job".to_owned())) };
+    if !COMMANDS.contains(&name) {
+        let message = format!("'{name}' is not done in parts; {} are", COMMANDS.join(", "));
+        return Err(Failure::Usage(message));
+    }
+    let mut options = BTreeMap::new();
+    for arg in arguments(&command, name) {
+        let id = arg.get_id().as_str();
+        // `contains` is asked first: an id that the parser does not know would end the process.
+        if chosen.try_contains_id(id).is_ok() && chosen.value_source(id) == Some(ValueSource::CommandLine) {
+            let key = key_of(arg);
+            check(name, &key)?;
+            options.insert(key.clone(), value_of(arg, &key, chosen, path)?);
+        }
+    }
+    let job = JobWords { command: name.to_owned(), options };
+    let cli = parsed(&job, Path::new(""))?;
+    Ok((job, cli))
+}
+
+/// The command line that the options of a plan stand for; paths are below `folder` where they are not absolute.
+///
+/// # Errors
+/// E001 for what no command line says.
+pub(super) fn parsed(job: &JobWords, folder: &Path) -> Outcome<Cli> {
+    let wrong = |message: String| Failure::Model(Error::format(message));
+    if !COMMANDS.contains(&job.command.as_str()) {
+        return Err(wrong(format!("the plan's job '{}' is not done in parts", apr::Escaped::short(&job.command))));
+    }
+    let mut command = Cli::command();
+    command.build();
+    let known: BTreeMap<String, bool> =
+        arguments(&command, &job.command).map(|arg| (key_of(arg), arg.is_positional())).collect();
+    let (mut words, mut positional) = (vec![job.command.clone()], Vec::new());
+    for (key, value) in &job.options {
+        let name = apr::Escaped::short(key);
+        let is_positional = known.get(key).ok_or_else(|| wrong(format!("the job has no option '{name}'")))?;
+        check(&job.command, key).map_err(|failure| wrong(failure.message()))?;
+        let texts = texts_of(value).ok_or_else(|| wrong(format!("the option '{name}' has no such value")))?;
+        let placed = |text: &str| if PATHS.contains(&key.as_str()) { placed(text, folder) } else { text.to_owned() };
+        match texts {
+            None => words.push(format!("--{key}")),
+            Some(texts) if *is_positional => positional.extend(texts.into_iter().map(placed)),
+            Some(texts) => words.extend(texts.into_iter().map(|text| format!("--{key}={}", placed(text)))),
+        }
+    }
+    words.push("--".to_owned());
+    words.extend(positional);
+    let (matches, _) = parse(words.iter().map(String::as_str)).map_err(|failure| wrong(failure.message()))?;
+    Cli::from_arg_matches(&matches).map_err(|error| wrong(message_of(&error)))
+}
+
+/// A path of a plan, where it is for whoever runs a part.
+pub(super) fn placed(path: &str, folder: &Path) -> String {
+    if is_remote(Path::new(path)) { path.to_owned() } else { folder.join(path).display().to_string() }
+}
+
+/// The values of an option that has files, as the plan writes them.
+pub(super) fn values<'a>(job: &'a JobWords, key: &str) -> Vec<&'a str> {
+    job.options.get(key).and_then(texts_of).flatten().unwrap_or_default()
+}
+
+/// `None` for what is no value of an option; `Some(None)` for an option without values.
+fn texts_of(value: &Value) -> Option<Option<Vec<&str>>> {
+    match value {
+        Value::Bool(true) => Some(None),
+        Value::String(text) => Some(Some(vec![text])),
+        Value::Array(texts) => texts.iter().map(Value::as_str).collect::<Option<Vec<_>>>().map(Some),
+        _ => None,
+    }
+}
+
+fn parse<'a>(words: impl Iterator<Item = &'a str>) -> Outcome<(ArgMatches, clap::Command)> {
+    let mut command = Cli::command();
+    command.build();
+    let matches = command.clone().try_get_matches_from(["apr"].into_iter().chain(words));
+    let matches = matches.map_err(|error| {
+        let message = message_of(&error);
+        let is_own = ["'--parts'", "'--max-part'", "'--no-digests'"].iter().any(|own| message.contains(own));
+        let advice = if is_own { "; options of `apr plan` stand before the job" } else { "" };
+        Failure::Usage(format!("the job: {message}{advice}"))
+    })?;
+    Ok((matches, command))
+}
+
+fn message_of(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let message = text.split("\n\nUsage:").next().unwrap_or(&text);
+    message.trim_start_matches("error: ").trim_end().replace('\n', " ")
+}
+
+/// The arguments of a command that say something about a job.
+fn arguments<'a>(command: &'a clap::Command, name: &str) -> impl Iterator<Item = &'a Arg> {
+    let own = command.find_subcommand(name).into_iter().flat_map(clap::Command::get_arguments);
+    own.filter(|arg| !["help", "version"].contains(&arg.get_id().as_str()))
+}
+
+/// What a plan calls an argument.
+fn key_of(arg: &Arg) -> String {
+    match arg.get_long() {
+        Some(long) => long.to_owned(),
+        // An import calls its model a source.
+        None if arg.get_id() == "source" => "model".to_owned(),
+        None => arg.get_id().as_str().to_owned(),
+    }
+}
+
+fn check(command: &str, key: &str) -> Outcome {
+    if OF_RUNS.contains(&key) {
+        let message = format!(
+            "--{key} is about a run and not about the job: give it to `apr plan` before the job, and to `apr run-part`"
+        );
+        return Err(Failure::Usage(message));
+    }
+    match WHOLE.iter().find(|(whole, _)| *whole == key) {
+        Some((_, advice)) => Err(Failure::Usage(format!("`apr {command} --{key}` is not done in parts: {advice}"))),
+        None => Ok(()),
+    }
+}
+
+fn value_of(arg: &Arg, key: &str, matches: &ArgMatches, path: &dyn Fn(&str) -> Outcome<String>) -> Outcome<Value> {
+    if matches!(arg.get_action(), ArgAction::SetTrue) {
+        return Ok(Value::Bool(true));
+    }
+    let raw = matches.get_raw(arg.get_id().as_str()).into_iter().flatten();
+    let mut texts = Vec::new();
+    for value in raw {
+        let text = value.to_str().ok_or_else(|| Failure::Usage(format!("the value of {key} is not UTF-8")))?;
+        let is_path = PATHS.contains(&key) && !is_remote(Path::new(text));
+        texts.push(Value::String(if is_path { path(text)? } else { text.to_owned() }));
+    }
+    Ok(if texts.len() == 1 { texts.remove(0) } else { Value::Array(texts) })
+}
+
+/// A path as a plan in `folder` has it: relative where it is below that folder, so that the folder can lie elsewhere on
+/// another machine; absolute otherwise. Both are real paths.
+pub(super) fn portable(path: &str, folder: &Path) -> Outcome<String> {
+    if path == "-" || path.starts_with("/dev/") {
+        return Err(Failure::Usage("a job in parts reads and writes files: name one instead of a stream".to_owned()));
+    }
+    let real = real(Path::new(path))?;
+    let inside = real.strip_prefix(folder).ok().filter(|inside| !inside.as_os_str().is_empty());
+    let text = inside.unwrap_or(&real).to_str();
+    Ok(text.ok_or_else(|| Failure::Usage(format!("'{path}' is not UTF-8")))?.to_owned())
+}
+
+/// A path without links and dots, even if its end is not there yet.
+pub(super) fn real(path: &Path) -> Outcome<PathBuf> {
+    let path = std::path::absolute(path)?;
+    let there = path.ancestors().find_map(|ancestor| Some((ancestor, ancestor.canonicalize().ok()?)));
+    let Some((ancestor, found)) = there else { return Ok(path) };
+    Ok(path
+        .strip_prefix(ancestor)
+        .ok()
+        .filter(|rest| !rest.as_os_str().is_empty())
+        .map_or(found.clone(), |rest| found.join(rest)))
+}

@@ -1,0 +1,249 @@
+//! Jobs that write: their parts are the shards of the model.
+
+use std::path::{Path, PathBuf};
+
+use apr::apr2::{self, Encrypt, FOOTER_LEN};
+use apr::crypto::EncrBlock;
+use apr::{
+    ByteSource, CheckpointReader, Code, Error, Escaped, FileInfo, Job, JobError, Output, PlanOptions, Planned, read_vec,
+};
+use apr_io::FileSource;
+use apr_ops::parts::{
+    Gate, OutputPlan, PartResult, PartsPlan, Pinned, PlannedPart, Read, Sealing, WrittenFile, WrittenReport,
+    bytes_digest, check_relative,
+};
+use base16ct::lower::{decode_vec, encode_string};
+
+use super::input;
+use super::on_disk::OpenPlan;
+use super::plan::Draft;
+use super::words::{parsed, values};
+use crate::args::{Command, PlanArgs};
+use crate::commands::{convert, encrypt, quantize};
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+use crate::model::Model;
+use crate::progress::Bar;
+use crate::{secrets, signals};
+
+/// The job of a command that writes, and the model that it reads.
+fn job_of(command: &Command, context: &Context) -> Outcome<(Job, Model)> {
+    match command {
+        Command::Convert(args) => convert::convert_job(args, context),
+        Command::Import(args) => convert::import_job(args, context),
+        Command::Quantize(args) => quantize::job(args, context),
+        Command::Encrypt(args) => encrypt::encrypt_job(args, context),
+        _ => Err(Failure::Usage("this command writes no model".to_owned())),
+    }
+}
+
+/// Plans such a job; `plan` says what it is.
+pub(super) fn plan(args: &PlanArgs, mut plan: PartsPlan, folder: &Path, context: &Context) -> Outcome<Draft> {
+    input::pin(&mut plan.job, "model", context)?;
+    let cli = parsed(&plan.job, folder)?;
+    let context = context.of_job(&cli.global, &cli.remote);
+    let (job, model) = job_of(&cli.command, &context)?;
+    let output = output_of(&plan, &job)?;
+    let source = context.source(&*model.reader, &model.name)?;
+    let size = job.plan(&source, |planned| {
+        planned.check()?;
+        size_of(&planned, &job, args)
+    })?;
+    let job = Job { target: PlanOptions { shard_size: Some(size), ..job.target }, ..job };
+    let replace = plan.job.options.contains_key("overwrite");
+    let warnings = job.plan(&source, |planned| {
+        let path = folder.join(&output);
+        drop(Output::create(&path, planned.layout(), &planned.report().files, replace, &context.interrupt)?);
+        let told = convert::show_warnings(&planned, &context);
+        plan.parts = parts(&planned, &*model.reader);
+        let manifest = planned.manifest().and_then(|manifest| serde_json::from_slice(&manifest).ok());
+        plan.output = Some(OutputPlan { path: output.clone(), shard_size: size, manifest });
+        Ok::<_, Failure>(planned.report().warnings.iter().take(told).cloned().collect())
+    })?;
+    let path = values(&plan.job, "model").first().copied().unwrap_or_default().to_owned();
+    plan.inputs = vec![input::describe(&model, &path, !args.no_digests, &context)?];
+    context.sources.check_unchanged()?;
+    plan.gate = gate(&job);
+    if let Some(Encrypt { block, key, .. }) = &job.target.apr2.encryption {
+        let mut block = block.clone();
+        block.authenticate(key, &[&plan.authenticated()]);
+        plan.encryption = Some(Sealing { block: encode_string(&block.encode()) });
+    }
+    let warnings = [warnings, model.notes.clone(), context.tell_notes()].concat();
+    Ok(Draft { plan, warnings })
+}
+
+/// Where the output goes, below the folder of the plan.
+fn output_of(plan: &PartsPlan, job: &Job) -> Outcome<String> {
+    if job.target.format != &apr2::FORMAT {
+        let message = "parts are shards of an .apr model: name an output that ends in .apr; `apr convert` makes any format \
+                       of the finished model";
+        return Err(Failure::Usage(message.to_owned()));
+    }
+    let output = values(&plan.job, "output").first().copied().unwrap_or_default();
+    check_relative(output).map_err(|_| {
+        let output = Escaped(output);
+        Failure::Usage(format!(
+            "the output '{output}' is not below the folder of the plan: write the plan beside the output, or above it"
+        ))
+    })?;
+    Ok(output.to_owned())
+}
+
+/// Most bytes of a shard, by all that was asked for.
+fn size_of(planned: &Planned<'_>, job: &Job, args: &PlanArgs) -> Outcome<u64> {
+    let for_parts = args.parts.map(|parts| planned.shard_size_for(parts)).transpose()?;
+    let sizes = [for_parts, args.max_part, job.target.shard_size];
+    // One of the first two is always given.
+    Ok(sizes.into_iter().flatten().min().unwrap_or(u64::MAX))
+}
+
+/// A part for each shard.
+fn parts(planned: &Planned<'_>, reader: &dyn CheckpointReader) -> Vec<PlannedPart> {
+    let files = &planned.report().files;
+    // The manifest comes last.
+    let count = if planned.manifest().is_some() { files.len() - 1 } else { files.len() };
+    let mut reads = vec![Vec::new(); count];
+    for place in &planned.places().tensors {
+        let of_tensor = planned.reads(place.source).into_iter();
+        reads[place.file].extend(of_tensor.map(|range| read_of(range, reader.files())));
+    }
+    let part = |(file, reads): (&FileInfo, Vec<Read>)| PlannedPart {
+        file: Some(file.name.clone()),
+        size: Some(file.len),
+        units: None,
+        reads: Read::joined(reads),
+    };
+    files.iter().zip(reads).map(part).collect()
+}
+
+/// The bytes of a file that a range stands for: all of them, where it is one of decoded bytes.
+pub(super) fn read_of(range: apr_core::StoredRange, files: &[FileInfo]) -> Read {
+    let apr_core::StoredRange { file, offset, len } = range;
+    let size = files.get(file).map_or(0, |file| file.len);
+    let is_within = offset.checked_add(len).is_some_and(|end| end <= size);
+    let (offset, len) = if is_within { (offset, len) } else { (0, size) };
+    Read { input: 0, file, offset, len }
+}
+
+fn gate(job: &Job) -> Option<Gate> {
+    let gate = job.weights.gate?;
+    Some(Gate {
+        max_drift: gate.max_drift,
+        max_tensor_drift: gate.max_tensor_drift,
+        min_cosine: gate.min_cosine,
+        only_tells: job.weights.gate_only_tells,
+    })
+}
+
+/// How all parts are encrypted, with the key that was given to this run.
+fn encryption(plan: &PartsPlan, context: &Context) -> Outcome<Option<Encrypt>> {
+    let Some(Sealing { block }) = &plan.encryption else { return Ok(None) };
+    let bytes = decode_vec(block).map_err(|_| Error::format("the plan's ENCR block is not hexadecimal digits"))?;
+    let block = EncrBlock::decode(&bytes)?;
+    if context.options.keys.unlock.is_empty() {
+        return Err(secrets::locked(context.key.as_deref(), "the plan's output"));
+    }
+    let key = block.unlock(&context.options.keys.unlock)?;
+    // One key must not encrypt two things: a plan that was changed is another job.
+    block.verify(&key, &[&plan.authenticated()])?;
+    Ok(Some(Encrypt { block, key, hide_metadata: false }))
+}
+
+/// Writes the shard of a part.
+pub(super) fn run(open: &OpenPlan, part: usize, context: &Context) -> Outcome<PartResult> {
+    let plan = &open.plan;
+    let output = output(plan)?;
+    let (cli, mut context) = open.job(context)?;
+    context.encryption = encryption(plan, &context)?;
+    let (job, model) = job_of(&cli.command, &context)?;
+    let input = plan.inputs.first().ok_or_else(|| Error::format("the plan has no input"))?;
+    input::check(input, &model, &context)?;
+    input::check_settings(open)?;
+    let pinned = Pinned::new(&*model.reader, input.digests()?);
+    let shard = output.manifest.is_some().then_some(part);
+    let target = PlanOptions { shard_size: Some(output.shard_size), shard, ..job.target };
+    let job = Job { target, ..job };
+    let source = context.source(&pinned, &model.name)?;
+    let path = open.folder().join(&output.path);
+    let report = job.plan(&source, |planned| {
+        check_same(plan, part, &planned)?;
+        signals::stop_cleanly(&context.interrupt)?;
+        let (layout, files) = (planned.layout(), planned.report().files.clone());
+        let bar = Bar::new(&context.printer, planned.report().bytes_in);
+        // The plan has claimed the names: what a run that was ended left there is replaced.
+        let output = Output::create(&path, layout, &files, true, &context.interrupt)?;
+        output.write(planned, &context.sources, &context.pipeline()?, &bar).map_err(changed)
+    })?;
+    report.conversion.warnings.iter().for_each(|warning| context.printer.detail(warning));
+    let name = plan.parts[part].file.clone().unwrap_or_default();
+    let file = FileSource::open(path.with_file_name(&name))?;
+    let blake3 = encode_string(&bytes_digest(&file, &context.pipeline()?, &())?);
+    let file = WrittenFile { name, size: file.len(), blake3 };
+    let report = serde_json::to_value(WrittenReport::from(&report.conversion));
+    let report = report.map_err(|error| Failure::General(error.to_string()))?;
+    Ok(PartResult::new(open.digest.clone(), part, Some(file), report))
+}
+
+fn output(plan: &PartsPlan) -> Outcome<&OutputPlan> {
+    plan.output.as_ref().ok_or_else(|| Error::format("the plan has no output, but its job writes").into())
+}
+
+/// A digest that does not match is the plan's.
+fn changed(error: JobError) -> Failure {
+    match error {
+        JobError::Model(error) if error.code() == Code::Checksum => {
+            let mut told = Error::checksum("its bytes are not those that the plan was made of; make a new plan");
+            if let Some(file) = error.file() {
+                told = told.in_file(file);
+            }
+            if let Some(tensor) = error.tensor() {
+                told = told.for_tensor(tensor);
+            }
+            error.offset().map_or(told.clone(), |offset| told.at(offset)).into()
+        }
+        error => error.into(),
+    }
+}
+
+/// What is planned here is what the plan says.
+fn check_same(plan: &PartsPlan, part: usize, planned: &Planned<'_>) -> Outcome {
+    planned.check()?;
+    let known = &plan.parts[part];
+    let same = match &planned.report().files[..] {
+        [file] => Some(&file.name) == known.file.as_ref() && Some(file.len) == known.size,
+        _ => false,
+    };
+    if same {
+        return Ok(());
+    }
+    Err(Error::checksum(format!("what part {part} would write is not what the plan says of it; make a new plan"))
+        .into())
+}
+
+/// Whether the file of a result is there, with its bytes.
+pub(super) fn is_there(open: &OpenPlan, result: &PartResult, context: &Context) -> Outcome<bool> {
+    let Some(known) = &result.file else { return Ok(true) };
+    if open.plan.parts[result.part].file.as_ref() != Some(&known.name) {
+        return Ok(false);
+    }
+    let Ok(file) = FileSource::open(file_path(open, &known.name)?) else { return Ok(false) };
+    if file.len() != known.size {
+        return Ok(false);
+    }
+    Ok(encode_string(&bytes_digest(&file, &context.pipeline()?, &())?) == known.blake3)
+}
+
+/// Where the file of a part is.
+pub(super) fn file_path(open: &OpenPlan, name: &str) -> Outcome<PathBuf> {
+    Ok(open.folder().join(&output(&open.plan)?.path).with_file_name(name))
+}
+
+/// The CRC-32 that the footer of a shard states.
+pub(super) fn crc32(path: &Path) -> Outcome<u32> {
+    let file = FileSource::open(path)?;
+    let footer = u64::from(FOOTER_LEN);
+    let start = file.len().checked_sub(footer).ok_or_else(|| Error::corrupt("it is too short to be a shard"))?;
+    let bytes = read_vec(&file, start, 4)?;
+    Ok(bytes.iter().rev().fold(0, |sum, &byte| sum << 8 | u32::from(byte)))
+}

@@ -1,0 +1,113 @@
+//! Arrays in, arrays out, whatever the graph computes.
+
+use std::io::{self, Write};
+
+use apr::Escaped;
+use apr_graph::{Body, Graph, Origin, Value as GraphValue};
+use apr_infer::{Session, Tensor, Value};
+use apr_ops::run::{ArrayReport, Runnable, report};
+
+use super::Job;
+use super::output::Output;
+use crate::failure::{Failure, Outcome};
+use crate::human;
+use crate::printer::{BOLD, DIM};
+
+/// Elements of an output that fit the terminal.
+const SHOWN: usize = 12;
+/// How the engine's error begins where inputs are missing, which is the user's affair.
+const MISSING: &str = "the model needs inputs that are not given";
+
+pub(super) fn run(
+    job: &Job<'_>,
+    arrays: Vec<(Option<String>, Tensor)>,
+    part: &Runnable,
+    session: &Session<'_>,
+) -> Outcome {
+    let output = Output::of(job.args)?;
+    let inputs = inputs(job, arrays, &part.graph)?;
+    let body = &part.graph.body;
+    let outputs = || body.outputs.iter().map(|id| body.value(*id).name.as_str()).collect::<Vec<_>>();
+    let want = &job.args.want;
+    let wanted = if want.is_empty() { outputs() } else { want.iter().map(String::as_str).collect() };
+    let outcome = job.run(session, inputs, &wanted).map_err(|failure| match failure {
+        Failure::Model(error) if error.message().starts_with(MISSING) => {
+            Failure::Usage(format!("{}: --input NAME=FILE gives one", error.message()))
+        }
+        other => other,
+    })?;
+    if let Some(output) = output {
+        let array = |(name, value): (&&str, &Value)| Ok(((*name).to_owned(), value.tensor()?.clone()));
+        let arrays = wanted.iter().zip(&outcome.outputs).map(array).collect::<apr::Result<Vec<_>>>()?;
+        output.write(&arrays)?;
+    }
+    let report = report(job.name, &part.name, &wanted, &outcome)?;
+    job.context.printer.report(&report, |out, report| {
+        report.outputs.iter().try_for_each(|output| render(out, output))?;
+        writeln!(out, "{DIM}{} of values at most{DIM:#}", human::bytes(report.peak_bytes))
+    })
+}
+
+/// The arrays of all files, each as the type that the graph expects.
+fn inputs(job: &Job<'_>, found: Vec<(Option<String>, Tensor)>, graph: &Graph) -> Outcome<Vec<(String, Value)>> {
+    let body = &graph.body;
+    let open: Vec<&GraphValue> = body.inputs.iter().map(|id| body.value(*id)).collect();
+    let named = |name: &str| open.iter().find(|value| value.name == name).copied();
+    let needed: Vec<_> = open.iter().filter(|value| value.origin == Origin::Input).collect();
+    let single = job.args.input.len() == 1;
+    let mut inputs = Vec::with_capacity(found.len());
+    for (name, tensor) in found {
+        let value = match &name {
+            Some(name) => named(name).or_else(|| only(&needed).filter(|_| single && name == "array")),
+            None => only(&needed),
+        };
+        let Some(value) = value else { return Err(no_such_input(name.as_deref(), body)) };
+        let expected = value.element().unwrap_or(tensor.element());
+        let message = |error: apr::Error| Failure::Model(error.for_tensor(&value.name));
+        inputs.push((value.name.clone(), Value::Tensor(tensor.cast(expected).map_err(message)?)));
+    }
+    Ok(inputs)
+}
+
+/// The only input that a model needs.
+fn only<'v>(needed: &[&&'v GraphValue]) -> Option<&'v GraphValue> {
+    match needed {
+        [value] => Some(value),
+        _ => None,
+    }
+}
+
+/// A sentence about the inputs that a graph has.
+pub(super) fn inputs_of(body: &Body) -> String {
+    let needed = body.inputs.iter().map(|id| body.value(*id)).filter(|value| value.origin == Origin::Input);
+    let names: Vec<String> = needed.map(|value| Escaped(&value.name).to_string()).collect();
+    format!("the model has the inputs {}", names.join(", "))
+}
+
+fn no_such_input(name: Option<&str>, body: &Body) -> Failure {
+    let has = inputs_of(body);
+    Failure::Usage(match name {
+        Some(name) => {
+            format!("there is no input '{}'; {has}. --input NAME=FILE says which one a file is for", Escaped(name))
+        }
+        None => format!("which input is it? {has}: --input NAME=FILE"),
+    })
+}
+
+fn render(out: &mut dyn Write, output: &ArrayReport) -> io::Result<()> {
+    let shape: Vec<String> = output.shape.iter().map(ToString::to_string).collect();
+    writeln!(out, "{BOLD}{}{BOLD:#}  {DIM}{}[{}]{DIM:#}", Escaped(&output.name), output.element, shape.join(", "))?;
+    output.items.iter().try_for_each(|item| render(out, item))?;
+    if output.values.is_empty() {
+        return Ok(());
+    }
+    let text = |value: &serde_json::Value| match value {
+        serde_json::Value::String(text) => Escaped(text).to_string(),
+        other => other.to_string(),
+    };
+    let shown: Vec<String> = output.values.iter().take(SHOWN).map(text).collect();
+    let more = output.values.len() + output.omitted - shown.len();
+    let more =
+        if more > 0 { format!(" {DIM}and {} more{DIM:#}", apr_core::grouped(more as u64)) } else { String::new() };
+    writeln!(out, "  {}{more}", shown.join(" "))
+}

@@ -1,0 +1,116 @@
+//! What the user gives: texts, and files of any kind.
+
+use std::io::{IsTerminal, Read};
+use std::path::{Path, PathBuf};
+
+use apr::Error;
+use apr_infer::Tensor;
+use apr_inputs::text::MAX_TEXT;
+use apr_io::io_error;
+use apr_ops::run::{arrays_of, from_json};
+
+use super::{Job, pictures, sounds};
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+use crate::model;
+
+/// Everything that goes in, by its kind.
+#[derive(Default)]
+pub(super) struct Given {
+    pub(super) texts: Vec<String>,
+    pub(super) sounds: Vec<PathBuf>,
+    pub(super) pictures: Vec<PathBuf>,
+    pub(super) arrays: Vec<(Option<String>, Tensor)>,
+}
+
+impl Given {
+    pub(super) fn of(job: &Job<'_>) -> Outcome<Self> {
+        let args = job.args;
+        let mut given = Self { texts: args.prompt.clone(), ..Self::default() };
+        for (name, path) in &args.input {
+            match (name, extension(path).as_str()) {
+                (None, "txt") => given.texts.push(read_text(path)?),
+                (None, sound) if sounds::EXTENSIONS.contains(&sound) => given.sounds.push(path.clone()),
+                (None, picture) if pictures::EXTENSIONS.contains(&picture) => given.pictures.push(path.clone()),
+                (name, _) => given.arrays.extend(named_arrays(name.as_deref(), path, job.context)?),
+            }
+        }
+        let nothing = given.texts.is_empty() && args.input.is_empty() && args.tokens.is_empty();
+        if nothing && args.model.as_os_str() != "-" {
+            given.texts.extend(piped_text()?);
+        }
+        given.check()?;
+        Ok(given)
+    }
+
+    /// Refuses what no model takes together.
+    fn check(&self) -> Outcome {
+        let alone =
+            [!self.arrays.is_empty(), !self.sounds.is_empty(), !self.pictures.is_empty() || !self.texts.is_empty()];
+        if alone.iter().filter(|given| **given).count() > 1 {
+            let message = "give arrays, sounds, or texts and pictures; not several of these";
+            return Err(Failure::Usage(message.to_owned()));
+        }
+        Ok(())
+    }
+}
+
+fn extension(path: &Path) -> String {
+    path.extension().map(|extension| extension.to_string_lossy().to_ascii_lowercase()).unwrap_or_default()
+}
+
+fn read_text(path: &Path) -> Outcome<String> {
+    let file = std::fs::File::open(path).map_err(|error| io_error(&error, path))?;
+    bounded_text(file, path)
+}
+
+/// The text of a pipe, without the line break that `echo` puts at its end; `None` where there is no pipe, or nothing in it.
+fn piped_text() -> Outcome<Option<String>> {
+    let stdin = std::io::stdin();
+    if stdin.is_terminal() {
+        return Ok(None);
+    }
+    let mut text = bounded_text(stdin.lock(), Path::new("standard input"))?;
+    if text.ends_with('\n') {
+        text.pop();
+    }
+    Ok(Some(text).filter(|text| !text.is_empty()))
+}
+
+fn bounded_text(from: impl Read, path: &Path) -> Outcome<String> {
+    let mut bytes = Vec::new();
+    let read = from.take(MAX_TEXT as u64 + 1).read_to_end(&mut bytes);
+    read.map_err(|error| io_error(&error, path))?;
+    if bytes.len() > MAX_TEXT {
+        let message = format!("the text is longer than {MAX_TEXT} bytes");
+        return Err(Error::memory(message).in_file(path.display()).into());
+    }
+    let wrong = |error: std::string::FromUtf8Error| {
+        let at = error.utf8_error().valid_up_to() as u64;
+        Error::format("the text is not UTF-8").at(at).in_file(path.display())
+    };
+    Ok(String::from_utf8(bytes).map_err(wrong)?)
+}
+
+/// The arrays of a file, under their own names or the one that the user gave.
+fn named_arrays(name: Option<&str>, path: &Path, context: &Context) -> Outcome<Vec<(Option<String>, Tensor)>> {
+    let mut arrays = read_arrays(path, context)?;
+    if let Some(name) = name {
+        let [(own, _)] = arrays.as_mut_slice() else {
+            let message = format!("{} has {} arrays, so it is not one input", path.display(), arrays.len());
+            return Err(Failure::Usage(message));
+        };
+        *own = Some(name.to_owned());
+    }
+    Ok(arrays)
+}
+
+fn read_arrays(path: &Path, context: &Context) -> Outcome<Vec<(Option<String>, Tensor)>> {
+    if extension(path) == "json" {
+        let text = std::fs::read_to_string(path).map_err(|error| io_error(&error, path))?;
+        return Ok(from_json(&text).map_err(|error| error.in_file(path.display()))?);
+    }
+    let reader = model::open_plain(path, context)?.reader;
+    let arrays = arrays_of(&*reader).map_err(|error| error.in_file(path.display()))?;
+    Ok(arrays.into_iter().map(|(name, tensor)| (Some(name), tensor)).collect())
+}

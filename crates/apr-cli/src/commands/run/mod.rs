@@ -1,0 +1,162 @@
+//! `apr run`.
+
+mod arrays;
+mod given;
+mod output;
+mod pictures;
+mod sounds;
+mod text;
+mod texts;
+mod tokens;
+mod transcription;
+mod writing;
+
+use apr::CheckpointReader;
+use apr_blocks::GraphOptions;
+use apr_graph::{Body, Meaning, Node};
+use apr_infer::{Engine, Flow, RunLimits, Session, Step, Tap, Value};
+use apr_io::{Crew, Interrupt};
+use apr_ops::run::{Facts, Runnable, with_graphs};
+use apr_source::Source;
+
+use self::given::Given;
+use self::writing::Parts;
+use crate::args::RunArgs;
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+use crate::model;
+
+/// What head has which class of transformers, as far as it decides what is done with the logits.
+const GENERATES: &str = "CausalLM";
+
+/// Stops a run when the user does.
+struct UntilInterrupted(Interrupt);
+
+impl Tap for UntilInterrupted {
+    fn wants(&mut self, _: &str, _: &Node) -> bool {
+        true
+    }
+
+    fn before(&mut self, _: &str, _: &Node) {}
+
+    fn after(&mut self, _: &Step<'_>) -> Flow {
+        if self.0.0.load(std::sync::atomic::Ordering::Relaxed) { Flow::Stop } else { Flow::Continue }
+    }
+}
+
+/// What a task gets.
+struct Job<'j> {
+    args: &'j RunArgs,
+    context: &'j Context,
+    /// The model as its file has it.
+    reader: &'j dyn CheckpointReader,
+    /// As the user wrote it.
+    name: &'j str,
+    facts: &'j Facts,
+    workers: Crew,
+}
+
+impl Job<'_> {
+    /// Runs a graph, until it is done or the user has enough.
+    fn run(&self, session: &Session<'_>, inputs: Vec<(String, Value)>, wanted: &[&str]) -> Outcome<apr_infer::Outcome> {
+        let mut tap = UntilInterrupted(self.context.interrupt.clone());
+        let outcome = session.run(inputs, wanted, &self.workers, &mut tap)?;
+        if outcome.stopped {
+            return Err(apr::Error::io(apr::IoCause::Interrupted, "interrupted").into());
+        }
+        Ok(outcome)
+    }
+
+    /// Prepares a part of the model.
+    fn session<'a>(&self, part: &'a Runnable, weights: &'a dyn CheckpointReader) -> Outcome<Session<'a>> {
+        let mut limits = RunLimits::default();
+        limits.max_memory = self.context.max_memory();
+        Ok(Engine::prepare(&part.graph, weights, limits)?)
+    }
+
+    fn warn(&self, message: &str) {
+        self.context.printer.warn(message);
+    }
+}
+
+/// Name of the input or output that means something.
+fn meaning<'b>(body: &'b Body, list: &[apr_graph::ValueId], meaning: Meaning) -> Option<&'b str> {
+    list.iter().map(|id| body.value(*id)).find(|value| value.meaning == meaning).map(|value| value.name.as_str())
+}
+
+/// Runs a model.
+pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
+    let model = model::open_with_companions(&args.model, context)?;
+    model.reader.warnings().iter().for_each(|warning| context.printer.warn(warning));
+    let facts = Facts::of(&*model.reader)?;
+    let architecture = context.architecture()?;
+    let source = Source::new(&*model.reader, context.families()?).named(&model.name).taken_for(&architecture);
+    let task = args.task.clone().or_else(|| facts.task());
+    let job = Job {
+        args,
+        context,
+        reader: &*model.reader,
+        name: &model.name,
+        facts: &facts,
+        workers: Crew::new(context.threads()),
+    };
+    let given = Given::of(&job)?;
+    // A head that is no language model's reads a text once, so that nothing is kept.
+    let writes = task.as_deref().is_none_or(|task| task == GENERATES || task.ends_with("ConditionalGeneration"));
+    let past = writes && !(given.texts.is_empty() && given.sounds.is_empty() && args.tokens.is_empty());
+    let options = GraphOptions { past, task: args.task.clone(), ..GraphOptions::default() };
+    with_graphs(&source, &options, |weights, parts| {
+        if !given.sounds.is_empty()
+            && args.part.is_none()
+            && let Some(parts) = Parts::of(&job, parts, weights)?
+        {
+            return transcription::run(&job, &given.sounds, &parts);
+        }
+        let part = chosen(parts, args.part.as_deref())?;
+        let session = job.session(part, weights)?;
+        dispatch(&job, given, task.as_deref(), part, &session)
+    })
+}
+
+/// Does with what is given what the model is for.
+fn dispatch(job: &Job<'_>, given: Given, task: Option<&str>, part: &Runnable, session: &Session<'_>) -> Outcome {
+    let body = &part.graph.body;
+    let reads = |what| meaning(body, &body.inputs, what).is_some();
+    if !given.sounds.is_empty() {
+        if !reads(Meaning::Waveform) && !sounds::detects_speech(body) {
+            return Err(Failure::Usage(format!("the model takes no sound; {}", arrays::inputs_of(body))));
+        }
+        return sounds::run(job, &given.sounds, part, session);
+    }
+    if !given.pictures.is_empty() {
+        return pictures::run(job, &given.pictures, &given.texts, part, session);
+    }
+    if given.texts.is_empty() && job.args.tokens.is_empty() {
+        return arrays::run(job, given.arrays, part, session);
+    }
+    if !reads(Meaning::TokenIds) {
+        return Err(Failure::Usage(format!("the model takes no text; {}", arrays::inputs_of(body))));
+    }
+    let generates = task.map_or_else(|| reads(Meaning::PastKey), |task| task == GENERATES);
+    let has_logits = meaning(body, &body.outputs, Meaning::Logits).is_some();
+    if (generates && has_logits) || given.texts.is_empty() {
+        return text::run(job, &given.texts, session);
+    }
+    texts::run(job, &given.texts, part, session)
+}
+
+/// The part that runs.
+fn chosen<'p>(parts: &'p [Runnable], name: Option<&str>) -> Outcome<&'p Runnable> {
+    let names = || parts.iter().map(|part| part.name.as_str()).collect::<Vec<_>>();
+    match (name, parts) {
+        (None, [part]) => Ok(part),
+        (None, _) => Err(Failure::Usage(format!(
+            "the model has several parts; choose one: --part {}",
+            names().join(" or --part ")
+        ))),
+        (Some(name), parts) => parts.iter().find(|part| part.name == name).ok_or_else(|| {
+            let name = apr::Escaped(name);
+            Failure::Usage(format!("the model has no part '{name}'; it has {}", names().join(", ")))
+        }),
+    }
+}

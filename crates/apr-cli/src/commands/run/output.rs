@@ -1,0 +1,38 @@
+//! What comes out, as a file of arrays.
+
+use std::path::Path;
+
+use apr_infer::Tensor;
+use apr_io::{AtomicOutput, Target};
+use apr_ops::run::ArrayFile;
+
+use crate::args::RunArgs;
+use crate::commands::beside::write_text;
+use crate::failure::{Failure, Outcome};
+
+/// Where arrays are written.
+pub(super) struct Output<'a> {
+    path: &'a Path,
+    kind: ArrayFile,
+    overwrite: bool,
+}
+
+impl<'a> Output<'a> {
+    /// What `--output` asks for. A file that is there, or whose kind is not known, is refused before anything runs.
+    pub(super) fn of(args: &'a RunArgs) -> Outcome<Option<Self>> {
+        let Some(path) = args.output.as_deref() else { return Ok(None) };
+        let extension = path.extension().map(|extension| extension.to_string_lossy()).unwrap_or_default();
+        let kind = ArrayFile::by_extension(&extension).ok_or_else(|| {
+            let name = path.display();
+            Failure::Usage(format!("{name}: arrays are written as .npy, .npz, .safetensors or .json"))
+        })?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        AtomicOutput::create(Target::File(path.to_path_buf()), args.overwrite, [&*name])?;
+        Ok(Some(Self { path, kind, overwrite: args.overwrite }))
+    }
+
+    /// Writes arrays, all of them or nothing.
+    pub(super) fn write(&self, arrays: &[(String, Tensor)]) -> Outcome {
+        write_text(self.path, &self.kind.bytes(arrays)?, self.overwrite)
+    }
+}

@@ -1,0 +1,229 @@
+//! `apr run` with texts: prompts, chats, vectors, labels, words. Expected values are those of transformers
+//! (`fixtures/run`).
+
+use std::fs;
+
+use apr_testkit::locate;
+use serde_json::{Value, json};
+
+use crate::support::Sandbox;
+
+const LLAMA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
+const BERT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/run/tiny-bert");
+
+fn fixture(name: &str) -> Value {
+    let text = fs::read_to_string(locate::fixture(name)).expect("the fixture");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+fn numbers(json: &Value) -> Vec<f64> {
+    json.as_array().expect("a list").iter().map(|number| number.as_f64().expect("a number")).collect()
+}
+
+fn cosine(a: &[f64], b: &[f64]) -> f64 {
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    assert_eq!(a.len(), b.len());
+    dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
+}
+
+/// A copy of a folder that a test may change.
+fn copy(sandbox: &Sandbox, folder: &str, to: &str) {
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        if path.is_file() {
+            sandbox.write(&format!("{to}/{name}"), fs::read(&path).expect("a file"));
+        }
+    }
+}
+
+#[test]
+fn prompts_are_the_tokens_of_transformers_in_every_container() {
+    let sandbox = Sandbox::new();
+    sandbox.apr(&format!("import {LLAMA} -o m.apr")).ok();
+    sandbox.apr(&format!("export {LLAMA} -o m.gguf")).ok();
+    sandbox.apr("quantize m.apr --type q8_0 -o q.gguf").ok();
+    for model in [LLAMA, "m.apr", "m.gguf", "q.gguf"] {
+        for prompt in fixture("run/texts.json")["prompts"].as_array().expect("prompts") {
+            let text = prompt["text"].as_str().expect("a text");
+            let report = sandbox.run(&["run", model, "--prompt", text, "--max-tokens", "12", "--json"]).ok().json();
+            assert_eq!(report["given"], prompt["given"], "{model}: {text}");
+            // Eight bits may choose another token; the text is checked where they choose the same.
+            if report["added"] == prompt["added"] {
+                let whole = format!("{text}{}", report["text"].as_str().expect("a text"));
+                assert_eq!(whole, prompt["whole"].as_str().expect("a text"), "{model}");
+            } else {
+                assert_eq!(model, "q.gguf", "{text}: {report}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_pipe_and_a_file_give_a_prompt_too() {
+    let sandbox = Sandbox::new().with("prompt.txt", "Once upon");
+    let line = format!("run {LLAMA} --max-tokens 12");
+    let by_option = sandbox.run(&["run", LLAMA, "--max-tokens", "12", "--prompt", "Once upon"]).ok().text();
+    assert_eq!(sandbox.piped(&line, b"Once upon\n").ok().text(), by_option);
+    assert_eq!(sandbox.apr(&format!("{line} --input prompt.txt")).ok().text(), by_option);
+    assert_eq!(by_option, "998\n\n");
+    let both = sandbox.apr(&format!("{line} --input prompt.txt --input prompt.txt --json")).ok().json();
+    assert_eq!(both.as_array().map(Vec::len), Some(2));
+    sandbox.piped(&line, b"\xff\xfe").fails(4, &["not UTF-8"]);
+}
+
+#[test]
+fn texts_stop_where_they_should() {
+    let sandbox = Sandbox::new();
+    let run = |rest: &[&str]| {
+        let line = [&["run", LLAMA, "--prompt", "Once upon", "--json"], rest].concat();
+        sandbox.run(&line).ok().json()
+    };
+    assert_eq!((&run(&["--stop", "8"])["text"], &run(&["--stop", "8"])["ended"]), (&json!("99"), &json!("stop")));
+    assert_eq!(run(&["--max-tokens", "2"])["ended"], "max_tokens");
+    assert_eq!(run(&[])["ended"], "end");
+    sandbox.run(&["run", LLAMA, "--prompt", "x", "--temperature=-1"]).fails(2, &["from 0 on"]);
+    sandbox.run(&["run", LLAMA, "--prompt", "x", "--top-p", "0"]).fails(2, &["above 0"]);
+}
+
+#[test]
+fn qa_49_a_text_beyond_the_context_is_said() {
+    let sandbox = Sandbox::new();
+    let long = "word ".repeat(40);
+    sandbox.run(&["run", LLAMA, "--prompt", &long]).fails(2, &["201 tokens", "context has 64", "--truncate"]);
+    let cut = sandbox.run(&["run", LLAMA, "--prompt", &long, "--truncate", "--max-tokens", "1", "--json"]).ok();
+    assert!(cut.stderr.contains("137 of the text's 201 tokens"), "{}", cut.stderr);
+    let full =
+        sandbox.run(&["run", LLAMA, "--prompt", &long[..62], "--max-tokens", "9", "--temperature", "1", "--json"]);
+    let full = full.ok();
+    let report = full.json();
+    if report["ended"] == "context" {
+        assert!(full.stderr.contains("context of 64 tokens is full"), "{}", full.stderr);
+    }
+    sandbox.run(&["run", BERT, "--task", "MaskedLM", "--prompt", &"[MASK] ".repeat(60)]).ok();
+}
+
+#[test]
+fn a_model_without_a_tokenizer_says_what_to_do() {
+    let sandbox = Sandbox::new();
+    copy(&sandbox, LLAMA, "bare");
+    for file in ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"] {
+        fs::remove_file(sandbox.path(&format!("bare/{file}"))).expect("a file");
+    }
+    sandbox.apr("run bare --prompt x").fails(4, &["no tokenizer", "tokenizer.json", "--tokens"]);
+    sandbox.write("bare/tokenizer.json", "{");
+    sandbox.apr("run bare --prompt x").fails(4, &["tokenizer.json"]);
+}
+
+#[test]
+fn chats_go_through_the_models_template() {
+    let sandbox = Sandbox::new();
+    copy(&sandbox, LLAMA, "m");
+    sandbox.apr("run m --prompt hi --chat").fails(4, &["no chat template", "chat_template.jinja"]);
+    let template = "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content | trim }}{% endfor %}[assistant]";
+    sandbox.write("m/chat_template.jinja", template);
+    let line = ["run", "m", "--prompt", " hi ", "--chat", "--system", "Brief.", "--max-tokens", "2", "--json"];
+    let report = sandbox.run(&line).ok().json();
+    assert_eq!(report["prompt"], "<s>[system]Brief.[user]hi[assistant]");
+    assert_eq!(report["given"][0], 256, "the template's own mark, once: {report}");
+    assert_eq!(report["given"][1], 91);
+    sandbox.write(
+        "m/chat_template.jinja",
+        "{% for i in range(99999) %}{% for j in range(99999) %}x{% endfor %}{% endfor %}",
+    );
+    sandbox.apr("run m --prompt hi --chat").fails(1, &["E008", "chat template"]);
+    sandbox.write("m/chat_template.jinja", "{{ raise_exception('only questions') }}");
+    sandbox.apr("run m --prompt hi --chat").fails(4, &["only questions"]);
+}
+
+#[test]
+fn vectors_are_those_of_transformers() {
+    let sandbox = Sandbox::new();
+    sandbox.apr(&format!("import {BERT} -o bert.apr")).ok();
+    let expected = fixture("run/texts.json");
+    for model in [BERT, "bert.apr"] {
+        for text in expected["texts"].as_array().expect("texts") {
+            let run = |rest: &[&str]| {
+                let line =
+                    [&["run", model, "--json", "--prompt", text["text"].as_str().expect("a text")], rest].concat();
+                sandbox.run(&line).ok().json()["results"][0].clone()
+            };
+            let made = run(&[]);
+            assert_eq!((&made["pooling"], &made["normalized"]), (&json!("mean"), &json!(true)), "{model}");
+            assert!(cosine(&numbers(&made["vector"]), &numbers(&text["mean"])) >= 0.999_999);
+            for way in ["cls", "max"] {
+                let vector = numbers(&run(&["--pooling", way])["vector"]);
+                assert!(cosine(&vector, &numbers(&text[way])) >= 0.999_999, "{model} {way}");
+            }
+        }
+    }
+}
+
+#[test]
+fn minilm_makes_the_vectors_of_transformers() {
+    let Some(folder) = locate::minilm() else { return };
+    let sandbox = Sandbox::new();
+    for row in fixture("run/minilm.json").as_array().expect("rows") {
+        let text = row["text"].as_str().expect("a text");
+        let made = sandbox.run(&["run", &folder.to_string_lossy(), "--prompt", text, "--json"]).ok().json();
+        let likeness = cosine(&numbers(&made["results"][0]["vector"]), &numbers(&row["vector"]));
+        assert!(likeness >= 0.999_999, "{text}: {likeness}");
+    }
+}
+
+#[test]
+fn labels_and_words_are_those_of_transformers() {
+    let sandbox = Sandbox::new();
+    copy(&sandbox, BERT, "tagger");
+    // The file has all heads; one that tags tokens comes without those for words.
+    let mut weights = sandbox.read("tagger/model.safetensors");
+    let places: Vec<usize> =
+        (0..weights.len() - 16).filter(|&at| weights[at..].starts_with(b"cls.predictions.")).collect();
+    places.iter().for_each(|&at| weights[at..at + 3].copy_from_slice(b"odd"));
+    sandbox.write("tagger/model.safetensors", weights);
+    for text in fixture("run/texts.json")["texts"].as_array().expect("texts") {
+        let run = |task: &str| {
+            let prompt = text["text"].as_str().expect("a text");
+            let folder = if task == "TokenClassification" { "tagger" } else { BERT };
+            sandbox.run(&["run", folder, "--task", task, "--prompt", prompt, "--json"]).ok().json()["results"][0]
+                .clone()
+        };
+        let made = run("SequenceClassification");
+        for label in made["labels"].as_array().expect("labels") {
+            let place = ["refuses", "grants", "neither"].iter().position(|name| label["label"] == *name);
+            let theirs = text["classes"][place.expect("a known label")].as_f64().expect("a score");
+            assert!((label["score"].as_f64().expect("a score") - theirs).abs() < 1e-4, "{made}");
+        }
+        let made = run("TokenClassification");
+        let scores: Vec<f64> =
+            made["tokens"].as_array().expect("tokens").iter().filter_map(|token| token["score"].as_f64()).collect();
+        let theirs = numbers(&text["token_classes"]);
+        assert_eq!(scores.len(), theirs.len());
+        assert!(scores.iter().zip(&theirs).all(|(a, b)| (a - b).abs() < 1e-4), "{made}");
+        let Some(words) = text["words"].as_array() else { continue };
+        let made = run("MaskedLM");
+        for (ours, theirs) in made["gaps"][0].as_array().expect("words").iter().zip(words) {
+            assert_eq!(ours["id"], theirs["id"], "{made}");
+            let difference = ours["score"].as_f64().expect("a score") - theirs["score"].as_f64().expect("a score");
+            assert!(difference.abs() < 1e-4, "{made}");
+        }
+    }
+    sandbox.run(&["run", BERT, "--task", "MaskedLM", "--prompt", "no gap"]).fails(2, &["[MASK]"]);
+}
+
+#[test]
+fn vectors_are_written_whole_or_not_at_all() {
+    let sandbox = Sandbox::new();
+    let line = ["run", BERT, "--prompt", "one", "--prompt", "two words", "-o"];
+    for name in ["v.npy", "v.npz", "v.safetensors"] {
+        sandbox.run(&[&line[..], &[name]].concat()).ok();
+        let shown = sandbox.apr(&format!("tensors {name} --json")).ok().json();
+        assert_eq!(shown["tensors"][0]["shape"], json!([2, 32]), "{name}");
+        sandbox.run(&[&line[..], &[name]].concat()).fails(1, &["exists"]);
+        sandbox.run(&[&line[..], &[name, "-f"]].concat()).ok();
+    }
+    sandbox.run(&[&line[..], &["v.txt"]].concat()).fails(2, &[".safetensors"]);
+    sandbox.run(&[&line[..], &["w.npy", "--max-memory", "1KB"]].concat()).fails(1, &["E008"]);
+    sandbox.run(&[&line[..], &["w.npy", "--task", "SequenceClassification"]].concat()).fails(2, &["labels"]);
+    assert!(!sandbox.path("w.npy").exists());
+}

@@ -1,0 +1,10 @@
+//! The two kinds of keys.
+
+/// What a key is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyKind {
+    /// Ed25519.
+    Signing,
+    /// X25519.
+    Encryption,
+}

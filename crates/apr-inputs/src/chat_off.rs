@@ -1,0 +1,13 @@
+//! Where the program was built without the feature `chat`.
+
+use apr_core::{Error, Result};
+
+pub use crate::messages::{Chat, Message, Template};
+
+/// Refuses: there is nothing to run a template with.
+///
+/// # Errors
+/// E003 always.
+pub fn render(_: &Template, _: &Chat<'_>) -> Result<String> {
+    Err(Error::version("this program was built without the feature `chat`, which chat templates need"))
+}

@@ -1,0 +1,25 @@
+//! Libraries that panic where their input is wrong.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use apr_core::{Error, Result};
+
+thread_local! {
+    static GUARDED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether a panic on this thread would be caught and become an error, so that a panic hook need not report it.
+#[must_use]
+pub fn is_guarded() -> bool {
+    GUARDED.get()
+}
+
+/// Runs what another library does with a stranger's data; `what` is the data, for the error.
+#[cfg(any(feature = "text", feature = "audio", feature = "images"))]
+pub(crate) fn guarded<T>(what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let before = GUARDED.replace(true);
+    let outcome = catch_unwind(AssertUnwindSafe(work));
+    GUARDED.set(before);
+    outcome.unwrap_or_else(|_| Err(Error::format(format!("{what} can't be used: the library that reads it failed"))))
+}

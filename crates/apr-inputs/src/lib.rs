@@ -1,0 +1,25 @@
+//! What goes into a model, made from what people have: texts, chats, sounds and pictures.
+//!
+//! | from | by | comes |
+//! |---|---|---|
+//! | a text | [`text::TextTokens`], the model's own tokenizer | ids of tokens |
+//! | messages of a chat | [`chat`], the model's own template | a text |
+//! | a sound file | [`sound`] | samples at the model's rate, or a log-mel spectrogram |
+//! | a picture file | [`picture`] | pixels, resized and normalised as the model's preprocessor says |
+//!
+//! All of these come from strangers, and so do the tokenizers, templates and settings beside a model: each has limits of
+//! size, and what exceeds them ends with E008. Values are those of transformers, the library that most models come from.
+#![forbid(unsafe_code)]
+
+#[cfg(feature = "chat")]
+pub mod chat;
+#[cfg(not(feature = "chat"))]
+#[path = "chat_off.rs"]
+pub mod chat;
+mod guard;
+mod messages;
+pub mod picture;
+pub mod sound;
+pub mod text;
+
+pub use guard::is_guarded;

@@ -1,0 +1,188 @@
+//! What a `tokenizer.json` may ask for, looked at before the library gets it.
+//!
+//! A pattern with counted repetitions inside each other is compiled to as many steps as the product of the counts, and
+//! texts that replace short ones, one after the other, make a text as much longer as the product of their lengths.
+
+use apr_core::{Error, Result};
+use serde::Deserialize;
+use serde_json::Value as Json;
+
+/// Bytes of a pattern. The longest that models have is some 12,000.
+const MAX_PATTERN: usize = 64 << 10;
+/// Steps that repetitions inside each other may come to. Models have up to 512.
+const MAX_REPETITIONS: u64 = 100_000;
+/// Bytes that a text may grow to on its way.
+const MAX_GROWN: u64 = 256 << 20;
+
+/// The parts that do something with a text. The model is a table, and looked at by the library.
+#[derive(Deserialize)]
+struct Parts {
+    #[serde(default)]
+    normalizer: Json,
+    #[serde(default)]
+    pre_tokenizer: Json,
+    #[serde(default)]
+    decoder: Json,
+}
+
+/// What is known of a pipeline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Bounds {
+    /// How many times longer a text may become.
+    growth: u64,
+}
+
+impl Bounds {
+    pub(super) fn check_text(self, text: &str) -> Result<()> {
+        if self.growth.saturating_mul(text.len() as u64) > MAX_GROWN {
+            return Err(Error::memory(format!(
+                "the tokenizer may make the text {} times longer, which is too much",
+                self.growth
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Looks at a `tokenizer.json`.
+pub(super) fn check(json: &[u8]) -> Result<Bounds> {
+    let parts: Parts =
+        serde_json::from_slice(json).map_err(|error| Error::format(format!("the tokenizer is no JSON: {error}")))?;
+    let mut growth = 1;
+    for part in [&parts.normalizer, &parts.pre_tokenizer] {
+        check_part(part, &mut growth)?;
+    }
+    // A token is decoded from a text of some bytes.
+    let mut decoded = 1;
+    check_part(&parts.decoder, &mut decoded)?;
+    let bounds = Bounds { growth: growth.max(decoded) };
+    bounds.check_text(" ")?;
+    Ok(bounds)
+}
+
+fn check_part(part: &Json, growth: &mut u64) -> Result<()> {
+    match part {
+        Json::Object(fields) => {
+            if let Some(pattern) = fields.get("Regex").and_then(Json::as_str) {
+                check_pattern(pattern)?;
+            }
+            if fields.get("type").and_then(Json::as_str) == Some("Replace") {
+                let content = fields.get("content").and_then(Json::as_str).unwrap_or_default();
+                let pattern = fields.get("pattern").and_then(|pattern| pattern.get("String")?.as_str());
+                let replaced = pattern.map_or(1, |pattern| pattern.len().max(1));
+                *growth = growth.saturating_mul((content.len().div_ceil(replaced) as u64).max(1));
+            }
+            fields.values().try_for_each(|part| check_part(part, growth))
+        }
+        Json::Array(parts) => parts.iter().try_for_each(|part| check_part(part, growth)),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a pattern that would be compiled to a program of more than a million steps.
+fn check_pattern(pattern: &str) -> Result<()> {
+    if pattern.len() > MAX_PATTERN {
+        return Err(Error::memory(format!("a pattern of the tokenizer has {} bytes", pattern.len())));
+    }
+    let mut nesting = Nesting { inside: vec![1], before: 1 };
+    let mut rest = pattern;
+    while !rest.is_empty() {
+        rest = nesting.step(rest);
+        if nesting.inside.iter().any(|product| *product > MAX_REPETITIONS) {
+            return Err(Error::memory("a pattern of the tokenizer has counted repetitions inside each other"));
+        }
+    }
+    Ok(())
+}
+
+/// Groups of a pattern, as far as it is read.
+struct Nesting {
+    /// The largest product of counts inside each open group so far.
+    inside: Vec<u64>,
+    /// That of what was read last, which a count may follow.
+    before: u64,
+}
+
+impl Nesting {
+    /// Reads a letter; the rest of the pattern.
+    fn step<'p>(&mut self, pattern: &'p str) -> &'p str {
+        let mut letters = pattern.chars();
+        match letters.next() {
+            Some('\\') => {
+                letters.next();
+                self.before = 1;
+            }
+            Some('(') => self.inside.push(1),
+            Some(')') => {
+                self.before = self.inside.pop().unwrap_or(1);
+                if self.inside.is_empty() {
+                    self.inside.push(1);
+                }
+                self.raise();
+            }
+            Some('{') => {
+                self.before = self.before.saturating_mul(largest_count(letters.as_str()));
+                self.raise();
+            }
+            Some('}' | '?' | '+' | '*') | None => {}
+            // A letter that a count follows is counted by itself.
+            Some(_) if letters.as_str().starts_with('{') => self.before = 1,
+            Some(_) => {}
+        }
+        letters.as_str()
+    }
+
+    fn raise(&mut self) {
+        if let Some(last) = self.inside.last_mut() {
+            *last = (*last).max(self.before);
+        }
+    }
+}
+
+/// The larger number of `2,5}`; 1 where it is no count, as in `{L}`.
+fn largest_count(rest: &str) -> u64 {
+    let counts = rest.split('}').next().unwrap_or_default().split(',');
+    counts.filter_map(|count| count.trim().parse().ok()).max().unwrap_or(1).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(normalizer: &str, pre_tokenizer: &str) -> Result<Bounds> {
+        let json = format!(r#"{{"normalizer": {normalizer}, "pre_tokenizer": {pre_tokenizer}, "model": {{}}}}"#);
+        check(json.as_bytes())
+    }
+
+    fn split(pattern: &str) -> String {
+        serde_json::json!({ "type": "Split", "pattern": { "Regex": pattern } }).to_string()
+    }
+
+    #[test]
+    fn patterns_that_models_have_pass() {
+        for pattern in [
+            r"(?i:'s|'t)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+(?!\S)|\s+",
+            r"\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)|\s{1,2}(?!\S)",
+            r"\d{1,3}(?=(?:\d{3})*\b)",
+        ] {
+            assert!(of("null", &split(pattern)).is_ok(), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn repetitions_inside_each_other_are_refused() {
+        for pattern in ["((a{1000}){1000}){1000}", "((?=a)a{999}){1,999}", "a{1000}{1000}", "(a(b{400})c{2}){400}"] {
+            assert_eq!(of("null", &split(pattern)).unwrap_err().code(), apr_core::Code::Memory, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn texts_that_grow_without_bound_are_refused() {
+        let step = r#"{"type": "Replace", "pattern": {"String": "a"}, "content": "aaaaaaaaaaaaaaaa"}"#;
+        let steps =
+            |count: usize| format!(r#"{{"type": "Sequence", "normalizers": [{}]}}"#, vec![step; count].join(","));
+        assert_eq!(of(&steps(2), "null").unwrap(), Bounds { growth: 256 });
+        assert!(of(&steps(2), "null").unwrap().check_text(&"a".repeat(2 << 20)).is_err());
+        assert!(of(&steps(16), "null").is_err());
+    }
+}

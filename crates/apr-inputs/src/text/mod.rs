@@ -1,0 +1,172 @@
+//! Texts as the tokens of a model, and tokens as text.
+//!
+//! A tokenizer comes as `tokenizer.json`, as the files of older libraries, or as the keys of a GGUF file. SentencePiece's
+//! BPE in a GGUF file is cut as llama.cpp does ([`Merging`]); everything else becomes a `tokenizer.json`, which the
+//! `tokenizers` library runs.
+
+#[cfg(feature = "text")]
+mod bounds;
+#[cfg(feature = "text")]
+mod pipeline;
+#[cfg(not(feature = "text"))]
+#[path = "pipeline_off.rs"]
+mod pipeline;
+mod stream;
+
+use std::sync::Arc;
+
+use apr_core::{CheckpointReader, Error, KeyValues, Result};
+use apr_tokenizer::Merging;
+use apr_tokenizer::gguf::{Options, tokenizer_files, tokenizer_key_values};
+
+use pipeline::Pipeline;
+pub use stream::TextStream;
+
+/// Bytes of a text that is cut into tokens.
+pub const MAX_TEXT: usize = 16 << 20;
+
+/// What a model says of its tokenizer, not looked at yet.
+#[derive(Debug, Clone)]
+pub struct TokenizerSource {
+    keys: Option<Arc<KeyValues>>,
+    files: Vec<(String, Vec<u8>)>,
+}
+
+impl TokenizerSource {
+    /// The keys and files of a checkpoint.
+    ///
+    /// # Errors
+    /// E007 and E008 when a file can't be read.
+    pub fn of(reader: &dyn CheckpointReader) -> Result<Self> {
+        let keys = reader.metadata().key_values()?.filter(|keys| keys.find("tokenizer.ggml.model").is_some());
+        let mut files = Vec::new();
+        for (position, companion) in reader.companions().iter().enumerate() {
+            if is_for_text(&companion.name) {
+                files.push((companion.name.clone(), reader.read_companion(position)?));
+            }
+        }
+        Ok(Self { keys, files })
+    }
+
+    /// The same from parts: GGUF's keys, and files by name.
+    #[must_use]
+    pub fn new(keys: Option<KeyValues>, files: Vec<(String, Vec<u8>)>) -> Self {
+        Self { keys: keys.map(Arc::new), files }
+    }
+
+    /// The tokenizer, and what it does not do as its authors meant; `None` where the model has none.
+    ///
+    /// # Errors
+    /// E001 where it can't be understood, E003 for a kind that is not known, E008 for one that is made to take forever.
+    pub fn read(&self) -> Result<Option<(TextTokens, Vec<String>)>> {
+        if let Some(keys) = &self.keys {
+            return from_keys(keys).map(Some);
+        }
+        if let Some((name, json)) = self.files.iter().find(|(name, _)| name == "tokenizer.json") {
+            let pipeline = Pipeline::read(json).map_err(|error| error.in_file(name))?;
+            return Ok(Some((TextTokens(Kind::Pipeline(pipeline)), Vec::new())));
+        }
+        let found = tokenizer_key_values("llama", &self.files, None, &Options::default())?;
+        if found.key_values.is_empty() {
+            return Ok(None);
+        }
+        let keys: KeyValues = found.key_values.iter().collect();
+        let (tokens, mut warnings) = from_keys(&keys)?;
+        warnings.splice(0..0, found.warnings);
+        Ok(Some((tokens, warnings)))
+    }
+}
+
+fn is_for_text(name: &str) -> bool {
+    let ends = [".json", ".txt", ".model", ".tiktoken"];
+    ends.iter().any(|end| name.ends_with(end)) && !name.ends_with(".index.json")
+}
+
+fn from_keys(keys: &KeyValues) -> Result<(TextTokens, Vec<String>)> {
+    if keys.text("tokenizer.ggml.model") == Some("llama") {
+        return Ok((TextTokens(Kind::Merging(Box::new(Merging::from_key_values(keys)?))), Vec::new()));
+    }
+    let (files, warnings) = tokenizer_files(&keys.to_vec())?;
+    let json = files.iter().find(|(name, _)| name == "tokenizer.json");
+    let (_, json) = json.ok_or_else(|| Error::version("the model has no tokenizer, and says so"))?;
+    // What has no place in the files, or loses its number, changes no ids.
+    let changes = |warning: &String| warning.starts_with("tokenizer.ggml.pre") || warning.contains("merge");
+    Ok((TextTokens(Kind::Pipeline(Pipeline::read(json)?)), warnings.into_iter().filter(changes).collect()))
+}
+
+/// A model's tokenizer.
+#[derive(Debug, Clone)]
+pub struct TextTokens(Kind);
+
+#[derive(Debug, Clone)]
+enum Kind {
+    Merging(Box<Merging>),
+    Pipeline(Pipeline),
+}
+
+impl TextTokens {
+    /// The tokens of a text. Special tokens that the text spells out become what they are; `ends` adds those that begin
+    /// and end a text where the model wants them.
+    ///
+    /// # Errors
+    /// E001 for a character that the vocabulary lacks, E008 for a text that is too long.
+    pub fn encode(&self, text: &str, ends: bool) -> Result<Vec<i64>> {
+        if text.len() > MAX_TEXT {
+            return Err(Error::memory(format!(
+                "the text has {} bytes, and {MAX_TEXT} at most are cut into tokens",
+                text.len()
+            )));
+        }
+        match &self.0 {
+            Kind::Merging(merging) => merging.encode(text, ends),
+            Kind::Pipeline(pipeline) => pipeline.encode(text, ends),
+        }
+    }
+
+    /// The same with `most` tokens at most: of a longer text the end is left out, and the tokens that end it stay. The second
+    /// value is how many were left out.
+    ///
+    /// # Errors
+    /// Those of [`TextTokens::encode`].
+    pub fn encode_at_most(&self, text: &str, most: usize) -> Result<(Vec<i64>, usize)> {
+        let whole = self.encode(text, true)?;
+        let Some(excess) = whole.len().checked_sub(most).filter(|excess| *excess > 0) else { return Ok((whole, 0)) };
+        let plain = self.encode(text, false)?;
+        let starts = |at: &usize| whole[*at..].starts_with(&plain);
+        let before = (0..=whole.len() - plain.len().min(whole.len())).find(starts).unwrap_or(0);
+        let kept = plain.len().saturating_sub(excess);
+        let mut tokens = whole[..before + kept].to_vec();
+        tokens.extend(&whole[(before + plain.len()).min(whole.len())..]);
+        tokens.truncate(most);
+        Ok((tokens, excess))
+    }
+
+    /// The text of tokens, without those that begin and end one.
+    ///
+    /// # Errors
+    /// E001 where the tokenizer can't say.
+    pub fn decode(&self, tokens: &[i64]) -> Result<String> {
+        match &self.0 {
+            Kind::Merging(merging) => Ok(String::from_utf8_lossy(&merging.text_of(tokens)).into_owned()),
+            Kind::Pipeline(pipeline) => pipeline.decode(tokens),
+        }
+    }
+
+    /// The id of a token.
+    #[must_use]
+    pub fn id(&self, token: &str) -> Option<i64> {
+        match &self.0 {
+            Kind::Merging(merging) => merging.id(token),
+            Kind::Pipeline(pipeline) => pipeline.id(token),
+        }
+    }
+
+    /// A token as the vocabulary spells it.
+    #[must_use]
+    pub fn token(&self, id: i64) -> Option<String> {
+        match &self.0 {
+            Kind::Merging(merging) => merging.token(id).map(str::to_owned),
+            Kind::Pipeline(pipeline) => pipeline.token(id),
+        }
+    }
+}

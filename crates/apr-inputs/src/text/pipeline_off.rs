@@ -1,0 +1,29 @@
+//! Where the binary was built without the feature `text`.
+
+use apr_core::{Error, Result};
+
+/// No pipeline ever is.
+#[derive(Debug, Clone)]
+pub(super) enum Pipeline {}
+
+impl Pipeline {
+    pub(super) fn read(_: &[u8]) -> Result<Self> {
+        Err(Error::version("this program was built without the feature `text`, which tokenizers of this kind need"))
+    }
+
+    pub(super) fn encode(&self, _: &str, _: bool) -> Result<Vec<i64>> {
+        match *self {}
+    }
+
+    pub(super) fn decode(&self, _: &[i64]) -> Result<String> {
+        match *self {}
+    }
+
+    pub(super) fn id(&self, _: &str) -> Option<i64> {
+        match *self {}
+    }
+
+    pub(super) fn token(&self, _: i64) -> Option<String> {
+        match *self {}
+    }
+}

@@ -1,0 +1,199 @@
+//! What a part leaves behind: a JSON document (`docs/parts.md`).
+
+use apr_core::json::{self, Object};
+use apr_core::{Error, Limits, Loss, Result};
+use apr_quantize::Measured;
+use apr_registry::DType;
+use apr_tensor::drift::Drift;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::exact;
+use super::plan::digest_of;
+use crate::convert::{ConvertReport, Learnt, Rounding};
+
+/// The version of the results' format.
+const VERSION: u64 = 1;
+
+/// Most elements or bytes of a tensor in a result.
+const MOST: u64 = 1 << 43;
+
+/// What a file of a result is called in messages.
+const WHAT: &str = "the result of a part";
+
+/// What a part did.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PartResult {
+    /// Version of the format.
+    apr_part: u64,
+    /// The plan that it is a part of: [`PartsPlan::digest`](super::PartsPlan::digest).
+    pub plan: String,
+    /// Its number, counted from 0.
+    pub part: usize,
+    /// The file that it wrote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<WrittenFile>,
+    /// What it found, in the form of its job.
+    pub report: Value,
+}
+
+/// A file that a part wrote.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WrittenFile {
+    /// Plain name.
+    pub name: String,
+    /// Length in bytes.
+    pub size: u64,
+    /// Its digest.
+    pub blake3: String,
+}
+
+impl PartResult {
+    /// The result of a part of a plan.
+    #[must_use]
+    pub fn new(plan: String, part: usize, file: Option<WrittenFile>, report: Value) -> Self {
+        Self { apr_part: VERSION, plan, part, file, report }
+    }
+
+    /// Reads a result; `name` is its file's, for errors.
+    ///
+    /// # Errors
+    /// E001 for what is no such JSON, E003 for another version, E008 over [`Limits::max_metadata`].
+    pub fn parse(bytes: &[u8], name: &str, limits: &Limits) -> Result<Self> {
+        let parsed = limits.check_metadata(bytes.len() as u64).and_then(|()| {
+            let text = json::utf8(bytes, WHAT, 0)?;
+            let parsed = serde_json::from_str(text).map_err(|error| json::error(&error, WHAT, text, 0));
+            let Object(result): Object<Self> = parsed?;
+            if result.apr_part != VERSION {
+                let message = format!("this result has version {}; this apr reads {VERSION}", result.apr_part);
+                return Err(Error::version(message));
+            }
+            result.file.iter().try_for_each(|file| digest_of(&file.blake3).map(drop))?;
+            Ok(result)
+        });
+        parsed.map_err(|error| error.in_file(name))
+    }
+
+    /// The result's bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes =
+            serde_json::to_vec_pretty(self).unwrap_or_else(|_| unreachable!("texts, numbers and lists of them"));
+        bytes.push(b'\n');
+        bytes
+    }
+}
+
+/// What a part that writes has found.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WrittenReport {
+    /// Tensors that it wrote.
+    pub tensors: usize,
+    /// Elements of them.
+    pub elements: u64,
+    /// Bytes of tensors that it read.
+    pub bytes_in: u64,
+    /// Elements that a cast rounded, that became zero, and that became infinite.
+    pub rounding: [u64; 3],
+    /// What could not be kept.
+    pub losses: Vec<LossRecord>,
+    /// Tensors whose values were looked at.
+    pub checked: usize,
+    /// What is wrong with tensors that were written anyway.
+    pub violations: Vec<Value>,
+    /// What is odd about tensors.
+    pub odd: Vec<Value>,
+    /// How far quantization moved values.
+    pub measured: Vec<MeasuredRecord>,
+    /// What is odd beside that.
+    pub warnings: Vec<String>,
+}
+
+/// A [`Loss`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LossRecord {
+    name: String,
+    what: String,
+    why: String,
+}
+
+/// A [`Measured`] tensor.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MeasuredRecord {
+    name: String,
+    dtype: String,
+    bytes: u64,
+    count: u64,
+    non_finite: u64,
+    #[serde(with = "exact")]
+    sums: [f64; 3],
+    #[serde(with = "exact")]
+    max_error: [f64; 1],
+}
+
+impl From<&Measured> for MeasuredRecord {
+    fn from(Measured { name, dtype, bytes, drift }: &Measured) -> Self {
+        Self {
+            name: name.clone(),
+            dtype: dtype.name().to_owned(),
+            bytes: *bytes,
+            count: drift.count,
+            non_finite: drift.non_finite,
+            sums: [drift.sum_squared_error, drift.sum_squares, drift.sum_squares_new],
+            max_error: [drift.max_error],
+        }
+    }
+}
+
+impl MeasuredRecord {
+    /// What was measured.
+    ///
+    /// # Errors
+    /// E001 for a type that is not known, and for numbers that no tensor has.
+    pub(super) fn measured(self) -> Result<Measured> {
+        let dtype = DType::ALL.iter().copied().find(|dtype| dtype.name() == self.dtype);
+        let dtype = dtype.ok_or_else(|| Error::format(format!("{WHAT} names an unknown type")))?;
+        let ([sum_squared_error, sum_squares, sum_squares_new], [max_error]) = (self.sums, self.max_error);
+        let Self { name, bytes, count, non_finite, .. } = self;
+        // Sums over all tensors of all parts stay within 64 bits.
+        if count.max(bytes) > MOST || non_finite > count {
+            return Err(Error::format(format!("{WHAT} has numbers of elements that no tensor has")).for_tensor(name));
+        }
+        let drift = Drift { count, non_finite, sum_squared_error, sum_squares, sum_squares_new, max_error };
+        Ok(Measured { name, dtype, bytes, drift })
+    }
+}
+
+impl From<&ConvertReport> for WrittenReport {
+    fn from(report: &ConvertReport) -> Self {
+        let Rounding { inexact, flushed, overflowed } = report.rounding;
+        let Learnt { losses, violations, measured } = &report.learnt;
+        let loss =
+            |Loss { name, what, why }: &Loss| LossRecord { name: name.clone(), what: what.clone(), why: why.clone() };
+        let validation = report.validation.as_ref();
+        let odd = validation.iter().flat_map(|validation| &validation.warnings);
+        Self {
+            tensors: report.tensors.len(),
+            elements: report.elements,
+            bytes_in: report.bytes_in,
+            rounding: [inexact, flushed, overflowed],
+            losses: losses.iter().map(loss).collect(),
+            checked: validation.map_or(0, |validation| validation.checked),
+            violations: violations.clone(),
+            odd: odd.filter_map(|error| serde_json::to_value(error).ok()).collect(),
+            measured: measured.iter().map(Into::into).collect(),
+            warnings: report.warnings.clone(),
+        }
+    }
+}
+
+impl From<LossRecord> for Loss {
+    fn from(LossRecord { name, what, why }: LossRecord) -> Self {
+        Self { name, what, why }
+    }
+}

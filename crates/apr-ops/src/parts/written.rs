@@ -1,0 +1,133 @@
+//! Finishing a job that writes, and where its parts are cut.
+
+use apr_core::{Limits, Loss};
+use apr_quantize::{QualityGate, QualityLog, QuantizationReport};
+use apr_registry::apr2::Manifest;
+use apr_registry::{Error, Notes, Result};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::plan::PartsPlan;
+use super::result::{PartResult, WrittenReport};
+use crate::convert::Rounding;
+
+/// A job whose parts are done.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Finished {
+    /// Tensors that were written.
+    pub tensors: usize,
+    /// Their elements.
+    pub elements: u64,
+    /// Bytes of tensors that were read.
+    pub bytes_in: u64,
+    /// Rounding of casts, in elements.
+    pub rounding: Rounding,
+    /// What could not be kept.
+    pub losses: Vec<Loss>,
+    /// Tensors whose values were looked at.
+    pub checked: usize,
+    /// What is wrong with tensors that were written anyway.
+    pub violations: Vec<Value>,
+    /// What is odd about tensors.
+    pub odd: Vec<Value>,
+    /// What quantization cost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quantization: Option<QuantizationReport>,
+    /// What exceeds the gate.
+    pub gate_failures: Vec<String>,
+    /// What is odd beside that, each once.
+    pub warnings: Vec<String>,
+}
+
+/// Puts together what the parts of a job found; with each shard's checksum, of the manifest too. Results come in the order of
+/// their parts, and belong to the plan.
+///
+/// # Errors
+/// E001 for reports that are none of such a job, and what is wrong with the plan's manifest.
+pub fn finish(
+    plan: &PartsPlan,
+    results: &[PartResult],
+    crc32: &[u32],
+    limits: &Limits,
+) -> Result<(Finished, Option<Manifest>)> {
+    let mut all = WrittenReport::default();
+    for result in results {
+        let report = serde_json::from_value(result.report.clone())
+            .map_err(|error| Error::format(format!("the result of part {}: {error}", result.part)))?;
+        all.add(report);
+    }
+    let mut log = QualityLog::default();
+    for measured in std::mem::take(&mut all.measured) {
+        log.extend([measured.measured()?]);
+    }
+    let quantization = log.finish();
+    let gate = plan.gate.map(QualityGate::from);
+    let gate_failures = gate.zip(quantization.as_ref()).map(|(gate, report)| gate.failures(report));
+    let losses: Vec<Loss> = std::mem::take(&mut all.losses).into_iter().map(Into::into).collect();
+    let degradation = quantization.as_ref().and_then(|report| report.degradation.as_ref());
+    let notes = Notes {
+        losses: losses.clone(),
+        violations: all.violations.clone(),
+        degradation: degradation.and_then(|degradation| serde_json::to_value(degradation).ok()),
+    };
+    let manifest = plan.manifest(limits)?.map(|mut manifest| {
+        for ((shard, result), crc32) in manifest.shards.iter_mut().zip(results).zip(crc32) {
+            shard.size = result.file.as_ref().map_or(shard.size, |file| file.size);
+            shard.crc32 = *crc32;
+        }
+        manifest.note(&notes);
+        manifest
+    });
+    let [inexact, flushed, overflowed] = all.rounding;
+    let finished = Finished {
+        tensors: all.tensors,
+        elements: all.elements,
+        bytes_in: all.bytes_in,
+        rounding: Rounding { inexact, flushed, overflowed },
+        losses,
+        checked: all.checked,
+        violations: all.violations,
+        odd: all.odd,
+        quantization,
+        gate_failures: gate_failures.unwrap_or_default(),
+        warnings: all.warnings,
+    };
+    Ok((finished, manifest))
+}
+
+impl WrittenReport {
+    fn add(&mut self, other: Self) {
+        self.tensors = self.tensors.saturating_add(other.tensors);
+        self.elements = self.elements.saturating_add(other.elements);
+        self.bytes_in = self.bytes_in.saturating_add(other.bytes_in);
+        for (sum, number) in self.rounding.iter_mut().zip(other.rounding) {
+            *sum = sum.saturating_add(number);
+        }
+        self.losses.extend(other.losses);
+        self.checked = self.checked.saturating_add(other.checked);
+        self.violations.extend(other.violations);
+        self.odd.extend(other.odd);
+        self.measured.extend(other.measured);
+        for warning in other.warnings {
+            if !self.warnings.contains(&warning) {
+                self.warnings.push(warning);
+            }
+        }
+    }
+}
+
+/// The smallest size with which pieces of these lengths fill at most so many parts: `count` says how many a size makes.
+///
+/// # Errors
+/// What `count` says.
+pub fn smallest_size(lens: &[u64], parts: usize, mut count: impl FnMut(u64) -> Result<usize>) -> Result<u64> {
+    let total = lens.iter().fold(0, |sum: u64, &len| sum.saturating_add(len)).max(1);
+    let largest = lens.iter().copied().max().unwrap_or_default().max(1);
+    // Whatever the size, a piece stays whole.
+    let (mut low, mut high) = (largest.max(total / parts.max(1) as u64), total);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if count(middle)? <= parts { high = middle } else { low = middle + 1 }
+    }
+    Ok(low)
+}

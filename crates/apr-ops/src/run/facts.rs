@@ -1,0 +1,223 @@
+//! What a model says about itself that running it needs: labels, special tokens, lengths, how vectors are pooled.
+
+use std::collections::BTreeMap;
+
+use apr_core::Value;
+use apr_registry::{CheckpointReader, Result};
+use apr_source::companions::learn_from;
+use serde_json::Value as Json;
+
+/// The facts of a model, from its metadata and the files that travel with it.
+#[derive(Debug, Clone, Default)]
+pub struct Facts {
+    known: BTreeMap<String, Json>,
+    files: BTreeMap<String, Json>,
+    ends: Vec<i64>,
+    context: Option<usize>,
+    pooling: Option<i64>,
+}
+
+/// Files that are read as JSON.
+const FILES: [&str; 7] = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer_config.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "modules.json",
+    "sentence_bert_config.json",
+];
+
+impl Facts {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// E007 and E008 when a companion can't be read.
+    pub fn of(reader: &dyn CheckpointReader) -> Result<Self> {
+        let mut facts = Self::default();
+        facts.known.extend(learn_from(reader)?.metadata);
+        facts.known.extend(reader.metadata().iter().map(|(key, value)| (key.to_owned(), value.clone())));
+        for (position, companion) in reader.companions().iter().enumerate() {
+            if FILES.contains(&companion.name.as_str()) || companion.name.ends_with("/config.json") {
+                let bytes = reader.read_companion(position)?;
+                // A file that is no JSON was named by a warning when the model was opened.
+                facts.files.extend(serde_json::from_slice(&bytes).ok().map(|json| (companion.name.clone(), json)));
+            }
+        }
+        facts.read_keys(reader)?;
+        facts.read_ends();
+        Ok(facts)
+    }
+
+    /// What a GGUF file says in its keys.
+    fn read_keys(&mut self, reader: &dyn CheckpointReader) -> Result<()> {
+        let Some(keys) = reader.metadata().key_values()? else { return Ok(()) };
+        let number = |key: &str| keys.get(key).and_then(|value| value.as_i64());
+        for name in ["eos_token_id", "eot_token_id", "eom_token_id"] {
+            self.ends.extend(number(&format!("tokenizer.ggml.{name}")));
+        }
+        let tokens = keys.find("tokenizer.ggml.tokens").and_then(|pair| Some(pair.texts()?.collect::<Vec<_>>()));
+        for (role, name) in [("bos", "bos"), ("eos", "eos"), ("mask", "mask"), ("unk", "unknown")] {
+            let id = number(&format!("tokenizer.ggml.{name}_token_id")).and_then(|id| usize::try_from(id).ok());
+            if let Some(token) = id.and_then(|id| tokens.as_ref()?.get(id).copied()) {
+                self.known.entry(format!("tokenizer.{role}_token")).or_insert_with(|| token.into());
+            }
+        }
+        if let Some(template) = keys.text("tokenizer.chat_template") {
+            self.known.entry("tokenizer.chat_template".to_owned()).or_insert_with(|| template.into());
+        }
+        let architecture = keys.text("general.architecture").unwrap_or_default();
+        self.context = number(&format!("{architecture}.context_length")).and_then(|size| usize::try_from(size).ok());
+        self.pooling = number(&format!("{architecture}.pooling_type"));
+        if let Some(Value::Array(apr_core::Array::String(labels))) =
+            keys.get(&format!("{architecture}.classifier.output_labels"))
+        {
+            let labels: serde_json::Map<_, _> =
+                labels.into_iter().enumerate().map(|(at, label)| (at.to_string(), Json::from(label))).collect();
+            self.known.entry("labels".to_owned()).or_insert(Json::Object(labels));
+        }
+        Ok(())
+    }
+
+    fn read_ends(&mut self) {
+        for file in ["generation_config.json", "config.json"] {
+            match self.file(file).and_then(|json| json.get("eos_token_id")) {
+                Some(Json::Array(list)) => self.ends.extend(list.clone().iter().filter_map(Json::as_i64)),
+                Some(id) => self.ends.extend(id.as_i64()),
+                None => {}
+            }
+        }
+        self.ends.extend(self.known.get("tokenizer.eos_token_id").and_then(Json::as_i64));
+        if let Some(Json::Array(list)) = self.known.get("tokenizer.eos_token_ids") {
+            self.ends.extend(list.iter().filter_map(Json::as_i64));
+        }
+        self.ends.sort_unstable();
+        self.ends.dedup();
+    }
+
+    /// A fact under its key of the metadata, such as `tokenizer.chat_template` or `labels`.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&Json> {
+        self.known.get(key)
+    }
+
+    /// A file that travels with the model, as JSON.
+    #[must_use]
+    pub fn file(&self, name: &str) -> Option<&Json> {
+        self.files.get(name)
+    }
+
+    /// An entry of `config.json`.
+    #[must_use]
+    pub fn config(&self, key: &str) -> Option<&Json> {
+        self.file("config.json")?.get(key)
+    }
+
+    /// Tokens that end a text.
+    #[must_use]
+    pub fn ends(&self) -> &[i64] {
+        &self.ends
+    }
+
+    /// The special tokens by their roles: `bos_token`, `eos_token`.
+    #[must_use]
+    pub fn special_tokens(&self) -> Vec<(String, String)> {
+        let role = |(key, token): (&String, &Json)| {
+            let role = key.strip_prefix("tokenizer.").filter(|role| role.ends_with("_token"))?;
+            Some((role.to_owned(), token.as_str()?.to_owned()))
+        };
+        self.known.iter().filter_map(role).collect()
+    }
+
+    /// The name of a class.
+    #[must_use]
+    pub fn label(&self, class: usize) -> String {
+        let stored = match self.get("labels") {
+            Some(Json::Object(labels)) if labels.contains_key("file") => self.config("id2label"),
+            labels => labels,
+        };
+        let named = stored.and_then(|labels| labels.get(class.to_string())?.as_str());
+        named.map_or_else(|| format!("LABEL_{class}"), str::to_owned)
+    }
+
+    /// What the model's head is for, by the class that the configuration names: `CausalLM`, `MaskedLM`; no text where it has
+    /// no head, `None` where nothing says.
+    #[must_use]
+    pub fn task(&self) -> Option<String> {
+        let class = self.config("architectures")?.get(0)?.as_str()?;
+        Some(match class.split_once("For") {
+            Some((_, task)) => task.to_owned(),
+            None if class.ends_with("LMHeadModel") => "CausalLM".to_owned(),
+            None => String::new(),
+        })
+    }
+
+    /// Most tokens of a text.
+    #[must_use]
+    pub fn context(&self) -> Option<usize> {
+        let size = |json: &Json| usize::try_from(json.as_u64()?).ok();
+        let text = self.config("text_config");
+        let own = ["max_position_embeddings", "n_positions", "max_sequence_length", "max_target_positions"];
+        let own = own.iter().find_map(|key| size(self.config(key).or_else(|| text?.get(*key))?));
+        // The first rows of RoBERTa's positions stand for padding.
+        let shifted = self.config("model_type").and_then(Json::as_str).is_some_and(|kind| kind.contains("roberta"));
+        let padding = self.config("pad_token_id").and_then(size).unwrap_or(1);
+        let own = own.map(|own| if shifted { own.saturating_sub(padding + 1) } else { own });
+        let sentence = self.file("sentence_bert_config.json").and_then(|json| size(json.get("max_seq_length")?));
+        [own, sentence, self.context].into_iter().flatten().min()
+    }
+
+    /// How token vectors become one, and whether it is brought to length 1; `None` where the model does not say.
+    #[must_use]
+    pub fn pooling(&self) -> Option<(Pooling, bool)> {
+        if let Some(modules) = self.file("modules.json").and_then(Json::as_array) {
+            let of = |kind: &str| {
+                let is_kind = |module: &&Json| module["type"].as_str().is_some_and(|name| name.ends_with(kind));
+                modules.iter().find(is_kind)
+            };
+            let folder = of("Pooling")?["path"].as_str()?;
+            let config = self.file(&format!("{folder}/config.json"))?;
+            let chosen = [
+                ("pooling_mode_cls_token", Pooling::First),
+                ("pooling_mode_mean_tokens", Pooling::Mean),
+                ("pooling_mode_max_tokens", Pooling::Max),
+                ("pooling_mode_lasttoken", Pooling::Last),
+            ];
+            let chosen = chosen.into_iter().find(|(key, _)| config.get(key).and_then(Json::as_bool) == Some(true));
+            return Some((chosen?.1, of("Normalize").is_some()));
+        }
+        // llama.cpp brings vectors to length 1 where it is asked for embeddings.
+        match self.pooling? {
+            1 => Some((Pooling::Mean, true)),
+            2 => Some((Pooling::First, true)),
+            3 => Some((Pooling::Last, true)),
+            _ => None,
+        }
+    }
+}
+
+/// How the vectors of tokens become one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pooling {
+    /// The mean of all.
+    Mean,
+    /// That of the first token, which some models train for it.
+    First,
+    /// The largest number of each dimension.
+    Max,
+    /// That of the last token.
+    Last,
+}
+
+impl Pooling {
+    /// The name that people type.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Mean => "mean",
+            Self::First => "cls",
+            Self::Max => "max",
+            Self::Last => "last",
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Arrays as files: `.npy`, `.npz`, `.safetensors`, `.json`.
+//!
+//! ```text
+//! .npy          magic, version 1.0, length of the header, a Python dictionary padded to 64 bytes, the elements
+//! .npz          a ZIP archive of such files, not compressed
+//! .safetensors  length of the header, JSON padded to 8 bytes, the elements
+//! ```
+
+use std::fmt::Write;
+
+use apr_core::digest::Crc32;
+use apr_graph::ElementType;
+use apr_infer::{Data, Tensor};
+use apr_registry::{Error, Result};
+use serde_json::{Map, Value as Json, json};
+
+use super::arrays::array_report;
+
+/// How arrays are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ArrayFile {
+    /// One array.
+    Npy,
+    /// Arrays by name.
+    Npz,
+    /// Tensors by name.
+    Safetensors,
+    /// An object of nested lists.
+    Json,
+}
+
+impl ArrayFile {
+    /// By the extension of a path.
+    #[must_use]
+    pub fn by_extension(extension: &str) -> Option<Self> {
+        match extension.to_ascii_lowercase().as_str() {
+            "npy" => Some(Self::Npy),
+            "npz" => Some(Self::Npz),
+            "safetensors" => Some(Self::Safetensors),
+            "json" => Some(Self::Json),
+            _ => None,
+        }
+    }
+
+    /// The bytes of a file with these arrays.
+    ///
+    /// # Errors
+    /// E003 for elements that the format has no type for, and for several arrays in a format of one.
+    pub fn bytes(self, arrays: &[(String, Tensor)]) -> Result<Vec<u8>> {
+        match (self, arrays) {
+            (Self::Npy, [(_, tensor)]) => npy(tensor),
+            (Self::Npy, _) => {
+                let count = arrays.len();
+                Err(Error::version(format!(".npy holds one array, and there are {count}: write .npz or .safetensors")))
+            }
+            (Self::Npz, _) => npz(arrays),
+            (Self::Safetensors, _) => safetensors(arrays),
+            (Self::Json, _) => json_file(arrays),
+        }
+    }
+}
+
+/// The type as NumPy and as safetensors call it, and the elements, little-endian.
+fn packed(tensor: &Tensor) -> Result<(&'static str, &'static str, Vec<u8>)> {
+    fn all<T: Copy, const N: usize>(values: &[T], bytes: impl Fn(T) -> [u8; N]) -> Vec<u8> {
+        values.iter().flat_map(|value| bytes(*value)).collect()
+    }
+    let element = tensor.element();
+    Ok(match tensor.data() {
+        Data::F32(values) => ("<f4", "F32", all(values, f32::to_le_bytes)),
+        Data::F64(values) => ("<f8", "F64", all(values, f64::to_le_bytes)),
+        Data::I8(values) if element == ElementType::I8 => ("|i1", "I8", all(values, i8::to_le_bytes)),
+        Data::I16(values) => ("<i2", "I16", all(values, i16::to_le_bytes)),
+        Data::I32(values) => ("<i4", "I32", all(values, i32::to_le_bytes)),
+        Data::I64(values) => ("<i8", "I64", all(values, i64::to_le_bytes)),
+        Data::U8(values) if element == ElementType::Bool => ("|b1", "BOOL", values.clone()),
+        Data::U8(values) if element == ElementType::U8 => ("|u1", "U8", values.clone()),
+        Data::U16(values) if element == ElementType::U16 => ("<u2", "U16", all(values, u16::to_le_bytes)),
+        Data::U16(values) if element == ElementType::F16 => ("<f2", "F16", all(values, u16::to_le_bytes)),
+        Data::U32(values) => ("<u4", "U32", all(values, u32::to_le_bytes)),
+        Data::U64(values) => ("<u8", "U64", all(values, u64::to_le_bytes)),
+        _ if element.is_float() => return packed(&tensor.cast(ElementType::F32)?),
+        _ => return Err(Error::version(format!("arrays of {} are written as .json alone", element.name()))),
+    })
+}
+
+fn npy(tensor: &Tensor) -> Result<Vec<u8>> {
+    const ALIGNMENT: usize = 64;
+    let (descr, _, elements) = packed(tensor)?;
+    let sizes: String = tensor.shape().iter().fold(String::new(), |mut text, size| {
+        let _ = write!(text, "{size}, ");
+        text
+    });
+    // A tuple of one has its comma; others do without the last.
+    let sizes = if tensor.rank() == 1 { sizes.trim_end() } else { sizes.trim_end_matches(", ") };
+    let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({sizes}), }}");
+    let padding = (ALIGNMENT - (10 + header.len() + 1) % ALIGNMENT) % ALIGNMENT;
+    header.extend(std::iter::repeat_n(' ', padding));
+    header.push('\n');
+    let len = u16::try_from(header.len()).map_err(|_| Error::version("an array of so many dimensions"))?;
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend(len.to_le_bytes());
+    bytes.extend(header.as_bytes());
+    bytes.extend(elements);
+    Ok(bytes)
+}
+
+fn npz(arrays: &[(String, Tensor)]) -> Result<Vec<u8>> {
+    let too_large = || Error::version("arrays of 4 GiB and more are written as .safetensors");
+    let (mut bytes, mut directory) = (Vec::new(), Vec::new());
+    for (name, tensor) in arrays {
+        let content = npy(tensor)?;
+        let name = format!("{name}.npy");
+        let size = u32::try_from(content.len()).map_err(|_| too_large())?;
+        let offset = u32::try_from(bytes.len()).map_err(|_| too_large())?;
+        let name_len = u16::try_from(name.len()).map_err(|_| Error::version("the name of an array is too long"))?;
+        let mut crc = Crc32::new();
+        crc.update(&content);
+        // Version 2.0, UTF-8 names, stored, 1 January 1980.
+        let mut entry = vec![20, 0, 0, 8, 0, 0, 0, 0, 0x21, 0];
+        entry.extend(crc.value().to_le_bytes());
+        entry.extend([size, size].iter().flat_map(|size| size.to_le_bytes()));
+        entry.extend(name_len.to_le_bytes());
+        entry.extend([0, 0]);
+        bytes.extend(b"PK\x03\x04");
+        bytes.extend(&entry);
+        bytes.extend(name.as_bytes());
+        bytes.extend(content);
+        directory.extend(b"PK\x01\x02\x14\0");
+        directory.extend(entry);
+        directory.extend([0; 10]);
+        directory.extend(offset.to_le_bytes());
+        directory.extend(name.as_bytes());
+    }
+    let start = u32::try_from(bytes.len()).map_err(|_| too_large())?;
+    let count = u16::try_from(arrays.len()).map_err(|_| Error::version("so many arrays"))?;
+    let len = u32::try_from(directory.len()).map_err(|_| too_large())?;
+    bytes.extend(directory);
+    bytes.extend(b"PK\x05\x06\0\0\0\0");
+    bytes.extend([count, count].iter().flat_map(|count| count.to_le_bytes()));
+    bytes.extend([len, start].iter().flat_map(|place| place.to_le_bytes()));
+    bytes.extend([0, 0]);
+    Ok(bytes)
+}
+
+fn safetensors(arrays: &[(String, Tensor)]) -> Result<Vec<u8>> {
+    let (mut header, mut elements) = (Map::new(), Vec::new());
+    for (name, tensor) in arrays {
+        let (_, dtype, bytes) = packed(tensor)?;
+        let (start, end) = (elements.len(), elements.len() + bytes.len());
+        header.insert(name.clone(), json!({ "dtype": dtype, "shape": tensor.shape(), "data_offsets": [start, end] }));
+        elements.extend(bytes);
+    }
+    let mut header = Json::Object(header).to_string();
+    header.extend(std::iter::repeat_n(' ', header.len().next_multiple_of(8) - header.len()));
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.as_bytes());
+    bytes.extend(elements);
+    Ok(bytes)
+}
+
+fn json_file(arrays: &[(String, Tensor)]) -> Result<Vec<u8>> {
+    let mut fields = Map::new();
+    for (name, tensor) in arrays {
+        let report = array_report(name, &tensor.clone().into(), usize::MAX)?;
+        let mut values = report.values.into_iter();
+        fields.insert(name.clone(), nested(tensor.shape(), &mut values));
+    }
+    let mut bytes = Json::Object(fields).to_string().into_bytes();
+    bytes.push(b'\n');
+    Ok(bytes)
+}
+
+/// Elements as lists inside lists.
+fn nested(shape: &[usize], values: &mut impl Iterator<Item = Json>) -> Json {
+    match shape.split_first() {
+        None => values.next().unwrap_or_default(),
+        Some((len, inner)) => (0..*len).map(|_| nested(inner, values)).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use apr_registry::Limits;
+
+    use super::*;
+    use crate::run::{arrays_of, from_json};
+
+    fn arrays() -> Vec<(String, Tensor)> {
+        let numbers = Tensor::new(vec![2, 3], vec![1.0_f32, 2.0, 3.0, f32::MIN_POSITIVE, -0.0, 6.5]).unwrap();
+        vec![
+            ("numbers".to_owned(), numbers),
+            ("row".to_owned(), Tensor::row(vec![-1_i64, 1 << 40])),
+            ("one".to_owned(), Tensor::scalar(7_i64)),
+        ]
+    }
+
+    #[test]
+    fn arrays_come_back_from_every_kind_of_file() {
+        for (kind, name) in [(ArrayFile::Npz, "a.npz"), (ArrayFile::Safetensors, "a.safetensors")] {
+            let bytes = kind.bytes(&arrays()).unwrap();
+            let reader = apr_registry::open(bytes, name, &Limits::default()).unwrap();
+            let mut found = arrays_of(&*reader).unwrap();
+            found.sort_by_key(|(name, _)| arrays().iter().position(|(there, _)| there == name));
+            assert_eq!(found, arrays(), "{name}");
+        }
+        let bytes = ArrayFile::Npy.bytes(&arrays()[..1]).unwrap();
+        let reader = apr_registry::open(bytes, "a.npy", &Limits::default()).unwrap();
+        assert_eq!(arrays_of(&*reader).unwrap()[0].1, arrays()[0].1);
+        let text = String::from_utf8(ArrayFile::Json.bytes(&arrays()[1..]).unwrap()).unwrap();
+        assert_eq!(text, "{\"one\":7,\"row\":[-1,1099511627776]}\n");
+        assert_eq!(from_json(&text).unwrap().len(), 2);
+        assert!(ArrayFile::Npy.bytes(&arrays()).is_err());
+    }
+}

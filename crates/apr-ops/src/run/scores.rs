@@ -1,0 +1,78 @@
+//! Scores and vectors: from what a model puts out to what people read.
+
+use super::Pooling;
+
+/// Probabilities that come to 1.
+#[must_use]
+pub fn softmax(logits: &[f32]) -> Vec<f64> {
+    let highest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let mut weights: Vec<f64> = logits.iter().map(|logit| f64::from(logit - highest).exp()).collect();
+    let total: f64 = weights.iter().sum();
+    weights.iter_mut().for_each(|weight| *weight /= total);
+    weights
+}
+
+/// The probability of each by itself.
+#[must_use]
+pub fn sigmoid(logits: &[f32]) -> Vec<f64> {
+    logits.iter().map(|logit| 1.0 / (1.0 + (-f64::from(*logit)).exp())).collect()
+}
+
+/// Positions of the largest values, the first of equal ones first.
+#[must_use]
+pub fn largest(values: &[f64], count: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..values.len()).filter(|&at| !values[at].is_nan()).collect();
+    order.sort_by(|&a, &b| values[b].total_cmp(&values[a]));
+    order.truncate(count);
+    order
+}
+
+/// One vector for the vectors of a text's tokens, which lie one after the other.
+#[must_use]
+pub fn pool(states: &[f32], width: usize, pooling: Pooling) -> Vec<f32> {
+    let rows: Vec<&[f32]> = states.chunks_exact(width.max(1)).collect();
+    let column = |at: usize| rows.iter().map(move |row| row[at]);
+    match pooling {
+        Pooling::First => rows.first().map(|row| row.to_vec()).unwrap_or_default(),
+        Pooling::Last => rows.last().map(|row| row.to_vec()).unwrap_or_default(),
+        Pooling::Max => (0..width).map(|at| column(at).fold(f32::NEG_INFINITY, f32::max)).collect(),
+        Pooling::Mean => {
+            let mean = |at: usize| column(at).map(f64::from).sum::<f64>() / rows.len().max(1) as f64;
+            #[expect(clippy::cast_possible_truncation, reason = "a mean of floats of single precision")]
+            let narrow = |mean: f64| mean as f32;
+            (0..width).map(mean).map(narrow).collect()
+        }
+    }
+}
+
+/// Brings a vector to length 1. One of zeros stays so.
+pub fn normalize(vector: &mut [f32]) {
+    let length = vector.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt().max(1e-12);
+    #[expect(clippy::cast_possible_truncation, reason = "numbers up to 1")]
+    vector.iter_mut().for_each(|value| *value = (f64::from(*value) / length) as f32);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn probabilities_come_to_one_whatever_the_logits() {
+        let probabilities = softmax(&[1000.0, 1000.0, -1000.0]);
+        assert_eq!(probabilities, [0.5, 0.5, 0.0]);
+        assert_eq!(largest(&probabilities, 2), [0, 1]);
+        assert_eq!(sigmoid(&[0.0]), [0.5]);
+    }
+
+    #[test]
+    fn vectors_are_pooled_by_column() {
+        let states = [1.0, 4.0, 3.0, 2.0];
+        assert_eq!(pool(&states, 2, Pooling::Mean), [2.0, 3.0]);
+        assert_eq!(pool(&states, 2, Pooling::Max), [3.0, 4.0]);
+        assert_eq!(pool(&states, 2, Pooling::First), [1.0, 4.0]);
+        assert_eq!(pool(&states, 2, Pooling::Last), [3.0, 2.0]);
+        let mut vector = [3.0, 4.0];
+        normalize(&mut vector);
+        assert_eq!(vector, [0.6, 0.8]);
+    }
+}
