@@ -293,7 +293,8 @@ class Session:
         # As written: what is fused rounds differently.
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         self.session = onnxruntime.InferenceSession(path, options, ["CPUExecutionProvider"])
-        self.inputs = [port.name for port in self.session.get_inputs()]
+        self.shapes = {port.name: port.shape for port in self.session.get_inputs()}
+        self.inputs = list(self.shapes)
         self.outputs = [port.name for port in self.session.get_outputs()]
 
     def __call__(self, feeds):
@@ -310,7 +311,9 @@ class OwnSession:
         shutil.copytree(Path(path).parent, self.path.parent, dirs_exist_ok=True)
         Path(self.path.parent / Path(path).name).rename(self.path)
         model = onnx.load(self.path, load_external_data=False)
-        self.inputs = [port.name for port in model.graph.input]
+        ports = {port.name: port.type.tensor_type.shape.dim for port in model.graph.input}
+        self.shapes = {name: [dim.dim_value for dim in dims] for name, dims in ports.items()}
+        self.inputs = list(self.shapes)
         self.outputs = [port.name for port in model.graph.output]
 
     def __call__(self, feeds):
@@ -400,8 +403,8 @@ def decoder(model, apr, folder, worst):
         feeds = dict(input_ids=tokens, attention_mask=mask, position_ids=positions_of(mask))
         worst.add(f"without past, batch {batch}", plain(feeds)[output], theirs[output])
         past = {
-            name: np.zeros((batch, port.shape[1], 0, port.shape[3]), np.float32)
-            for port in session.session.get_inputs() if (name := port.name).startswith("past_key_values")
+            name: np.zeros((batch, shape[1], 0, shape[3]), np.float32)
+            for name, shape in session.shapes.items() if name.startswith("past_key_values")
         }
         ours = session(feeds | past)
         worst.add(f"prefill, batch {batch}", ours[output], theirs[output])
