@@ -2,9 +2,7 @@
 
 use apr_core::{Layout, Progress, StoredRange};
 use apr_quantize::QualityGate;
-use apr_registry::{
-    CheckpointReader, DType, Loss, Pipeline, PlanOptions, Result as ModelResult, Sink, apr2,
-};
+use apr_registry::{CheckpointReader, DType, Loss, Pipeline, PlanOptions, Result as ModelResult, Sink, apr2};
 use apr_source::Source;
 use apr_source::adapter::{Adapter, adapter_of};
 use apr_view::View;

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
+use apr::Serial;
 use apr::{CheckpointReader, Error};
 use apr_io::{FileSource, is_remote};
 use apr_ops::parts::{
     CompanionInput, FileInput, Input, JobWords, SettingsFile, TensorInput, bytes_digest, front_digest, tensor_digests,
 };
-use apr::Serial;
 use base16ct::lower::encode_string;
 
 use super::on_disk::OpenPlan;
@@ -65,7 +65,9 @@ pub(super) fn check(input: &Input, model: &Model, context: &Context) -> Outcome 
     for (at, (file, known)) in reader.files().iter().zip(&input.files).enumerate() {
         let shown = path_of(&file.name, model).display().to_string();
         if file.len != known.size {
-            return Err(changed(&shown, &format!("its length changed from {} to {} bytes", known.size, file.len)).into());
+            return Err(
+                changed(&shown, &format!("its length changed from {} to {} bytes", known.size, file.len)).into()
+            );
         }
         if let Some(time) = known.modified
             && modified(&path_of(&file.name, model))? != time
