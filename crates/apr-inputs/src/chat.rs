@@ -31,9 +31,8 @@ pub fn render(template: &Template, chat: &Chat<'_>) -> Result<String> {
     let environment = environment(chat.now)?;
     let mut values: Vec<(String, Value)> =
         chat.tokens.iter().map(|(role, token)| (role.clone(), Value::from(token.as_str()))).collect();
-    let pairs = |message: &Message| {
-        Value::from_pairs([("role", message.role.as_str()), ("content", message.content.as_str())])
-    };
+    let pairs =
+        |message: &Message| Value::from_pairs([("role", message.role.as_str()), ("content", message.content.as_str())]);
     values.push(("messages".to_owned(), chat.messages.iter().map(pairs).collect()));
     values.push(("add_generation_prompt".to_owned(), Value::from(true)));
     for unused in ["tools", "documents"] {
@@ -151,7 +150,17 @@ fn write_json(
 /// The date of a time in seconds since 1970 (civil-from-days, Howard Hinnant), by the codes that templates use.
 fn date(now: i64, format: &str) -> String {
     const MONTHS: [&str; 12] = [
-        "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+        "January",
+        "February",
+        "March",
+        "April",
+        "May",
+        "June",
+        "July",
+        "August",
+        "September",
+        "October",
+        "November",
         "December",
     ];
     const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];

@@ -33,7 +33,8 @@ impl Template {
     #[must_use]
     pub fn from_json(json: &Json) -> Option<Self> {
         let named = |list: &[Json]| {
-            let template = |name: &str| list.iter().find(|entry| entry.get("name").and_then(Json::as_str) == Some(name));
+            let template =
+                |name: &str| list.iter().find(|entry| entry.get("name").and_then(Json::as_str) == Some(name));
             template("default").or(list.first())?.get("template")?.as_str().map(str::to_owned)
         };
         match json {

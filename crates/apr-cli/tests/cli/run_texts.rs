@@ -93,7 +93,8 @@ fn qa_49_a_text_beyond_the_context_is_said() {
     sandbox.run(&["run", LLAMA, "--prompt", &long]).fails(2, &["201 tokens", "context has 64", "--truncate"]);
     let cut = sandbox.run(&["run", LLAMA, "--prompt", &long, "--truncate", "--max-tokens", "1", "--json"]).ok();
     assert!(cut.stderr.contains("137 of the text's 201 tokens"), "{}", cut.stderr);
-    let full = sandbox.run(&["run", LLAMA, "--prompt", &long[..62], "--max-tokens", "9", "--temperature", "1", "--json"]);
+    let full =
+        sandbox.run(&["run", LLAMA, "--prompt", &long[..62], "--max-tokens", "9", "--temperature", "1", "--json"]);
     let full = full.ok();
     let report = full.json();
     if report["ended"] == "context" {
@@ -126,7 +127,10 @@ fn chats_go_through_the_models_template() {
     assert_eq!(report["prompt"], "<bos>[system]Brief.[user]hi[assistant]");
     assert_eq!(report["given"][0], 256, "the template's own mark, once: {report}");
     assert_eq!(report["given"][1], 91);
-    sandbox.write("m/chat_template.jinja", "{% for i in range(99999) %}{% for j in range(99999) %}x{% endfor %}{% endfor %}");
+    sandbox.write(
+        "m/chat_template.jinja",
+        "{% for i in range(99999) %}{% for j in range(99999) %}x{% endfor %}{% endfor %}",
+    );
     sandbox.apr("run m --prompt hi --chat").fails(1, &["E008", "chat template"]);
     sandbox.write("m/chat_template.jinja", "{{ raise_exception('only questions') }}");
     sandbox.apr("run m --prompt hi --chat").fails(4, &["only questions"]);
@@ -140,7 +144,8 @@ fn vectors_are_those_of_transformers() {
     for model in [BERT, "bert.apr"] {
         for text in expected["texts"].as_array().expect("texts") {
             let run = |rest: &[&str]| {
-                let line = [&["run", model, "--json", "--prompt", text["text"].as_str().expect("a text")], rest].concat();
+                let line =
+                    [&["run", model, "--json", "--prompt", text["text"].as_str().expect("a text")], rest].concat();
                 sandbox.run(&line).ok().json()["results"][0].clone()
             };
             let made = run(&[]);

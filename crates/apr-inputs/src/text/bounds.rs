@@ -164,9 +164,8 @@ mod tests {
     #[test]
     fn texts_that_grow_without_bound_are_refused() {
         let step = r#"{"type": "Replace", "pattern": {"String": "a"}, "content": "aaaaaaaaaaaaaaaa"}"#;
-        let steps = |count: usize| {
-            format!(r#"{{"type": "Sequence", "normalizers": [{}]}}"#, vec![step; count].join(","))
-        };
+        let steps =
+            |count: usize| format!(r#"{{"type": "Sequence", "normalizers": [{}]}}"#, vec![step; count].join(","));
         assert_eq!(of(&steps(2), "null").unwrap(), Bounds { growth: 256 });
         assert!(of(&steps(2), "null").unwrap().check_text(&"a".repeat(2 << 20)).is_err());
         assert!(of(&steps(16), "null").is_err());

@@ -14,10 +14,12 @@ fn chats_are_written_as_transformers_writes_them() {
     let chats = expected["chats"].as_array().unwrap();
     for chat in chats {
         let of = |json: &Json, key: &str| json[key].as_str().unwrap().to_owned();
-        let messages: Vec<Message> = chat["messages"].as_array().unwrap().iter().map(|message| Message {
-            role: of(message, "role"),
-            content: of(message, "content"),
-        }).collect();
+        let messages: Vec<Message> = chat["messages"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|message| Message { role: of(message, "role"), content: of(message, "content") })
+            .collect();
         let template = Template(of(chat, "template"));
         let ours = render(&template, &Chat { messages: &messages, tokens: &tokens, now: 0 });
         assert_eq!(ours.unwrap(), of(chat, "text"), "{}", chat["name"]);

@@ -173,11 +173,8 @@ impl From<&ConvertReport> for WrittenReport {
     fn from(report: &ConvertReport) -> Self {
         let Rounding { inexact, flushed, overflowed } = report.rounding;
         let Learnt { losses, violations, measured } = &report.learnt;
-        let loss = |Loss { name, what, why }: &Loss| LossRecord {
-            name: name.clone(),
-            what: what.clone(),
-            why: why.clone(),
-        };
+        let loss =
+            |Loss { name, what, why }: &Loss| LossRecord { name: name.clone(), what: what.clone(), why: why.clone() };
         let validation = report.validation.as_ref();
         let odd = validation.iter().flat_map(|validation| &validation.warnings);
         Self {

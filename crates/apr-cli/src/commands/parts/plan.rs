@@ -39,7 +39,8 @@ pub(super) struct Draft {
 /// Cuts a job into parts.
 pub(in crate::commands) fn plan(args: &PlanArgs, context: &Context) -> Outcome {
     if context.has_job_options() {
-        let message = "options that say what the model is or how it is read belong to the job: they stand after its name";
+        let message =
+            "options that say what the model is or how it is read belong to the job: they stand after its name";
         return Err(Failure::Usage(message.to_owned()));
     }
     let given = args.output.parent().unwrap_or(Path::new(""));

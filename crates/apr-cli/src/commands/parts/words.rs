@@ -18,7 +18,17 @@ const COMMANDS: [&str; 6] = ["convert", "import", "quantize", "encrypt", "valida
 
 /// Options about a run, which are given where a part runs.
 const OF_RUNS: [&str; 11] = [
-    "json", "quiet", "verbose", "color", "threads", "max-memory", "key", "password-file", "offline", "no-cache", "insecure",
+    "json",
+    "quiet",
+    "verbose",
+    "color",
+    "threads",
+    "max-memory",
+    "key",
+    "password-file",
+    "offline",
+    "no-cache",
+    "insecure",
 ];
 
 /// Options that need the whole job at once, and what to do instead.
@@ -34,7 +44,16 @@ const WHOLE: [(&str, &str); 7] = [
 
 /// Options whose values are paths.
 const PATHS: [&str; 10] = [
-    "model", "left", "right", "output", "imatrix", "calibration", "arch-file", "tensor-mapping", "trusted", "recipient",
+    "model",
+    "left",
+    "right",
+    "output",
+    "imatrix",
+    "calibration",
+    "arch-file",
+    "tensor-mapping",
+    "trusted",
+    "recipient",
 ];
 
 /// Those of them whose files every part reads.
@@ -163,12 +182,7 @@ fn check(command: &str, key: &str) -> Outcome {
     }
 }
 
-fn value_of(
-    arg: &Arg,
-    key: &str,
-    matches: &ArgMatches,
-    path: &dyn Fn(&str) -> Outcome<String>,
-) -> Outcome<Value> {
+fn value_of(arg: &Arg, key: &str, matches: &ArgMatches, path: &dyn Fn(&str) -> Outcome<String>) -> Outcome<Value> {
     if matches!(arg.get_action(), ArgAction::SetTrue) {
         return Ok(Value::Bool(true));
     }
@@ -199,7 +213,9 @@ pub(super) fn real(path: &Path) -> Outcome<PathBuf> {
     let path = std::path::absolute(path)?;
     let there = path.ancestors().find_map(|ancestor| Some((ancestor, ancestor.canonicalize().ok()?)));
     let Some((ancestor, found)) = there else { return Ok(path) };
-    Ok(path.strip_prefix(ancestor).ok().filter(|rest| !rest.as_os_str().is_empty()).map_or(found.clone(), |rest| {
-        found.join(rest)
-    }))
+    Ok(path
+        .strip_prefix(ancestor)
+        .ok()
+        .filter(|rest| !rest.as_os_str().is_empty())
+        .map_or(found.clone(), |rest| found.join(rest)))
 }

@@ -4,11 +4,13 @@ use std::path::{Path, PathBuf};
 
 use apr::apr2::{self, Encrypt, FOOTER_LEN};
 use apr::crypto::EncrBlock;
-use apr::{ByteSource, CheckpointReader, Code, Error, Escaped, FileInfo, Job, JobError, Output, PlanOptions, Planned, read_vec};
+use apr::{
+    ByteSource, CheckpointReader, Code, Error, Escaped, FileInfo, Job, JobError, Output, PlanOptions, Planned, read_vec,
+};
 use apr_io::FileSource;
 use apr_ops::parts::{
-    Gate, OutputPlan, PartResult, PartsPlan, Pinned, PlannedPart, Read, Sealing, WrittenFile, WrittenReport, bytes_digest,
-    check_relative,
+    Gate, OutputPlan, PartResult, PartsPlan, Pinned, PlannedPart, Read, Sealing, WrittenFile, WrittenReport,
+    bytes_digest, check_relative,
 };
 use base16ct::lower::{decode_vec, encode_string};
 
@@ -215,7 +217,8 @@ fn check_same(plan: &PartsPlan, part: usize, planned: &Planned<'_>) -> Outcome {
     if same {
         return Ok(());
     }
-    Err(Error::checksum(format!("what part {part} would write is not what the plan says of it; make a new plan")).into())
+    Err(Error::checksum(format!("what part {part} would write is not what the plan says of it; make a new plan"))
+        .into())
 }
 
 /// Whether the file of a result is there, with its bytes.

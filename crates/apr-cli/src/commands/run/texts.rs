@@ -96,7 +96,9 @@ pub(super) fn run(job: &Job<'_>, texts: &[String], part: &Runnable, session: &Se
 fn vectors(results: &[Made]) -> Outcome<Tensor> {
     let vector = |made: &Made| match made {
         Made::Embedding { vector, .. } => Ok(vector.clone()),
-        _ => Err(Failure::Usage("--output writes vectors, and this model makes labels or words: use --json".to_owned())),
+        _ => {
+            Err(Failure::Usage("--output writes vectors, and this model makes labels or words: use --json".to_owned()))
+        }
     };
     let rows = results.iter().map(vector).collect::<Outcome<Vec<_>>>()?;
     let width = rows.first().map_or(0, Vec::len);
@@ -216,7 +218,10 @@ impl Reading<'_> {
         let rows = ids.iter().zip(values.chunks_exact(width)).filter(|(id, _)| **id == mask);
         let gaps: Vec<Vec<Word>> = rows.map(|(_, row)| self.words(row)).collect();
         if gaps.is_empty() {
-            return Err(Failure::Usage(format!("the text has no gap: write {} where a word is missing", Escaped(spelled))));
+            return Err(Failure::Usage(format!(
+                "the text has no gap: write {} where a word is missing",
+                Escaped(spelled)
+            )));
         }
         Ok(Made::FillMask { gaps })
     }
