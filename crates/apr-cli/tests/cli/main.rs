@@ -3,6 +3,7 @@
 mod adapters;
 mod bad_input;
 mod changes;
+mod cluster;
 mod container;
 mod diff;
 mod edit;
@@ -20,6 +21,7 @@ mod hub;
 mod hub_cache;
 mod hub_faults;
 mod interruption;
+mod jobs_in_parts;
 mod llama_cpp;
 mod onnx;
 mod onnx_export;

@@ -1,17 +1,24 @@
 //! The product of two matrices of any kind.
 
+use std::cell::RefCell;
 use std::sync::Mutex;
 
 use apr_core::Result;
 
 use super::kernel::{self, Kernel, Tile};
-use super::{Matrix, pack, row};
+use super::{Rows, Scratch, pack, row};
 use crate::workers::{Workers, try_each};
 
 /// Positions along the sum that are multiplied at a time: a strip of columns stays in the first-level cache.
-const DEPTH: usize = 384;
-/// Columns that are packed at a time.
+const DEPTH: usize = 256;
+/// Most columns that are packed at a time.
 const COLUMNS: usize = 256;
+/// Most elements of the right matrix that are packed at a time, unless a strip has more.
+const PANEL: usize = 1 << 20;
+/// Rows of the left matrix that are packed at a time.
+const ROWS: usize = 768;
+/// Products of fewer multiplications than this are not worth a thread.
+const WORTH: usize = 1 << 18;
 
 /// The left matrix: element `(row, at)` is `values[row * row_step + at * depth_step]`.
 #[derive(Clone, Copy)]
@@ -38,10 +45,20 @@ pub(crate) enum Right<'a> {
     /// In memory, in columns as long as the sum: the transposed matrix in rows.
     Columns(&'a [f32], usize),
     /// In the checkpoint.
-    Stored(&'a Matrix<'a>),
+    Stored(&'a dyn Rows),
 }
 
-impl Right<'_> {
+impl<'a> Right<'a> {
+    /// The same without decoding, where its elements are in memory.
+    fn in_memory(self) -> Self {
+        let Self::Stored(matrix) = self else { return self };
+        match matrix.floats() {
+            Some(values) if matrix.is_transposed() => Self::Columns(values, matrix.width()),
+            Some(values) => Self::Rows(values, matrix.width()),
+            None => self,
+        }
+    }
+
     /// Number of columns.
     pub(crate) fn width(&self) -> usize {
         match self {
@@ -53,7 +70,7 @@ impl Right<'_> {
 
 /// Adds the product to `out`, which is in rows.
 pub(crate) fn product(left: Left<'_>, right: Right<'_>, out: &mut [f32], workers: &dyn Workers) -> Result<()> {
-    let width = right.width();
+    let (width, right) = (right.width(), right.in_memory());
     if left.rows == 0 || width == 0 || left.depth == 0 {
         return Ok(());
     }
@@ -61,30 +78,30 @@ pub(crate) fn product(left: Left<'_>, right: Right<'_>, out: &mut [f32], workers
         return row::product(&left.values[..left.depth], right, out, workers);
     }
     let kernel = kernel::best();
-    let mut a = Vec::new();
-    pack::rows(left.values, (left.rows, left.depth), (left.row_step, left.depth_step), kernel.rows, &mut a);
-    let panels = width.div_ceil(COLUMNS);
-    let work = left.rows * left.depth * width;
-    let alone = workers.count() == 1 || panels == 1 || work < 1 << 18;
-    let size = (left.rows, left.depth);
-    if alone {
-        let mut scratch = Scratch::default();
-        return (0..panels).try_for_each(|panel| {
-            let first = panel * COLUMNS;
-            let columns = COLUMNS.min(width - first);
-            scratch.pack(right, left.depth, first, columns, kernel)?;
-            multiply(&a, &scratch.packed, size, columns, kernel, &mut out[first..], width);
-            Ok(())
+    let size = panel_columns(left.depth, width, kernel);
+    let panels = width.div_ceil(size);
+    if workers.count() == 1 || panels == 1 || left.rows * left.depth * width < WORTH {
+        return Buffers::with(|buffers| {
+            (0..panels).try_for_each(|panel| {
+                let first = panel * size;
+                let columns = size.min(width - first);
+                buffers.pack(right, left.depth, first, columns, kernel)?;
+                buffers.multiply(left, columns, kernel, &mut out[first..], width);
+                buffers.has_left = left.rows <= ROWS;
+                Ok(())
+            })
         });
     }
     let shared = Mutex::new(out);
     try_each(workers, panels, |panel| {
-        let first = panel * COLUMNS;
-        let columns = COLUMNS.min(width - first);
-        let mut scratch = Scratch::default();
-        scratch.pack(right, left.depth, first, columns, kernel)?;
+        let first = panel * size;
+        let columns = size.min(width - first);
         let mut own = vec![0.0; left.rows * columns];
-        multiply(&a, &scratch.packed, size, columns, kernel, &mut own, columns);
+        Buffers::with(|buffers| {
+            buffers.pack(right, left.depth, first, columns, kernel)?;
+            buffers.multiply(left, columns, kernel, &mut own, columns);
+            Ok(())
+        })?;
         // Copying takes a small part of the time of multiplying: threads rarely wait for each other here.
         if let Ok(mut out) = shared.lock() {
             for (out, own) in out.chunks_mut(width).zip(own.chunks(columns)) {
@@ -95,61 +112,108 @@ pub(crate) fn product(left: Left<'_>, right: Right<'_>, out: &mut [f32], workers
     })
 }
 
-/// Multiplies packed rows with a packed panel.
-fn multiply(
-    a: &[f32],
-    b: &[f32],
-    (rows, depth): (usize, usize),
-    columns: usize,
-    kernel: Kernel,
-    out: &mut [f32],
-    stride: usize,
-) {
-    for start in (0..depth).step_by(DEPTH) {
-        let len = DEPTH.min(depth - start);
-        for top in (0..rows).step_by(kernel.rows) {
-            let a = &a[top * depth + start * kernel.rows..][..len * kernel.rows];
-            for first in (0..columns).step_by(kernel.columns) {
-                let b = &b[first * depth + start * kernel.columns..][..len * kernel.columns];
-                let (height, width) = (kernel.rows.min(rows - top), kernel.columns.min(columns - first));
-                let out = &mut out[top * stride + first..];
-                (kernel.tile)(a, b, Tile { out, stride, height, width });
+/// Columns of a panel: whole strips, panels of nearly the same size, and no more than fit the caches. It does not depend on
+/// the number of threads.
+fn panel_columns(depth: usize, width: usize, kernel: Kernel) -> usize {
+    let most = (PANEL / depth).clamp(kernel.columns, COLUMNS);
+    let even = width.div_ceil(width.div_ceil(most).next_multiple_of(2));
+    even.next_multiple_of(kernel.columns)
+}
+
+/// Buffers of a thread.
+#[derive(Default)]
+struct Buffers {
+    /// Rows of the left matrix.
+    left: Vec<f32>,
+    /// Whether those are all of its rows.
+    has_left: bool,
+    /// A panel of the right matrix.
+    right: Vec<f32>,
+    decoded: Vec<f32>,
+    scratch: Scratch,
+}
+
+thread_local! {
+    /// Fresh memory costs more than what is done with it where products are small.
+    static BUFFERS: RefCell<Buffers> = RefCell::default();
+}
+
+impl Buffers {
+    /// Lends the buffers of this thread.
+    fn with(work: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        BUFFERS.with(|buffers| match buffers.try_borrow_mut() {
+            Ok(mut buffers) => {
+                buffers.has_left = false;
+                work(&mut buffers)
             }
+            // Decoding a weight may multiply.
+            Err(_) => work(&mut Self::default()),
+        })
+    }
+
+    /// Packs a panel of columns of the right matrix.
+    fn pack(&mut self, right: Right<'_>, depth: usize, first: usize, columns: usize, kernel: Kernel) -> Result<()> {
+        let (strip, packed) = (kernel.columns, &mut self.right);
+        match right {
+            Right::Rows(values, width) => {
+                pack::columns(&values[first..], (depth, columns), width, strip, packed);
+            }
+            Right::Columns(values, _) => {
+                pack::rows(kernel, &values[first * depth..], (columns, depth), (depth, 1), strip, packed);
+            }
+            Right::Stored(matrix) if matrix.is_transposed() => {
+                self.decoded.clear();
+                matrix.decode(first..first + columns, 0, depth, &mut self.scratch, &mut self.decoded)?;
+                pack::rows(kernel, &self.decoded, (columns, depth), (depth, 1), strip, packed);
+            }
+            Right::Stored(matrix) => {
+                self.decoded.clear();
+                matrix.decode(0..depth, first, columns, &mut self.scratch, &mut self.decoded)?;
+                pack::columns(&self.decoded, (depth, columns), columns, strip, packed);
+            }
+        }
+        Ok(())
+    }
+
+    /// Multiplies the packed panel with all rows, some of which are packed at a time.
+    fn multiply(&mut self, left: Left<'_>, columns: usize, kernel: Kernel, out: &mut [f32], stride: usize) {
+        let (step, depth) = (left.row_step, left.depth);
+        for first in (0..left.rows).step_by(ROWS) {
+            let rows = ROWS.min(left.rows - first);
+            let values = &left.values[first * step..];
+            if !self.has_left {
+                pack::rows(kernel, values, (rows, depth), (step, left.depth_step), kernel.rows, &mut self.left);
+            }
+            let packed = Packed { left: &self.left, right: &self.right, rows, depth, columns };
+            packed.multiply(kernel, &mut out[first * stride..], stride);
         }
     }
 }
 
-/// Buffers of a panel.
-#[derive(Default)]
-struct Scratch {
-    packed: Vec<f32>,
-    decoded: Vec<f32>,
-    piece: Vec<f32>,
+/// Two packed matrices.
+struct Packed<'a> {
+    left: &'a [f32],
+    right: &'a [f32],
+    rows: usize,
+    depth: usize,
+    columns: usize,
 }
 
-impl Scratch {
-    /// Packs a panel of columns of the right matrix.
-    fn pack(&mut self, right: Right<'_>, depth: usize, first: usize, columns: usize, kernel: Kernel) -> Result<()> {
-        let strip = kernel.columns;
-        match right {
-            Right::Rows(values, width) => {
-                pack::columns(&values[first..], (depth, columns), width, strip, &mut self.packed);
-            }
-            Right::Columns(values, _) => {
-                pack::rows(&values[first * depth..], (columns, depth), (depth, 1), strip, &mut self.packed);
-            }
-            Right::Stored(matrix) if matrix.is_transposed() => {
-                self.decoded.clear();
-                matrix.decode(first..first + columns, 0, depth, &mut self.piece, &mut self.decoded)?;
-                pack::rows(&self.decoded, (columns, depth), (depth, 1), strip, &mut self.packed);
-            }
-            Right::Stored(matrix) => {
-                self.decoded.clear();
-                matrix.decode(0..depth, first, columns, &mut self.piece, &mut self.decoded)?;
-                pack::columns(&self.decoded, (depth, columns), columns, strip, &mut self.packed);
+impl Packed<'_> {
+    fn multiply(&self, kernel: Kernel, out: &mut [f32], stride: usize) {
+        let Self { left, right, rows, depth, columns } = *self;
+        for start in (0..depth).step_by(DEPTH) {
+            let len = DEPTH.min(depth - start);
+            for top in (0..rows).step_by(kernel.rows) {
+                let a = &left[top * depth + start * kernel.rows..][..len * kernel.rows];
+                for first in (0..columns).step_by(kernel.columns) {
+                    let b = &right[first * depth + start * kernel.columns..][..len * kernel.columns];
+                    let (height, width) = (kernel.rows.min(rows - top), kernel.columns.min(columns - first));
+                    let out = &mut out[top * stride + first..];
+                    (kernel.tile)(a, b, Tile { out, stride, height, width });
+                }
             }
         }
-        Ok(())
     }
 }
 

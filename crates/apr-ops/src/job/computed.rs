@@ -1,7 +1,7 @@
 //! A model for a format that says what it computes.
 
 use apr_blocks::{GraphOptions, graphs};
-use apr_graph::{Graph, infer, inline, upgrade};
+use apr_graph::{Graph, Meaning, infer, inline, upgrade};
 use apr_llama::described;
 use apr_registry::onnx::write::{Model, Properties};
 use apr_registry::{CheckpointReader, Loss, Metadata, PlanOptions, keys, onnx};
@@ -45,6 +45,16 @@ impl GraphWishes {
     /// As the families' blocks take them.
     pub(super) fn options(&self, opset: i64) -> GraphOptions {
         GraphOptions { past: self.with_past, opset, task: self.task.clone() }
+    }
+
+    /// What to say where nothing of the model takes earlier keys and values, and they were wished for.
+    fn idle_past(&self, models: &[(String, Graph)]) -> Option<String> {
+        let takes_past = |(_, graph): &(String, Graph)| {
+            let mut inputs = graph.body.inputs.iter().map(|input| graph.body.value(*input).meaning);
+            inputs.any(|meaning| meaning == Meaning::PastKey)
+        };
+        let is_idle = self.with_past && !models.iter().any(takes_past);
+        is_idle.then(|| "the model has no keys and values of earlier tokens, so --with-past changes nothing".to_owned())
     }
 
     /// The operators' version: blocks of quantized tensors need a newer one than the rest.
@@ -94,7 +104,8 @@ impl Job {
             infer(&mut graph);
             bound_models.push((name, graph));
         }
-        let (bound, unused) = binder.finish();
+        let (mut bound, unused) = binder.finish();
+        bound.warnings.extend(self.graph.idle_past(&bound_models));
         losses.extend(unused);
         losses.extend(lost_metadata(&metadata));
         let job = Self { target: self.target_of(bound_models, &properties(&metadata))?, ..self.clone() };

@@ -18,16 +18,26 @@ use crate::failure::Outcome;
 use crate::model::Model;
 use crate::progress::Bar;
 
+/// Gives a location on a hub the commit that it has now: all parts read the same, and note it as the same.
+pub(super) fn pin(job: &mut JobWords, option: &str, context: &Context) -> Outcome {
+    let Some(path) = values(job, option).first().map(|path| PathBuf::from(*path)).filter(|path| is_remote(path)) else {
+        return Ok(());
+    };
+    context.sources.is_remote_set(&path)?;
+    if let Some((pinned, _)) = context.sources.state(&path, &[]) {
+        job.options.insert(option.to_owned(), pinned.into());
+    }
+    Ok(())
+}
+
 /// Describes a model for a plan, which calls it `path`; `digests` asks for those of the tensors, for which the model is read.
 pub(super) fn describe(model: &Model, path: &str, digests: bool, context: &Context) -> Outcome<Input> {
     let reader = &*model.reader;
     let remote = is_remote(Path::new(&model.name));
     let takes_digests = digests && !remote;
     let names: Vec<&str> = reader.files().iter().map(|file| own_name(&file.name, model)).collect();
-    let (path, states) = match context.sources.state(Path::new(&model.name), &names) {
-        Some(state) => state,
-        None => (path.to_owned(), vec![None; names.len()]),
-    };
+    let states = context.sources.state(Path::new(&model.name), &names);
+    let states = states.map_or_else(|| vec![None; names.len()], |(_, states)| states);
     let mut files = Vec::new();
     for (file, etag) in reader.files().iter().zip(states) {
         let is_timed = !takes_digests && !remote;
@@ -39,7 +49,7 @@ pub(super) fn describe(model: &Model, path: &str, digests: bool, context: &Conte
     let tensors = reader.tensors().iter().zip(digests);
     let tensors = tensors.map(|(info, digest)| TensorInput { name: info.name.clone(), blake3: encode_string(&digest) });
     Ok(Input {
-        path,
+        path: path.to_owned(),
         files,
         companions: companions(reader)?,
         front: encode_string(&front_digest(reader)),
