@@ -58,7 +58,7 @@ fn filters(from: usize, to: usize) -> Result<Vec<Filter>> {
     let reach = CROSSINGS * wide / cut_off;
     #[expect(clippy::cast_possible_truncation, reason = "at most a few million samples")]
     let whole = |number: f64| number as i64;
-    if to * (whole(2.0 * reach) as usize + 2) > MAX_TAPS {
+    if to.saturating_mul(usize::try_from(whole(2.0 * reach)).unwrap_or(usize::MAX / 2) + 2) > MAX_TAPS {
         return Err(Error::memory(format!("rates with the ratio {from} : {to} take too large a filter")));
     }
     Ok((0..to)
