@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::process::{find_program, output, program, run as run_program, workspace};
 use crate::steps::{Outcome, Steps, Stop};
 
-const TARGETS: [&str; 17] = [
+const TARGETS: [&str; 18] = [
     "decode_block",
     "dequantize_any",
     "open_encrypted",
@@ -20,6 +20,7 @@ const TARGETS: [&str; 17] = [
     "read_manifest",
     "read_numpy",
     "read_onnx",
+    "read_plan",
     "read_pytorch",
     "read_safetensors",
     "roundtrip_apr2",

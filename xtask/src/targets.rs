@@ -8,13 +8,14 @@ use crate::steps::{Outcome, Steps, Stop};
 use crate::system::install_packages;
 
 /// Layers 0 to 2, which build for wasm32 and use no files, threads, clocks or processes.
-pub(crate) const PORTABLE: [&str; 21] = [
+pub(crate) const PORTABLE: [&str; 22] = [
     "apr-core",
     "apr-tensor",
     "apr-archive",
     "apr-format",
     "apr-graph",
     "apr-infer",
+    "apr-inputs",
     "apr-gguf",
     "apr-numpy",
     "apr-onnx",

@@ -99,7 +99,7 @@ impl Context {
             arch: args.arch.clone(),
             arch_files: args.arch_file.clone(),
             families: OnceCell::new(),
-            sources: remote::sources(&self.hub.choosing(hub), &self.interrupt),
+            sources: remote::sources(&self.hub.of_part(hub), &self.interrupt),
             ..self.clone()
         }
     }

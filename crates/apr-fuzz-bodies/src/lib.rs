@@ -17,7 +17,7 @@ use apr_tensor::block::{can_dequantize, can_quantize, dequantize, needs_importan
 
 pub use apr_hub::answers::read_any as read_answers;
 pub use generated::{roundtrip_apr2, roundtrip_gguf};
-pub use packed::{decode_block, open_encrypted, read_aprn, read_manifest};
+pub use packed::{decode_block, open_encrypted, read_aprn, read_manifest, read_plan};
 
 /// Name of the input in error messages.
 const NAME: &str = "input";

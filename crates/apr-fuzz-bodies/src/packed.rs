@@ -1,5 +1,6 @@
 //! What is compressed, encrypted, sharded or of any type.
 
+use apr_ops::parts::{PartResult, PartsPlan};
 use apr_registry::apr2::{self, Apr2Reader, Keys, Manifest};
 use apr_registry::aprn::{self, LoadOptions, ModelType};
 use apr_registry::codec::{BlockDecoder, BlockHead, Coding, Element};
@@ -93,4 +94,20 @@ pub fn read_manifest(data: &[u8]) {
     let written = manifest.encode();
     let again = Manifest::parse(&written, NAME, &Limits::default()).expect("what was written can be read");
     assert_eq!(again.encode(), written, "a manifest read and written again is the same");
+}
+
+/// Reads the input as the plan of a job in parts, and as the result of a part, and writes them again.
+pub fn read_plan(data: &[u8]) {
+    if let Ok(plan) = PartsPlan::parse(data, NAME, &limits()) {
+        let written = plan.encode();
+        let again = PartsPlan::parse(&written, NAME, &Limits::default()).expect("what was written can be read");
+        assert_eq!(again, plan, "a plan read and written again is the same");
+        std::hint::black_box(plan.manifest(&limits())).expect("it was read with the plan");
+        // Results that do not belong to it are refused or noted; nothing panics.
+        drop(apr_ops::parts::finish(&plan, &[], &[], &limits()));
+    }
+    if let Ok(result) = PartResult::parse(data, NAME, &limits()) {
+        let again = PartResult::parse(&result.encode(), NAME, &Limits::default());
+        assert_eq!(again.expect("what was written can be read"), result);
+    }
 }

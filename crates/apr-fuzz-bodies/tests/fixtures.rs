@@ -4,7 +4,8 @@ use std::path::Path;
 
 use apr_fuzz_bodies::{
     decode_block, dequantize_any, open_encrypted, probe_any, read_answers, read_apr1, read_apr2, read_aprn, read_ggml,
-    read_gguf, read_manifest, read_numpy, read_onnx, read_pytorch, read_safetensors, roundtrip_apr2, roundtrip_gguf,
+    read_gguf, read_manifest, read_numpy, read_onnx, read_plan, read_pytorch, read_safetensors, roundtrip_apr2,
+    roundtrip_gguf,
 };
 use apr_registry::DType;
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
@@ -15,7 +16,7 @@ use apr_testkit::{corrupt, locate};
 
 type Body = fn(&[u8]);
 
-const BODIES: [(&str, Body); 17] = [
+const BODIES: [(&str, Body); 18] = [
     ("read_answers", read_answers),
     ("decode_block", decode_block),
     ("open_encrypted", open_encrypted),
@@ -28,6 +29,7 @@ const BODIES: [(&str, Body); 17] = [
     ("read_gguf", read_gguf),
     ("read_numpy", read_numpy),
     ("read_onnx", read_onnx),
+    ("read_plan", read_plan),
     ("read_pytorch", read_pytorch),
     ("read_safetensors", read_safetensors),
     ("roundtrip_apr2", roundtrip_apr2),
@@ -227,4 +229,24 @@ fn broken_manifests_parse_or_fail() {
     read_manifest(good);
     corrupt::truncations(good).for_each(|broken| read_manifest(&broken));
     flipped(good, 1).for_each(|broken| read_manifest(&broken));
+}
+
+#[test]
+fn plans_and_results_that_are_cut_or_flipped_come_to_no_panic() {
+    let digest = "00".repeat(32);
+    let plan = format!(
+        r#"{{"apr_plan":1,"apr":"0.1.0","job":{{"command":"diff","options":{{"left":"a","right":["b"]}}}},"inputs":[{{"path":"a",
+"files":[{{"name":"a","size":9,"modified":1}}],"companions":[],"front":"{digest}","tensors":[]}}],
+"parts":[{{"units":[0,1],"reads":[{{"input":0,"file":0,"offset":1,"len":8}}]}}]}}"#
+    );
+    let output = format!(
+        r#"{{"apr_plan":1,"apr":"0.1.0","job":{{"command":"convert"}},"inputs":[],
+"output":{{"path":"o.apr","shard_size":1,"manifest":null}},"parts":[{{"file":"o.apr","size":1,"reads":[]}}]}}"#
+    );
+    let result = format!(r#"{{"apr_part":1,"plan":"{digest}","part":0,"report":{{"tensors":1}}}}"#);
+    for good in [plan, output, result] {
+        read_plan(good.as_bytes());
+        corrupt::truncations(good.as_bytes()).for_each(|broken| read_plan(&broken));
+        flipped(good.as_bytes(), 1).for_each(|broken| read_plan(&broken));
+    }
 }

@@ -4,8 +4,9 @@ use apr_core::{Error, Result};
 use apr_graph::{Attribute, AttributeValue, Body, ElementType, Node};
 
 use crate::tensor::{Data, elements};
-use crate::value::WeightHandle;
-use crate::weight::Weight;
+use crate::matrix::{Matrix, Rows};
+use crate::value::{Look, WeightHandle};
+use crate::weight::{Store, Weight};
 use crate::workers::Workers;
 use crate::{Tensor, Value};
 
@@ -22,8 +23,11 @@ pub(crate) trait Environment {
     /// The value that an attribute holds.
     fn attribute_tensor(&self, value: &AttributeValue) -> Result<Tensor>;
 
-    /// A weight that is not decoded.
-    fn weight(&self, handle: WeightHandle) -> &Weight<'_>;
+    /// A weight that is not decoded, however it is looked at.
+    fn weight(&self, handle: &WeightHandle) -> &Weight<'_>;
+
+    /// Where the bytes of weights come from.
+    fn store(&self) -> &Store<'_>;
 
     /// Counts a value that an operator keeps as alive.
     ///
@@ -35,7 +39,7 @@ pub(crate) trait Environment {
     fn let_go(&mut self, value: &Value);
 
     /// A weight as a whole, where it fits the memory.
-    fn decode(&self, handle: WeightHandle) -> Result<Tensor>;
+    fn decode(&self, handle: &WeightHandle) -> Result<Tensor>;
 }
 
 /// Attributes of a call of a function, which nodes in it refer to.
@@ -197,8 +201,27 @@ impl<'a> Call<'a> {
         Ok(count)
     }
 
-    pub(crate) fn weight(&self, handle: WeightHandle) -> &Weight<'_> {
-        self.environment.weight(handle)
+    /// A weight as a matrix that is decoded by rows, where it is one.
+    pub(crate) fn matrix(&self, handle: &WeightHandle) -> Option<Matrix<'_>> {
+        let matrix = self.environment.weight(handle).matrix(self.environment.store())?;
+        handle.looked_at(matrix)
+    }
+
+    /// A weight as a matrix with a row for each place of its first dimension.
+    pub(crate) fn flat_matrix(&self, handle: &WeightHandle) -> Option<Matrix<'_>> {
+        let matrix = self.environment.weight(handle).flat_matrix(self.environment.store())?;
+        handle.looked_at(matrix).filter(|matrix| !matrix.is_transposed())
+    }
+
+    /// Dimensions of a weight, where they are known without decoding it.
+    pub(crate) fn weight_shape(&self, handle: &WeightHandle) -> Option<Vec<usize>> {
+        let weight = self.environment.weight(handle);
+        if let Some(matrix) = weight.matrix(self.environment.store()) {
+            let turns = handle.looks.iter().filter(|look| matches!(look, Look::Turned)).count();
+            let shape = [matrix.depth(), matrix.width()];
+            return Some(if turns % 2 == 0 { shape.to_vec() } else { vec![shape[1], shape[0]] });
+        }
+        weight.plain_shape()
     }
 
     /// An input that may be a weight, decoded.
@@ -207,7 +230,7 @@ impl<'a> Call<'a> {
     /// E008 for a weight that does not fit the memory as a whole.
     pub(crate) fn decoded(&self, position: usize) -> Result<Tensor> {
         match self.value(position)? {
-            Value::Weight(handle) => self.environment.decode(*handle),
+            Value::Weight(handle) => self.environment.decode(handle),
             value => value.tensor().cloned(),
         }
     }

@@ -9,7 +9,7 @@ use crate::machine::{Frame, Machine};
 use crate::plan::{Plan, Plans};
 use crate::tap::Tap;
 use crate::value::WeightHandle;
-use crate::weight::{Weight, Weights};
+use crate::weight::{Store, Weight, Weights};
 use crate::workers::Workers;
 use crate::{Tensor, Value, constant};
 
@@ -17,7 +17,8 @@ use crate::{Tensor, Value, constant};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RunLimits {
-    /// Bytes of all values that are alive at the same time; 4 GiB by default.
+    /// Bytes of all values that are alive at the same time, and of weights that are kept in memory; 4 GiB by default. Weights
+    /// are kept where they take no more than half of it.
     pub max_memory: u64,
     /// Nodes that are run in all, those of loops counted each time; a thousand million by default.
     pub max_steps: u64,
@@ -41,12 +42,21 @@ impl Engine {
     /// does not have.
     pub fn prepare<'a>(graph: &'a Graph, weights: &'a dyn CheckpointReader, limits: RunLimits) -> Result<Session<'a>> {
         let plans = Plans::of(graph)?;
-        let weights = Weights::new(weights);
-        let mut session = Session { graph, plans, weights, limits, given: HashMap::new(), large: Vec::new() };
+        let mut session = Session {
+            graph,
+            plans,
+            weights: Weights::new(weights),
+            store: Store::new(weights),
+            limits,
+            kept_bytes: 0,
+            given: HashMap::new(),
+            large: Vec::new(),
+        };
         session.collect(&graph.body)?;
         for function in &graph.functions {
             session.collect(&function.body)?;
         }
+        session.keep();
         Ok(session)
     }
 }
@@ -56,9 +66,12 @@ pub struct Session<'a> {
     pub(crate) graph: &'a Graph,
     pub(crate) plans: Plans,
     weights: Weights<'a>,
+    pub(crate) store: Store<'a>,
     /// Weights that are decoded where they are used.
     pub(crate) large: Vec<Weight<'a>>,
     pub(crate) limits: RunLimits,
+    /// Bytes that weights take once they are all read and kept.
+    kept_bytes: u64,
     /// Constants, small weights and handles of large ones, by body and value.
     given: HashMap<(usize, ValueId), Value>,
 }
@@ -145,11 +158,25 @@ impl<'a> Session<'a> {
         body.nodes.iter().flat_map(apr_graph::Node::bodies).try_for_each(|inner| self.collect(inner))
     }
 
+    /// Keeps weights as they are stored, where they and as much again fit the memory; otherwise they are read from the
+    /// checkpoint whenever they are used.
+    fn keep(&mut self) {
+        let mut tensors: Vec<_> = self.large.iter().flat_map(Weight::tensors).collect();
+        tensors.sort_unstable();
+        tensors.dedup();
+        self.kept_bytes = self.store.keep(&tensors, self.limits.max_memory / 2);
+    }
+
+    /// Bytes that values may take beside the weights that are kept.
+    pub(crate) fn values_limit(&self) -> u64 {
+        self.limits.max_memory.saturating_sub(self.kept_bytes)
+    }
+
     fn ready(&mut self, weight: Weight<'a>) -> Result<Value> {
         if weight.decoded_bytes() <= SMALL {
-            return weight.decode().map(Value::Tensor);
+            return weight.decode(&self.store).map(Value::Tensor);
         }
-        let handle = WeightHandle { number: self.large.len(), element: weight.element() };
+        let handle = WeightHandle { number: self.large.len(), element: weight.element(), looks: Vec::new() };
         self.large.push(weight);
         Ok(Value::Weight(handle))
     }
@@ -163,7 +190,7 @@ impl<'a> Session<'a> {
     pub(crate) fn attribute_tensor(&self, value: &AttributeValue) -> Result<Tensor> {
         match value {
             AttributeValue::Tensor(constant) => constant::tensor(constant),
-            AttributeValue::Weight(weight) => self.weights.find(weight, None)?.decode_within(self.limits.max_memory),
+            AttributeValue::Weight(weight) => self.weights.find(weight, None)?.decode_within(&self.store, self.limits.max_memory),
             _ => Err(Error::format("the attribute must be a tensor")),
         }
     }

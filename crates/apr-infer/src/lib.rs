@@ -22,6 +22,7 @@ mod machine;
 mod matrix;
 mod ops;
 mod plan;
+mod pool;
 mod registry;
 mod shape;
 mod tap;

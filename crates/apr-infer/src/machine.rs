@@ -9,8 +9,9 @@ use crate::live::Live;
 use crate::plan::{Action, Plan, PlannedNode};
 use crate::registry::Operator;
 use crate::tap::{Flow, Step, Tap};
-use crate::value::WeightHandle;
-use crate::weight::Weight;
+use crate::ops::moving;
+use crate::value::{Look, WeightHandle};
+use crate::weight::{Store, Weight};
 use crate::workers::Workers;
 use crate::{Tensor, Value};
 
@@ -62,7 +63,7 @@ impl<'m> Machine<'m> {
     /// Counts a value as alive.
     fn hold(&mut self, value: &Value) -> Result<()> {
         self.live.add(value);
-        let (bytes, limit) = (self.live.bytes(), self.session.limits.max_memory);
+        let (bytes, limit) = (self.live.bytes(), self.session.values_limit());
         if bytes > limit {
             return Err(Error::memory(format!("values take {bytes} bytes, more than the limit of {limit}")));
         }
@@ -93,7 +94,7 @@ impl<'m> Machine<'m> {
     /// A value that leaves a body: weights are decoded.
     fn result(&self, frame: &Frame<'_>, id: ValueId) -> Result<Value> {
         match self.read(frame, id)? {
-            Value::Weight(weight) => self.decode(weight).map(Value::Tensor),
+            Value::Weight(weight) => self.decode(&weight).map(Value::Tensor),
             value => Ok(value),
         }
     }
@@ -177,15 +178,21 @@ impl<'m> Machine<'m> {
                 None => self.read(frame, id)?,
             };
             inputs.push(Some(match value {
-                Value::Weight(weight) if !decodes => Value::Tensor(self.decode(weight)?),
+                Value::Weight(weight) if !decodes => Value::Tensor(self.decode(&weight)?),
                 value => value,
             }));
         }
         Ok(inputs)
     }
 
-    fn decode(&self, handle: WeightHandle) -> Result<Tensor> {
-        self.session.large[handle.number].decode_within(self.free_bytes())
+    fn decode(&self, handle: &WeightHandle) -> Result<Tensor> {
+        let session = self.session;
+        let free = self.free_bytes() / if handle.looks.is_empty() { 1 } else { size_of::<f32>() as u64 };
+        let tensor = session.large[handle.number].decode_within(&session.store, free)?;
+        handle.looks.iter().try_fold(tensor, |tensor, look| match look {
+            Look::Scaled(with) => with.apply(&tensor),
+            Look::Turned => moving::transposed(&tensor, &[1, 0]),
+        })
     }
 
     /// A value, of this body or of one around.
@@ -246,7 +253,7 @@ struct Inner<'i, 'm, 'f> {
 
 impl Machine<'_> {
     fn free_bytes(&self) -> u64 {
-        self.session.limits.max_memory.saturating_sub(self.live.bytes())
+        self.session.values_limit().saturating_sub(self.live.bytes())
     }
 }
 
@@ -277,11 +284,15 @@ impl Environment for Inner<'_, '_, '_> {
         self.machine.session.attribute_tensor(value)
     }
 
-    fn weight(&self, handle: WeightHandle) -> &Weight<'_> {
+    fn weight(&self, handle: &WeightHandle) -> &Weight<'_> {
         &self.machine.session.large[handle.number]
     }
 
-    fn decode(&self, handle: WeightHandle) -> Result<Tensor> {
+    fn store(&self) -> &Store<'_> {
+        &self.machine.session.store
+    }
+
+    fn decode(&self, handle: &WeightHandle) -> Result<Tensor> {
         self.machine.decode(handle)
     }
 

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use apr_core::{Error, Result};
 use apr_graph::ElementType;
 
+use crate::pool;
+
 macro_rules! storages {
     ($($variant:ident($rust:ty) = $element:ident;)*) => {
         /// The elements of a tensor, one after the other, the innermost dimension first.
@@ -147,7 +149,25 @@ pub(crate) use {with_numbers, with_storage};
 pub struct Tensor {
     element: ElementType,
     shape: Vec<usize>,
-    data: Arc<Data>,
+    data: Shared,
+}
+
+/// Elements that copies of a tensor share. The last one gives the memory back.
+#[derive(Debug, Clone, PartialEq)]
+struct Shared(Arc<Data>);
+
+impl Shared {
+    fn new(data: Data) -> Self {
+        Self(Arc::new(data))
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let Some(Data::F32(values)) = Arc::get_mut(&mut self.0) {
+            pool::give(std::mem::take(values));
+        }
+    }
 }
 
 impl Tensor {
@@ -170,19 +190,19 @@ impl Tensor {
         if !is_storage_of(element, &data) {
             return Err(Error::format(format!("elements of type {element} are kept in another way")));
         }
-        Ok(Self { element, shape, data: Arc::new(data) })
+        Ok(Self { element, shape, data: Shared::new(data) })
     }
 
     /// A tensor without dimensions.
     #[must_use]
     pub fn scalar<T: Element>(value: T) -> Self {
-        Self { element: T::TYPE, shape: Vec::new(), data: Arc::new(T::into_data(vec![value])) }
+        Self { element: T::TYPE, shape: Vec::new(), data: Shared::new(T::into_data(vec![value])) }
     }
 
     /// Elements in a row.
     #[must_use]
     pub fn row<T: Element>(values: Vec<T>) -> Self {
-        Self { element: T::TYPE, shape: vec![values.len()], data: Arc::new(T::into_data(values)) }
+        Self { element: T::TYPE, shape: vec![values.len()], data: Shared::new(T::into_data(values)) }
     }
 
     /// A tensor of packed little-endian elements, as in `raw_data` of an ONNX file.
@@ -230,24 +250,24 @@ impl Tensor {
     /// Number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.data.len()
+        self.data.0.len()
     }
 
     /// Whether there are no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.data.is_empty()
+        self.data.0.is_empty()
     }
 
     /// The elements.
     #[must_use]
     pub fn data(&self) -> &Data {
-        &self.data
+        &self.data.0
     }
 
     /// What tells it apart from tensors that do not share its elements.
     pub(crate) fn identity(&self) -> usize {
-        Arc::as_ptr(&self.data) as usize
+        Arc::as_ptr(&self.data.0) as usize
     }
 
     /// The elements, where they are kept as this Rust type.
@@ -255,7 +275,7 @@ impl Tensor {
     /// # Errors
     /// E001 where they are of another type.
     pub fn values<T: Element>(&self) -> Result<&[T]> {
-        T::of(&self.data).ok_or_else(|| Error::format(format!("{} expected, not {}", T::TYPE, self.element)))
+        T::of(&self.data.0).ok_or_else(|| Error::format(format!("{} expected, not {}", T::TYPE, self.element)))
     }
 
     /// The elements as a vector, without a copy where nothing else shares them.
@@ -265,10 +285,21 @@ impl Tensor {
     pub fn into_values<T: Element>(self) -> Result<Vec<T>> {
         let element = self.element;
         let wrong = || Error::format(format!("{} expected, not {element}", T::TYPE));
-        match Arc::try_unwrap(self.data) {
-            Ok(mut data) => T::of_mut(&mut data).map(std::mem::take).ok_or_else(wrong),
-            Err(shared) => T::of(&shared).map(<[T]>::to_vec).ok_or_else(wrong),
+        let mut shared = self.data;
+        match Arc::get_mut(&mut shared.0) {
+            Some(data) => T::of_mut(data).map(std::mem::take).ok_or_else(wrong),
+            None => {
+                let values = T::of(&shared.0).ok_or_else(wrong)?;
+                let mut copy = pool::with_capacity(values.len());
+                copy.extend_from_slice(values);
+                Ok(copy)
+            }
         }
+    }
+
+    /// Whether nothing else shares the elements, so that they may be changed in place.
+    pub(crate) fn is_alone(&self) -> bool {
+        Arc::strong_count(&self.data.0) == 1
     }
 
     /// The same elements with other dimensions.
@@ -297,7 +328,7 @@ impl Tensor {
     /// Bytes that the elements take in memory.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.data.bytes()
+        self.data.0.bytes()
     }
 }
 

@@ -1,15 +1,70 @@
 //! What flows between nodes.
 
+use std::sync::Arc;
+
 use apr_core::{Error, Result};
 use apr_graph::ElementType;
 
 use crate::Tensor;
+use crate::convert::is_half;
+use crate::matrix::{Matrix, Scaling};
 
 /// A weight of a session that is not decoded yet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct WeightHandle {
     pub(crate) number: usize,
     pub(crate) element: ElementType,
+    /// How the weight is looked at, the first look first.
+    pub(crate) looks: Vec<Look>,
+}
+
+/// What is done with a weight when it is decoded.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Look {
+    /// Its integers stand for floats.
+    Scaled(Dequantization),
+    /// Its two dimensions change places.
+    Turned,
+}
+
+impl WeightHandle {
+    /// The weight with another look at it.
+    pub(crate) fn with(&self, look: Look) -> Self {
+        let element = if matches!(look, Look::Scaled(_)) { ElementType::F32 } else { self.element };
+        Self { looks: self.looks.iter().cloned().chain([look]).collect(), element, ..*self }
+    }
+
+    /// A matrix as the looks make it, where it can be decoded by rows so.
+    pub(crate) fn looked_at<'m>(&self, matrix: Matrix<'m>) -> Option<Matrix<'m>> {
+        let is_scaled = self.looks.iter().any(|look| matches!(look, Look::Scaled(_)));
+        // Integers that stand for themselves are multiplied as integers.
+        let is_float = self.element == ElementType::F32 || is_half(self.element);
+        let fits = if is_scaled { matrix.has_small_integers() } else { is_float };
+        if !fits {
+            return None;
+        }
+        self.looks.iter().try_fold(matrix, |matrix, look| match look {
+            Look::Scaled(with) => matrix.scaled(&with.scaling),
+            Look::Turned => Some(matrix.transposed()),
+        })
+    }
+}
+
+/// What a `DequantizeLinear` does.
+#[derive(Debug, Clone)]
+pub(crate) struct Dequantization {
+    pub(crate) scale: Tensor,
+    pub(crate) zero: Option<Tensor>,
+    pub(crate) axis: i64,
+    pub(crate) block: i64,
+    /// The same for a matrix.
+    pub(crate) scaling: Arc<Scaling>,
+}
+
+impl PartialEq for Dequantization {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.scaling, &other.scaling)
+    }
 }
 
 /// A value of a run.

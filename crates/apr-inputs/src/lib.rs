@@ -18,6 +18,8 @@ pub mod chat;
 pub mod chat;
 mod guard;
 mod messages;
+pub mod picture;
+pub mod sound;
 pub mod text;
 
 pub use guard::is_guarded;

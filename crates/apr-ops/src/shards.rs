@@ -7,8 +7,8 @@ use apr_core::{Progress, StoredRange, counted};
 use apr_registry::{CheckpointReader, Error, Pipeline, Result};
 
 use crate::validate::{
-    Check, CheckOutcome, Finding, Level, PartFindings, Status, ValidateOptions, ValidateReport, validate,
-    validate_part, validate_units, validated,
+    Check, CheckOutcome, Finding, Level, PartFindings, Status, ValidateOptions, ValidateReport, check_all,
+    no_such_units, validate, validate_part, validate_units, validated,
 };
 
 /// Checks an opened checkpoint as [`validate`] does, and where it is sharded, every shard with all its bytes: that it is
@@ -53,7 +53,7 @@ pub fn units(reader: &dyn CheckpointReader, options: ValidateOptions<'_>) -> Res
 /// Does a part of a validation: some of its [`units`].
 ///
 /// # Errors
-/// Those of [`validate_all`].
+/// Those of [`validate_all`]; E001 for units that are not there.
 pub fn validate_units_of<P: Pipeline>(
     reader: &dyn CheckpointReader,
     file: &str,
@@ -67,13 +67,16 @@ pub fn validate_units_of<P: Pipeline>(
     if reader.container().shard_count() == 0 {
         return validate_part(reader, model, (file, options), wanted, pipeline, progress);
     }
+    if wanted.end > reader.container().shard_count() {
+        return Err(no_such_units());
+    }
     validate_shards(reader, (model, families), options, wanted, pipeline, progress)
 }
 
 /// The report of [`validate_all`], from what the parts found; they come in order.
 ///
 /// # Errors
-/// Those of [`validate_all`].
+/// Those of [`validate_all`]; E001 where the parts have not looked at everything.
 pub fn validated_in_parts<P: Pipeline>(
     reader: &dyn CheckpointReader,
     file: &str,
@@ -86,12 +89,13 @@ pub fn validated_in_parts<P: Pipeline>(
     if reader.container().shard_count() == 0 {
         return validated(reader, model, (file, options), parts);
     }
+    check_all(&parts, reader.container().shard_count())?;
     let whole = validate(reader, file, model, of_the_whole(options), pipeline, &())?;
     let mut found = PartFindings::default();
     for part in parts {
         found.findings.extend(part.findings);
         found.checks.extend(part.checks);
-        found.bytes_read += part.bytes_read;
+        found.bytes_read = found.bytes_read.saturating_add(part.bytes_read);
     }
     Ok(put_together(whole, found, reader, options))
 }
@@ -112,7 +116,7 @@ fn validate_shards<P: Pipeline>(
     // The manifest's signatures cover the shards.
     let of_a_shard =
         ValidateOptions { shapes: false, strict: false, require_signature: false, trusted: &[], ..options };
-    let mut found = PartFindings::default();
+    let mut found = PartFindings { units: shards.len(), ..PartFindings::default() };
     for number in shards {
         let shard = match reader.container().shard(number) {
             Ok(shard) => shard,
@@ -147,7 +151,7 @@ fn put_together(
         whole.findings.retain(|finding| finding.check != Check::Structure);
     }
     whole.findings.extend(found.findings);
-    whole.bytes_read += found.bytes_read;
+    whole.bytes_read = whole.bytes_read.saturating_add(found.bytes_read);
     for outcome in &mut whole.checks {
         let of_shards: Vec<&CheckOutcome> = found.checks.iter().filter(|other| other.check == outcome.check).collect();
         *outcome = combined(outcome, &of_shards, &whole.findings, reader);

@@ -16,7 +16,7 @@ use apr_tensor::stats::Moments;
 use work::{CheckBuffers, FileChunk, produce};
 
 pub use parts::{PartFindings, ValidateUnit, validate_units};
-pub(crate) use parts::{validate_part, validated};
+pub(crate) use parts::{check_all, no_such_units, validate_part, validated};
 pub use report::{Check, CheckOutcome, Finding, Status, ValidateReport};
 
 use crate::graph::Computed;
@@ -192,10 +192,7 @@ impl<'a> Pass<'a> {
     }
 
     fn consume(&mut self, task: FileChunk, slot: &CheckBuffers) {
-        let in_file = match task.kind {
-            ExtentKind::Tensor(tensor) => task.verbatim || !self.reader.stored(tensor).is_encoded(),
-            _ => true,
-        };
+        let in_file = self.is_in_file(task);
         if in_file {
             self.sum(task, slot);
         }
@@ -206,6 +203,14 @@ impl<'a> Pass<'a> {
                 self.find(Level::Warning, Check::Structure, None, message).offset = Some(task.base + task.chunk.offset);
             }
             _ => {}
+        }
+    }
+
+    /// Whether the bytes that are read lie so in the file.
+    fn is_in_file(&self, task: FileChunk) -> bool {
+        match task.kind {
+            ExtentKind::Tensor(tensor) => task.verbatim || !self.reader.stored(tensor).is_encoded(),
+            _ => true,
         }
     }
 

@@ -91,6 +91,10 @@ const EXAMPLES: [(&str, &[Example]); 39] = [
             ("apr run model.onnx --input pixels.npy", "one array in, arrays out"),
             ("apr run model.onnx -i input_ids=ids.json -i attention_mask=mask.json --json", "several, as JSON"),
             ("apr run llama.gguf --prompt \"Once upon a time\"", "a text that goes on"),
+            ("apr run chat.gguf --prompt \"What is a llama?\" --chat", "an answer, by the model's chat template"),
+            ("apr run MiniLM --prompt \"a text\" -o vector.npy", "a vector"),
+            ("apr run whisper-tiny --input speech.mp3 --timestamps", "what is said, and when"),
+            ("apr run clip --input cat.jpg --prompt \"a cat\" --prompt \"a dog\"", "which text fits"),
         ],
     ),
     (

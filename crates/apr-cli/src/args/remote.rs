@@ -38,10 +38,11 @@ pub(crate) struct RemoteArgs {
 }
 
 impl RemoteArgs {
-    /// The same, with the choice of files of another command line.
-    pub(crate) fn choosing(&self, other: &Self) -> Self {
+    /// For a part of a job that was planned with other options: those say which files are chosen, and nothing is kept, since
+    /// that would fetch files as a whole of which the part needs some ranges.
+    pub(crate) fn of_part(&self, other: &Self) -> Self {
         let Self { hub_file, include, exclude, .. } = other.clone();
-        Self { hub_file, include, exclude, ..self.clone() }
+        Self { hub_file, include, exclude, no_cache: true, ..self.clone() }
     }
 
     /// Whether files of a repository are chosen.

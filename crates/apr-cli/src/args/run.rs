@@ -60,6 +60,15 @@ pub(crate) struct RunArgs {
     /// Leave out the end of a text that is longer than the model's context
     #[arg(long)]
     pub(crate) truncate: bool,
+    /// The language that is spoken, such as en [default: what the model hears]
+    #[arg(long, value_name = "CODE")]
+    pub(crate) language: Option<String>,
+    /// Write down in English what is said in another language
+    #[arg(long)]
+    pub(crate) translate: bool,
+    /// Write down when each part is said
+    #[arg(long)]
+    pub(crate) timestamps: bool,
     /// How the vectors of tokens become one [default: what the model says, else mean]
     #[arg(long, value_name = "WAY")]
     pub(crate) pooling: Option<PoolingWay>,

@@ -124,7 +124,7 @@ fn chats_go_through_the_models_template() {
     sandbox.write("m/chat_template.jinja", template);
     let line = ["run", "m", "--prompt", " hi ", "--chat", "--system", "Brief.", "--max-tokens", "2", "--json"];
     let report = sandbox.run(&line).ok().json();
-    assert_eq!(report["prompt"], "<bos>[system]Brief.[user]hi[assistant]");
+    assert_eq!(report["prompt"], "<s>[system]Brief.[user]hi[assistant]");
     assert_eq!(report["given"][0], 256, "the template's own mark, once: {report}");
     assert_eq!(report["given"][1], 91);
     sandbox.write(
@@ -174,10 +174,19 @@ fn minilm_makes_the_vectors_of_transformers() {
 #[test]
 fn labels_and_words_are_those_of_transformers() {
     let sandbox = Sandbox::new();
+    copy(&sandbox, BERT, "tagger");
+    // The file has all heads; one that tags tokens comes without those for words.
+    let mut weights = sandbox.read("tagger/model.safetensors");
+    let places: Vec<usize> =
+        (0..weights.len() - 16).filter(|&at| weights[at..].starts_with(b"cls.predictions.")).collect();
+    places.iter().for_each(|&at| weights[at..at + 3].copy_from_slice(b"odd"));
+    sandbox.write("tagger/model.safetensors", weights);
     for text in fixture("run/texts.json")["texts"].as_array().expect("texts") {
         let run = |task: &str| {
             let prompt = text["text"].as_str().expect("a text");
-            sandbox.run(&["run", BERT, "--task", task, "--prompt", prompt, "--json"]).ok().json()["results"][0].clone()
+            let folder = if task == "TokenClassification" { "tagger" } else { BERT };
+            sandbox.run(&["run", folder, "--task", task, "--prompt", prompt, "--json"]).ok().json()["results"][0]
+                .clone()
         };
         let made = run("SequenceClassification");
         for label in made["labels"].as_array().expect("labels") {

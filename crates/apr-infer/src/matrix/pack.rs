@@ -1,39 +1,66 @@
 //! Matrices rearranged for the kernels: strips of rows or columns, one position along the sum after the other.
 
+use super::kernel::{Kernel, Lines};
+
 /// Packs `rows` x `depth` elements at `a[row * row_step + at * depth_step]` into strips of `strip` rows; rows that are
 /// missing are 0.
 pub(super) fn rows(
+    kernel: Kernel,
     a: &[f32],
     (rows, depth): (usize, usize),
     (row_step, depth_step): (usize, usize),
     strip: usize,
     out: &mut Vec<f32>,
 ) {
-    out.clear();
-    out.resize(rows.div_ceil(strip) * strip * depth, 0.0);
+    let out = room(out, rows.div_ceil(strip) * strip * depth);
     for (number, packed) in out.chunks_mut((strip * depth).max(1)).enumerate() {
         let first = number * strip;
-        for lane in 0..strip.min(rows - first) {
-            let from = (first + lane) * row_step;
-            let lanes = packed[lane..].iter_mut().step_by(strip);
-            if depth_step == 1 {
-                lanes.zip(&a[from..from + depth]).for_each(|(packed, value)| *packed = *value);
-            } else {
-                lanes.zip(a[from..].iter().step_by(depth_step)).for_each(|(packed, value)| *packed = *value);
-            }
+        let lanes = strip.min(rows - first);
+        if lanes < strip {
+            packed.fill(0.0);
+        }
+        if depth_step == 1 {
+            let lines = Lines { values: &a[first * row_step..], count: lanes, step: row_step, depth };
+            (kernel.turn)(lines, strip, packed);
+            continue;
+        }
+        for lane in 0..lanes {
+            let values = a[(first + lane) * row_step..].iter().step_by(depth_step);
+            packed[lane..].iter_mut().step_by(strip).zip(values).for_each(|(packed, value)| *packed = *value);
         }
     }
 }
 
 /// Packs columns that lie together along each row: `depth` rows of `columns` elements, rows `row_step` apart.
-pub(super) fn columns(b: &[f32], (depth, columns): (usize, usize), row_step: usize, strip: usize, out: &mut Vec<f32>) {
-    out.clear();
-    out.resize(columns.div_ceil(strip) * strip * depth, 0.0);
+pub(super) fn columns(b: &[f32], size: (usize, usize), row_step: usize, strip: usize, out: &mut Vec<f32>) {
+    match strip {
+        32 => strips::<32>(b, size, row_step, out),
+        16 => strips::<16>(b, size, row_step, out),
+        _ => strips::<8>(b, size, row_step, out),
+    }
+}
+
+fn strips<const STRIP: usize>(b: &[f32], (depth, columns): (usize, usize), row_step: usize, out: &mut Vec<f32>) {
+    let out = room(out, columns.div_ceil(STRIP) * STRIP * depth);
+    let packed = out.as_chunks_mut::<STRIP>().0;
     // Row by row: rows are far apart, and each is brought into the cache once.
     for at in 0..depth {
-        let row = &b[at * row_step..][..columns];
-        for (number, part) in row.chunks(strip).enumerate() {
-            out[(number * depth + at) * strip..][..part.len()].copy_from_slice(part);
+        let (whole, rest) = b[at * row_step..][..columns].as_chunks::<STRIP>();
+        for number in 0..whole.len() {
+            packed[number * depth + at] = whole[number];
+        }
+        if !rest.is_empty() {
+            let last = &mut packed[whole.len() * depth + at];
+            last.fill(0.0);
+            last[..rest.len()].copy_from_slice(rest);
         }
     }
+}
+
+/// Room for elements that are all written afterwards.
+fn room(out: &mut Vec<f32>, len: usize) -> &mut [f32] {
+    if out.len() < len {
+        out.resize(len, 0.0);
+    }
+    &mut out[..len]
 }

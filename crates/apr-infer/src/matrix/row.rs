@@ -1,14 +1,19 @@
 //! The product of one row with a matrix: every element of the matrix is used once, so memory decides.
+#![allow(unsafe_code, reason = "multiversion calls the version for a processor's features after detecting them")]
 
-use apr_core::{DType, Result};
+use apr_core::Result;
 
-use super::{Matrix, Right};
+use super::{Right, Rows};
+use crate::ops::for_several_targets;
 use crate::workers::{Workers, try_in_pieces};
 
 /// Columns of the result that one piece of work makes.
-const PIECE: usize = 256;
+const PIECE: usize = 512;
 /// Sums that are kept apart, so that additions need not wait for each other.
-const LANES: usize = 16;
+const LANES: usize = 64;
+/// Rows that are added up together, and that are decoded at a time.
+const ROWS: usize = 4;
+const DECODED: usize = 16;
 
 pub(super) fn product(x: &[f32], right: Right<'_>, out: &mut [f32], workers: &dyn Workers) -> Result<()> {
     let depth = x.len();
@@ -16,13 +21,11 @@ pub(super) fn product(x: &[f32], right: Right<'_>, out: &mut [f32], workers: &dy
         let first = number * PIECE;
         match right {
             Right::Rows(values, width) => {
-                let rows = values[first..].chunks(width);
-                rows.zip(x).for_each(|(row, x)| add(*x, row, out));
+                add_rows(x, &values[first..], width, out);
                 Ok(())
             }
             Right::Columns(values, _) => {
-                let rows = values[first * depth..].chunks_exact(depth);
-                out.iter_mut().zip(rows).for_each(|(out, row)| *out += dot(x, row));
+                dots(x, &values[first * depth..], out);
                 Ok(())
             }
             Right::Stored(matrix) if matrix.is_transposed() => by_rows(x, matrix, first, out),
@@ -32,61 +35,75 @@ pub(super) fn product(x: &[f32], right: Right<'_>, out: &mut [f32], workers: &dy
 }
 
 /// Stored rows are columns of the matrix.
-fn by_rows(x: &[f32], matrix: &Matrix<'_>, first: usize, out: &mut [f32]) -> Result<()> {
-    if let Some(flat) = matrix.flat_rows(first, out.len()) {
-        let (dtype, bytes) = flat?;
-        if dtype == DType::F32 {
-            let rows = bytes.get().chunks_exact(x.len() * 4);
-            out.iter_mut().zip(rows).for_each(|(out, row)| *out += dot_bytes(x, row.as_chunks().0));
-            return Ok(());
-        }
-    }
+fn by_rows(x: &[f32], matrix: &dyn Rows, first: usize, out: &mut [f32]) -> Result<()> {
     let (mut scratch, mut decoded) = (Vec::new(), Vec::new());
-    for (number, out) in out.chunks_mut(16).enumerate() {
-        let start = first + number * 16;
+    for (number, out) in out.chunks_mut(DECODED).enumerate() {
+        let start = first + number * DECODED;
         decoded.clear();
         matrix.decode(start..start + out.len(), 0, matrix.row_len(), &mut scratch, &mut decoded)?;
-        out.iter_mut().zip(decoded.chunks_exact(x.len())).for_each(|(out, row)| *out += dot(x, row));
+        dots(x, &decoded, out);
     }
     Ok(())
 }
 
 /// Stored rows are rows of the matrix.
-fn by_columns(x: &[f32], matrix: &Matrix<'_>, first: usize, out: &mut [f32]) -> Result<()> {
+fn by_columns(x: &[f32], matrix: &dyn Rows, first: usize, out: &mut [f32]) -> Result<()> {
     let (mut scratch, mut decoded) = (Vec::new(), Vec::new());
-    for (number, x) in x.chunks(16).enumerate() {
-        let start = number * 16;
+    for (number, x) in x.chunks(DECODED).enumerate() {
+        let start = number * DECODED;
         decoded.clear();
         matrix.decode(start..start + x.len(), first, out.len(), &mut scratch, &mut decoded)?;
-        decoded.chunks_exact(out.len()).zip(x).for_each(|(row, x)| add(*x, row, out));
+        add_rows(x, &decoded, out.len(), out);
     }
     Ok(())
 }
 
-fn add(x: f32, row: &[f32], out: &mut [f32]) {
-    out.iter_mut().zip(row).for_each(|(out, value)| *out += x * value);
-}
-
-pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let mut sums = [0.0_f32; LANES];
-    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
-    for (a, b) in a.iter().zip(b) {
-        for lane in 0..LANES {
-            sums[lane] += a[lane] * b[lane];
+for_several_targets! {
+    /// Adds rows, each times an element of `x`; they are `step` apart.
+    fn add_rows(x: &[f32], rows: &[f32], step: usize, out: &mut [f32]) {
+        let len = out.len();
+        let (groups, rest) = x.as_chunks::<ROWS>();
+        for (number, x) in groups.iter().enumerate() {
+            let row = |at: usize| &rows[(number * ROWS + at) * step..][..len];
+            let [a, b, c, d] = [row(0), row(1), row(2), row(3)];
+            for at in 0..len {
+                out[at] += (x[0] * a[at] + x[1] * b[at]) + (x[2] * c[at] + x[3] * d[at]);
+            }
+        }
+        for (number, x) in rest.iter().enumerate() {
+            let row = &rows[(groups.len() * ROWS + number) * step..][..len];
+            for at in 0..len {
+                out[at] += x * row[at];
+            }
         }
     }
-    let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum();
-    sums.iter().sum::<f32>() + rest
 }
 
-fn dot_bytes(a: &[f32], b: &[[u8; 4]]) -> f32 {
-    let mut sums = [0.0_f32; LANES];
-    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
-    for (a, b) in a.iter().zip(b) {
-        for lane in 0..LANES {
-            sums[lane] += a[lane] * f32::from_le_bytes(b[lane]);
+for_several_targets! {
+    /// Adds the products of `x` with rows that are as long.
+    fn dots(x: &[f32], rows: &[f32], out: &mut [f32]) {
+        let depth = x.len();
+        for (number, out) in out.iter_mut().enumerate() {
+            let row = &rows[number * depth..][..depth];
+            let mut sums = [0.0_f32; LANES];
+            let ((a, a_rest), (b, b_rest)) = (x.as_chunks::<LANES>(), row.as_chunks::<LANES>());
+            for at in 0..a.len() {
+                for lane in 0..LANES {
+                    sums[lane] += a[at][lane] * b[at][lane];
+                }
+            }
+            for at in 0..a_rest.len() {
+                sums[at] += a_rest[at] * b_rest[at];
+            }
+            // In halves, which are vectors too.
+            let mut width = LANES / 2;
+            while width > 0 {
+                for lane in 0..width {
+                    sums[lane] += sums[lane + width];
+                }
+                width /= 2;
+            }
+            *out += sums[0];
         }
     }
-    let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a * f32::from_le_bytes(*b)).sum();
-    sums.iter().sum::<f32>() + rest
 }

@@ -1,15 +1,18 @@
 //! Matrices in the checkpoint.
 
 use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
 
-use apr_core::{CheckpointReader, DType, Result};
+use apr_core::{DType, Result};
 
-use crate::weight::{Bytes, decode};
+use super::{Rows, Scaling, Scratch};
+use crate::weight::{Bytes, Store, decode};
 
 /// A matrix of the checkpoint, or rows of several, read by rows.
 #[derive(Clone)]
 pub(crate) struct Matrix<'a> {
-    reader: &'a dyn CheckpointReader,
+    store: &'a Store<'a>,
     /// Ranges of rows, one after the other.
     parts: Vec<Part>,
     /// First column that counts, of those that are stored.
@@ -17,6 +20,8 @@ pub(crate) struct Matrix<'a> {
     rows: usize,
     columns: usize,
     transposed: bool,
+    /// What the elements are multiplied with, where they are integers that stand for floats.
+    scaling: Option<Arc<Scaling>>,
 }
 
 #[derive(Clone, Copy)]
@@ -36,10 +41,23 @@ impl fmt::Debug for Matrix<'_> {
 }
 
 impl<'a> Matrix<'a> {
-    pub(crate) fn stored(reader: &'a dyn CheckpointReader, tensor: usize, rows: usize, columns: usize) -> Self {
-        let dtype = reader.tensors()[tensor].dtype;
+    pub(crate) fn stored(store: &'a Store<'a>, tensor: usize, rows: usize, columns: usize) -> Self {
+        let dtype = store.reader.tensors()[tensor].dtype;
         let part = Part { tensor, first_row: 0, rows, row_len: columns, dtype };
-        Self { reader, parts: vec![part], first_column: 0, rows, columns, transposed: false }
+        Self { store, parts: vec![part], first_column: 0, rows, columns, transposed: false, scaling: None }
+    }
+
+    /// Whether the elements are integers that single precision holds, and differences of them too.
+    pub(crate) fn has_small_integers(&self) -> bool {
+        self.parts.iter().all(|part| matches!(part.dtype, DType::I8 | DType::U8 | DType::I16 | DType::U16))
+    }
+
+    /// With scales for each place of the matrix as it is looked at; `None` where they do not fit.
+    pub(crate) fn scaled(self, scaling: &Arc<Scaling>) -> Option<Self> {
+        let is_whole = self.parts.len() == 1 && self.parts[0].first_row == 0 && self.first_column == 0;
+        let scaling = if self.transposed { Arc::new(scaling.turned()) } else { scaling.clone() };
+        let fits = is_whole && self.scaling.is_none() && scaling.fits(self.rows, self.columns);
+        fits.then_some(Self { scaling: Some(scaling), ..self })
     }
 
     pub(crate) fn transposed(self) -> Self {
@@ -84,57 +102,15 @@ impl<'a> Matrix<'a> {
         Some(self)
     }
 
-    /// Rows of what is multiplied.
-    pub(crate) fn depth(&self) -> usize {
-        if self.transposed { self.columns } else { self.rows }
-    }
-
-    /// Columns of what is multiplied.
-    pub(crate) fn width(&self) -> usize {
-        if self.transposed { self.rows } else { self.columns }
-    }
-
-    /// Whether what is stored as a row is a column of what is multiplied.
-    pub(crate) fn is_transposed(&self) -> bool {
-        self.transposed
-    }
-
-    /// Number of columns of the rows as they are read.
-    pub(crate) fn row_len(&self) -> usize {
-        self.columns
-    }
-
-    /// Stored rows from `first` on, where they are next to each other in one tensor: their dtype and bytes, when whole rows
-    /// count.
-    pub(crate) fn flat_rows(&self, first: usize, count: usize) -> Option<Result<(DType, Bytes<'_>)>> {
+    /// Whole stored rows that are next to each other in one tensor: their dtype and bytes.
+    fn flat_rows(&self, first: usize, count: usize) -> Option<Result<(DType, Bytes<'_>)>> {
         let (part, row) = self.part_of(first)?;
         if row + count > part.rows || self.first_column != 0 || self.columns != part.row_len {
             return None;
         }
         let bytes = row_bytes(part.dtype, part.row_len);
-        let range = (part.first_row + row) * bytes;
-        Some(Bytes::of(self.reader, part.tensor, range, count * bytes).map(|found| (part.dtype, found)))
-    }
-
-    /// Appends a piece of each of several stored rows to `out`, as `f32`.
-    pub(crate) fn decode(
-        &self,
-        rows: std::ops::Range<usize>,
-        first_column: usize,
-        columns: usize,
-        scratch: &mut Vec<f32>,
-        out: &mut Vec<f32>,
-    ) -> Result<()> {
-        if first_column == 0
-            && columns == self.columns
-            && let Some(flat) = self.flat_rows(rows.start, rows.len())
-        {
-            let (dtype, bytes) = flat?;
-            decode(dtype, bytes.get(), columns, scratch)?;
-            out.extend_from_slice(scratch);
-            return Ok(());
-        }
-        rows.into_iter().try_for_each(|row| self.decode_piece(row, first_column, columns, scratch, out))
+        let start = (part.first_row + row) * bytes;
+        Some(self.store.bytes(part.tensor, start, count * bytes).map(|found| (part.dtype, found)))
     }
 
     fn decode_piece(
@@ -142,7 +118,7 @@ impl<'a> Matrix<'a> {
         row: usize,
         first_column: usize,
         columns: usize,
-        scratch: &mut Vec<f32>,
+        scratch: &mut Scratch,
         out: &mut Vec<f32>,
     ) -> Result<()> {
         let Some((part, row)) = self.part_of(row) else { return Ok(()) };
@@ -153,12 +129,12 @@ impl<'a> Matrix<'a> {
         let splits = part.dtype != DType::I8_ROW && first.is_multiple_of(block) && columns.is_multiple_of(block);
         if splits {
             let (from, len) = (row_bytes(part.dtype, first), row_bytes(part.dtype, columns));
-            let piece = Bytes::of(self.reader, part.tensor, start + from, len)?;
+            let piece = self.store.bytes(part.tensor, start + from, len)?;
             decode(part.dtype, piece.get(), columns, scratch)?;
             out.extend_from_slice(scratch);
             return Ok(());
         }
-        let whole = Bytes::of(self.reader, part.tensor, start, bytes)?;
+        let whole = self.store.bytes(part.tensor, start, bytes)?;
         decode(part.dtype, whole.get(), part.row_len, scratch)?;
         out.extend_from_slice(&scratch[first..first + columns]);
         Ok(())
@@ -174,6 +150,68 @@ impl<'a> Matrix<'a> {
             row -= part.rows;
         }
         None
+    }
+}
+
+impl Rows for Matrix<'_> {
+    fn row_len(&self) -> usize {
+        self.columns
+    }
+
+    fn depth(&self) -> usize {
+        if self.transposed { self.columns } else { self.rows }
+    }
+
+    fn width(&self) -> usize {
+        if self.transposed { self.rows } else { self.columns }
+    }
+
+    fn is_transposed(&self) -> bool {
+        self.transposed
+    }
+
+    fn is_in_memory(&self) -> bool {
+        self.parts.iter().all(|part| self.store.is_in_memory(part.tensor))
+    }
+
+    fn floats(&self) -> Option<&[f32]> {
+        let [part] = self.parts[..] else { return None };
+        let plain = self.scaling.is_none() && part.dtype == DType::F32;
+        if !plain || self.first_column != 0 || self.columns != part.row_len {
+            return None;
+        }
+        let start = part.first_row * part.row_len;
+        self.store.floats(part.tensor)?.get(start..start + self.rows * self.columns)
+    }
+
+    fn decode(
+        &self,
+        rows: Range<usize>,
+        first_column: usize,
+        columns: usize,
+        scratch: &mut Scratch,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        let start = out.len();
+        let flat = if first_column == 0 && columns == self.columns { self.flat_rows(rows.start, rows.len()) } else { None };
+        match flat {
+            Some(flat) => {
+                let (dtype, bytes) = flat?;
+                decode(dtype, bytes.get(), columns, scratch)?;
+                out.extend_from_slice(scratch);
+            }
+            None => {
+                for row in rows.clone() {
+                    self.decode_piece(row, first_column, columns, scratch, out)?;
+                }
+            }
+        }
+        if let Some(scaling) = &self.scaling {
+            for (row, values) in rows.zip(out[start..].chunks_exact_mut(columns.max(1))) {
+                scaling.apply(row, first_column, values);
+            }
+        }
+        Ok(())
     }
 }
 

@@ -3,7 +3,7 @@
 use apr_core::{Error, Result};
 use apr_graph::{AttributeValue, ElementType};
 
-use super::binary::{Largest, Product, Smallest, join};
+use super::binary::{Largest, Product, Smallest, Sum, join};
 use super::elementwise::{change, zip};
 use super::real::Real;
 use super::unary::{real, rows};
@@ -48,6 +48,8 @@ pub(super) const TABLE: &[Operator] = &[
         gelu(call, tanh)
     }),
     computes("com.microsoft::Gelu", |call| gelu(call, false)),
+    computes("com.microsoft::BiasGelu", |call| biased(call, false)),
+    computes("com.microsoft::FastGelu", |call| biased(call, true)),
     computes("com.microsoft::QuickGelu", |call| {
         let alpha = call.float("alpha", 1.702);
         rows(call, move |values| swish_all(values, alpha), move |x| x * (f64::from(alpha) * x).sigmoid())
@@ -87,6 +89,14 @@ fn gelu(call: &mut Call<'_>, tanh: bool) -> Result<Vec<Value>> {
         return both(call, |x| 0.5 * x * (1.0 + (SCALE * (x + 0.044_715 * x * x * x)).tanh()));
     }
     rows(call, gelu_all, |x| 0.5 * x * (1.0 + libm::erf(x * std::f64::consts::FRAC_1_SQRT_2)))
+}
+
+/// Adds a bias first, where there is one.
+fn biased(call: &mut Call<'_>, tanh: bool) -> Result<Vec<Value>> {
+    if let Some(bias) = call.optional(1)? {
+        call.inputs[0] = Some(join(call, call.tensor(0)?, bias, Sum)?.into());
+    }
+    gelu(call, tanh)
 }
 
 fn shrink(call: &mut Call<'_>) -> Result<Vec<Value>> {

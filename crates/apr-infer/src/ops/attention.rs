@@ -104,7 +104,7 @@ pub(super) fn attend(call: &Call<'_>, q: &Heads, k: &Heads, v: &Heads, rules: &R
         return Err(Error::format(format!("queries, keys and values of {shapes:?} do not go together")));
     }
     let shape = vec![q.batch, q.heads, q.len, v.size];
-    let mut out = vec![0.0; call.room(&shape, ElementType::F32)?];
+    let mut out = crate::pool::zeros(call.room(&shape, ElementType::F32)?);
     call.room(&[call.workers().count(), QUERIES.min(q.len), k.len], ElementType::F32)?;
     let score_shape = match rules.shown {
         Shown::Nothing => vec![0],

@@ -3,7 +3,7 @@
 use apr_core::{Error, Result};
 use apr_graph::ElementType;
 
-use super::elementwise::zip;
+use super::elementwise::{repeats_within, zip, zip_in_place};
 use crate::call::Call;
 use crate::registry::{Operator, computes, moves};
 use crate::tensor::{Data, Element};
@@ -128,7 +128,20 @@ fn mismatch(a: &Tensor, b: &Tensor) -> Error {
     Error::format(format!("{} and {} don't go together", a.element(), b.element()))
 }
 
-fn arithmetic(call: &mut Call<'_>, by: impl Join) -> Result<Vec<Value>> {
+fn arithmetic(call: &mut Call<'_>, by: impl Join + Sync) -> Result<Vec<Value>> {
+    for position in [0, 1] {
+        let (own, other) = (call.tensor(position)?, call.tensor(1 - position)?);
+        let singles = own.element() == ElementType::F32 && other.element() == ElementType::F32;
+        if singles && own.is_alone() && repeats_within(other.shape(), own.shape()) {
+            let own = call.take(position)?;
+            let other = call.tensor(1 - position)?;
+            let result = match position {
+                0 => zip_in_place(call, own, other.values()?, |a, b| by.singles(a, b))?,
+                _ => zip_in_place(call, own, other.values()?, |b, a| by.singles(a, b))?,
+            };
+            return Ok(vec![result.into()]);
+        }
+    }
     Ok(vec![join(call, call.tensor(0)?, call.tensor(1)?, by)?.into()])
 }
 

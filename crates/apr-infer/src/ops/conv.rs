@@ -1,12 +1,14 @@
 //! Convolutions.
 
+use std::ops::Range;
+
 use apr_core::{Error, Result};
 use apr_graph::ElementType;
 
 use super::cast::singles;
 use super::window::{Windows, positive};
 use crate::call::Call;
-use crate::matrix::{Left, Right, product};
+use crate::matrix::{Left, Matrix, Right, Rows, product};
 use crate::registry::{Operator, computes, moves};
 use crate::shape::{count, sizes};
 use crate::tensor::Data;
@@ -14,8 +16,8 @@ use crate::workers::{Alone, Workers, in_pieces, try_in_pieces};
 use crate::{Tensor, Value};
 
 pub(super) const TABLE: &[Operator] = &[
-    computes("Conv", conv),
-    computes("com.microsoft::FusedConv", fused),
+    computes("Conv", conv).decodes(),
+    computes("com.microsoft::FusedConv", fused).decodes(),
     computes("ConvTranspose", transposed),
     moves("ConvInteger", integer),
 ];
@@ -103,18 +105,84 @@ impl Sizes {
     }
 }
 
+/// Elements of filters that are decoded at a time.
+const FILTERS: usize = 1 << 20;
+
+/// Filters of a convolution: in memory, or in the checkpoint, a row each.
+enum Filters<'a> {
+    Memory(&'a [f32]),
+    Stored(Matrix<'a>),
+}
+
+impl Filters<'_> {
+    /// Adds the product of a range of filters and the windows to `out`.
+    fn multiply(
+        &self,
+        filters: Range<usize>,
+        depth: usize,
+        windows: Right<'_>,
+        out: &mut [f32],
+        workers: &dyn Workers,
+    ) -> Result<()> {
+        let matrix = match self {
+            Self::Memory(values) => {
+                let values = &values[filters.start * depth..filters.end * depth];
+                return product(Left::in_rows(values, filters.len(), depth), windows, out, workers);
+            }
+            Self::Stored(matrix) => matrix,
+        };
+        let (mut scratch, mut decoded) = (Vec::new(), Vec::new());
+        let step = (FILTERS / depth.max(1)).max(1);
+        for first in filters.clone().step_by(step) {
+            let rows = first..(first + step).min(filters.end);
+            decoded.clear();
+            matrix.decode(rows.clone(), 0, depth, &mut scratch, &mut decoded)?;
+            let place = (first - filters.start) * windows.width()..(rows.end - filters.start) * windows.width();
+            product(Left::in_rows(&decoded, rows.len(), depth), windows, &mut out[place], workers)?;
+        }
+        Ok(())
+    }
+}
+
+/// The convolution with filters of the checkpoint; `None` where they are not decoded by rows.
+fn stored(call: &Call<'_>) -> Result<Option<Tensor>> {
+    let Value::Weight(handle) = call.value(1)? else { return Ok(None) };
+    let x = call.tensor(0)?;
+    let (Some(matrix), Some(weights)) = (call.flat_matrix(handle), call.weight_shape(handle)) else { return Ok(None) };
+    let sizes = Sizes::of(call, x.shape(), &weights)?;
+    if x.element() != ElementType::F32 || sizes.channels == 1 && sizes.filters == 1 {
+        return Ok(None);
+    }
+    let shape = sizes.shape();
+    let mut out = crate::pool::zeros(call.room(&shape, ElementType::F32)?);
+    single(call, &sizes, x.values()?, &Filters::Stored(matrix), &mut out)?;
+    add_bias(&mut out, call.optional(2)?.map(Tensor::values::<f32>).transpose()?, &sizes)?;
+    Tensor::new(shape, out).map(Some)
+}
+
 fn conv(call: &mut Call<'_>) -> Result<Vec<Value>> {
+    for position in [0, 2, 3] {
+        if let Some(Value::Weight(_)) = call.optional_value(position) {
+            call.inputs[position] = Some(call.decoded(position)?.widened()?.into());
+        }
+    }
+    if let Some(result) = stored(call)? {
+        return Ok(vec![result.into()]);
+    }
+    if let Value::Weight(_) = call.value(1)? {
+        call.inputs[1] = Some(call.decoded(1)?.widened()?.into());
+    }
     let (x, weights) = (call.tensor(0)?, call.tensor(1)?);
     let sizes = Sizes::of(call, x.shape(), weights.shape())?;
     let shape = sizes.shape();
     let total = call.room(&shape, x.element())?;
     match (x.data(), weights.data()) {
         (Data::F32(values), Data::F32(weights)) => {
-            let mut out = vec![0.0; total];
+            let mut out = crate::pool::zeros(total);
             if sizes.channels == 1 && sizes.filters == 1 {
                 depthwise(call, &sizes, values, weights, &mut out);
             } else {
-                single(call, &sizes, values, weights, &mut out)?;
+                single(call, &sizes, values, &Filters::Memory(weights), &mut out)?;
             }
             let bias = call.optional(2)?.map(Tensor::values::<f32>).transpose()?;
             add_bias(&mut out, bias, &sizes)?;
@@ -131,15 +199,15 @@ fn conv(call: &mut Call<'_>) -> Result<Vec<Value>> {
     }
 }
 
-fn single(call: &Call<'_>, sizes: &Sizes, x: &[f32], weights: &[f32], out: &mut [f32]) -> Result<()> {
+fn single(call: &Call<'_>, sizes: &Sizes, x: &[f32], weights: &Filters<'_>, out: &mut [f32]) -> Result<()> {
     let depth = sizes.channels * sizes.windows.window_len();
     let one = sizes.batch * sizes.groups == 1;
     // With one group, the product itself is cut into pieces.
     let (outer, inner): (&dyn Workers, &dyn Workers) =
         if one { (&Alone, call.workers()) } else { (call.workers(), &Alone) };
     sizes.each(outer, x, out, |group, columns, width, out| {
-        let filters = &weights[group * sizes.filters * depth..][..sizes.filters * depth];
-        product(Left::in_rows(filters, sizes.filters, depth), Right::Rows(columns, width), out, inner)
+        let filters = group * sizes.filters..(group + 1) * sizes.filters;
+        weights.multiply(filters, depth, Right::Rows(columns, width), out, inner)
     })
 }
 
@@ -270,7 +338,7 @@ fn transposed(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let sizes = turned_sizes(call, x.shape(), weights.shape())?;
     let element = x.element();
     let shape = [&[sizes.batch, sizes.groups * sizes.channels], &sizes.windows.input[..]].concat();
-    let mut out = vec![0.0; call.room(&shape, ElementType::F32)?];
+    let mut out = crate::pool::zeros(call.room(&shape, ElementType::F32)?);
     let (x, weights) = (singles(x)?, singles(weights)?);
     let (image, places) = (count(&sizes.windows.input), count(&sizes.windows.output));
     let (len, depth) = (sizes.windows.window_len(), sizes.channels * sizes.windows.window_len());

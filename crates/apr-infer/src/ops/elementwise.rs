@@ -38,10 +38,13 @@ pub(crate) fn zip<A: Copy, B: Copy, O>(
     (a_shape, a): (&[usize], &[A]),
     (b_shape, b): (&[usize], &[B]),
     join: impl Fn(A, B) -> O,
-) -> Result<(Vec<usize>, Vec<O>)> {
+) -> Result<(Vec<usize>, Vec<O>)>
+where
+    O: 'static,
+{
     let shape = broadcast(&[a_shape, b_shape])?;
     let total = call.room(&shape, apr_graph::ElementType::F64)?;
-    let mut out = Vec::with_capacity(total);
+    let mut out = crate::pool::with_capacity(total);
     if total == 0 {
         return Ok((shape, out));
     }
@@ -68,6 +71,36 @@ pub(crate) fn zip<A: Copy, B: Copy, O>(
         }
     });
     Ok((shape, out))
+}
+
+/// Joins the elements of a tensor with those of another that is stretched along its first dimensions, in place.
+pub(crate) fn zip_in_place(
+    call: &Call<'_>,
+    tensor: Tensor,
+    other: &[f32],
+    join: impl Fn(f32, f32) -> f32 + Sync,
+) -> Result<Tensor> {
+    let shape = tensor.shape().to_vec();
+    let mut values = tensor.into_values::<f32>()?;
+    if let &[one] = other {
+        in_pieces(call.workers(), &mut values, PIECE, |_, values| {
+            values.iter_mut().for_each(|value| *value = join(*value, one));
+        });
+    } else if !other.is_empty() {
+        let rows = (PIECE / other.len()).max(1);
+        in_pieces(call.workers(), &mut values, rows * other.len(), |_, values| {
+            for values in values.chunks_exact_mut(other.len()) {
+                values.iter_mut().zip(other).for_each(|(value, other)| *value = join(*value, *other));
+            }
+        });
+    }
+    Tensor::new(shape, values)
+}
+
+/// Whether a tensor is stretched to a shape by repeating all of it.
+pub(crate) fn repeats_within(shape: &[usize], target: &[usize]) -> bool {
+    let first = shape.iter().position(|&size| size != 1).unwrap_or(shape.len());
+    target.ends_with(&shape[first..]) && shape.len() <= target.len()
 }
 
 /// A tensor stretched to a shape.

@@ -1,9 +1,11 @@
 //! Elements by their positions.
 
 use apr_core::{Error, Result};
+use apr_graph::ElementType;
 
 use super::moving::{picked, picked_ranges};
 use crate::call::Call;
+use crate::matrix::Rows;
 use crate::registry::{Operator, moves};
 use crate::shape::{around, axis, count, strides, walk};
 use crate::{Tensor, Value};
@@ -31,17 +33,16 @@ fn gather(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let indices = call.decoded(1)?;
     let at = call.int("axis", 0);
     if let Value::Weight(handle) = call.value(0)? {
-        let weight = call.weight(*handle);
-        if let (Some(matrix), 0) = (weight.matrix().filter(|matrix| !matrix.is_transposed()), at) {
+        if let (Some(matrix), 0) = (call.matrix(handle).filter(|matrix| !matrix.is_transposed()), at) {
             let mut shape = indices.shape().to_vec();
             shape.push(matrix.row_len());
-            let mut values = Vec::with_capacity(call.room(&shape, weight.element())?);
+            let mut values = Vec::with_capacity(call.room(&shape, ElementType::F32)?);
             let mut scratch = Vec::new();
             for index in indices.integers()? {
                 let row = position(index, matrix.depth())?;
                 matrix.decode(row..row + 1, 0, matrix.row_len(), &mut scratch, &mut values)?;
             }
-            return Ok(vec![super::cast::from_floats(values, shape, weight.element())?.into()]);
+            return Ok(vec![super::cast::from_floats(values, shape, handle.element)?.into()]);
         }
         return Ok(vec![gathered(call, &call.decoded(0)?, &indices, at)?.into()]);
     }

@@ -9,6 +9,7 @@ use crate::call::Call;
 use crate::registry::{Operator, moves};
 use crate::shape::{axes, axis, broadcast, count, sizes, strides, walk};
 use crate::tensor::Element;
+use crate::value::Look;
 use crate::{Tensor, Value};
 
 pub(super) const TABLE: &[Operator] = &[
@@ -19,7 +20,7 @@ pub(super) const TABLE: &[Operator] = &[
     moves("Unsqueeze", unsqueeze),
     moves("Shape", shape),
     moves("Size", |call| Ok(vec![Tensor::scalar(call.tensor(0)?.len() as i64).into()])),
-    moves("Transpose", transpose),
+    moves("Transpose", transpose).decodes(),
     moves("Concat", concat),
     moves("Split", split),
     moves("Slice", slice),
@@ -111,6 +112,14 @@ fn shape(call: &mut Call<'_>) -> Result<Vec<Value>> {
 }
 
 fn transpose(call: &mut Call<'_>) -> Result<Vec<Value>> {
+    if let Value::Weight(handle) = call.value(0)? {
+        // A matrix of the checkpoint is turned when it is decoded.
+        let is_matrix = call.matrix(handle).is_some();
+        if is_matrix && call.ints("perm").is_none_or(|order| order == [1, 0]) {
+            return Ok(vec![Value::Weight(handle.with(Look::Turned))]);
+        }
+        call.inputs[0] = Some(call.decoded(0)?.into());
+    }
     let tensor = call.tensor(0)?;
     let order = match call.ints("perm") {
         Some(order) => order.iter().map(|&dim| axis(dim, tensor.rank())).collect::<Result<Vec<_>>>()?,

@@ -7,7 +7,7 @@ use super::binary::{Product, Sum, join};
 use super::elementwise::expanded;
 use crate::call::Call;
 use crate::convert::Number;
-use crate::matrix::{Left, Right, product};
+use crate::matrix::{Left, Right, Rows, product};
 use crate::registry::{Operator, computes, moves};
 use crate::shape::{broadcast, count, stretched, walk};
 use crate::tensor::Data;
@@ -66,15 +66,14 @@ fn matmul(call: &mut Call<'_>) -> Result<Vec<Value>> {
     }
     if let Value::Weight(handle) = call.value(1)? {
         let a = call.tensor(0)?;
-        let matrix = call.weight(*handle).matrix();
-        if let Some(matrix) = matrix.filter(|_| a.element() == ElementType::F32 && a.rank() > 1) {
+        if let Some(matrix) = call.matrix(handle).filter(|_| a.element() == ElementType::F32 && a.rank() > 1) {
             let (&depth, outer) = a.shape().split_last().unwrap_or((&1, &[]));
             if depth != matrix.depth() {
                 let shape = [matrix.depth(), matrix.width()];
                 return Err(Error::format(format!("{:?} and {shape:?} can't be multiplied", a.shape())));
             }
             let shape = [outer, &[matrix.width()]].concat();
-            let mut out = vec![0.0; call.room(&shape, ElementType::F32)?];
+            let mut out = crate::pool::zeros(call.room(&shape, ElementType::F32)?);
             let left = Left::in_rows(a.values()?, count(outer), depth);
             product(left, Right::Stored(&matrix), &mut out, call.workers())?;
             return Ok(vec![Tensor::new(shape, out)?.into()]);
@@ -90,7 +89,7 @@ pub(super) fn multiplied(call: &Call<'_>, a: &Tensor, b: &Tensor) -> Result<Tens
     let total = count(&stacks.shape);
     match (a.data(), b.data()) {
         (Data::F32(x), Data::F32(y)) => {
-            let mut out = vec![0.0; total];
+            let mut out = crate::pool::zeros(total);
             singles(call, &stacks, x, y, &mut out)?;
             Tensor::new(stacks.shape, out)
         }
@@ -157,7 +156,7 @@ fn gemm(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let a = call.tensor(0)?;
     let singles = a.element() == ElementType::F32 && a.rank() == 2;
     let mut result = match call.value(1)? {
-        Value::Weight(handle) => match call.weight(*handle).matrix().filter(|_| singles) {
+        Value::Weight(handle) => match call.matrix(handle).filter(|_| singles) {
             Some(matrix) => {
                 let matrix = if turn_b { matrix.transposed() } else { matrix };
                 single_gemm(call, a, turn_a, Right::Stored(&matrix), matrix.depth())?
@@ -189,7 +188,7 @@ fn single_gemm(call: &Call<'_>, a: &Tensor, turn_a: bool, right: Right<'_>, dept
     }
     let (row_step, depth_step) = if turn_a { (1, second) } else { (second, 1) };
     let shape = vec![rows, right.width()];
-    let mut out = vec![0.0; call.room(&shape, ElementType::F32)?];
+    let mut out = crate::pool::zeros(call.room(&shape, ElementType::F32)?);
     product(Left { values: a.values()?, rows, depth, row_step, depth_step }, right, &mut out, call.workers())?;
     Tensor::new(shape, out)
 }

@@ -14,6 +14,7 @@ mod generate;
 mod layout;
 mod loss;
 mod matmul;
+mod microsoft;
 mod mini_float;
 pub(crate) mod moving;
 mod norm;
@@ -35,6 +36,8 @@ mod unary;
 mod vector;
 mod window;
 
+pub(crate) use vector::for_several_targets;
+
 use crate::registry::Operator;
 
 /// All operators.
@@ -52,6 +55,7 @@ pub(crate) const TABLES: &[&[Operator]] = &[
     layout::TABLE,
     loss::TABLE,
     matmul::TABLE,
+    microsoft::TABLE,
     norm::TABLE,
     pad::TABLE,
     pool::TABLE,

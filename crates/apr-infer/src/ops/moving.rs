@@ -3,13 +3,14 @@
 use apr_core::{Error, Result};
 
 use crate::Tensor;
+use crate::matrix::{Lines, turned};
 use crate::shape::{around, count, joined as joined_dims, strides, walk};
 use crate::tensor::{Data, Element, with_storage};
 
 /// The elements at the offsets that `walk` visits, of which there are `len`.
 pub(crate) fn picked(data: &Data, len: usize, walk: impl FnOnce(&mut dyn FnMut(usize))) -> Data {
     fn pick<T: Element>(values: &[T], len: usize, walk: impl FnOnce(&mut dyn FnMut(usize))) -> Data {
-        let mut out = Vec::with_capacity(len);
+        let mut out = crate::pool::with_capacity(len);
         walk(&mut |at| out.push(values[at].clone()));
         T::into_data(out)
     }
@@ -19,7 +20,7 @@ pub(crate) fn picked(data: &Data, len: usize, walk: impl FnOnce(&mut dyn FnMut(u
 /// The elements in ranges of the same length, one range after the other.
 pub(crate) fn picked_ranges(data: &Data, starts: impl ExactSizeIterator<Item = usize>, len: usize) -> Data {
     fn pick<T: Element>(values: &[T], starts: impl ExactSizeIterator<Item = usize>, len: usize) -> Data {
-        let mut out = Vec::with_capacity(starts.len() * len);
+        let mut out = crate::pool::with_capacity(starts.len() * len);
         starts.for_each(|start| out.extend_from_slice(&values[start..start + len]));
         T::into_data(out)
     }
@@ -43,10 +44,37 @@ pub(crate) fn transposed(tensor: &Tensor, order: &[usize]) -> Result<Tensor> {
         let outer = sizes.len().saturating_sub(1);
         walk(&sizes[..outer], [&steps[0][..outer]], |[at]| starts.push(at));
         picked_ranges(tensor.data(), starts.into_iter(), row)
+    } else if let (Data::F32(values), false) = (tensor.data(), tensor.is_empty()) {
+        Data::F32(turned_floats(values, &sizes, &steps[0]))
     } else {
         picked(tensor.data(), tensor.len(), |visit| walk(&sizes, [&steps[0]], |[at]| visit(at)))
     };
     tensor.like(shape, data)
+}
+
+/// Elements in another order, where neighbours in the result are apart in the input: squares of them are turned at a time.
+fn turned_floats(values: &[f32], sizes: &[usize], steps: &[usize]) -> Vec<f32> {
+    let mut out = crate::pool::zeros(values.len());
+    let last = sizes.len() - 1;
+    // The dimension whose neighbours lie together in the input, where there is one beside the last.
+    let Some(near) = steps.iter().position(|&step| step == 1).filter(|&near| near < last) else {
+        let mut next = out.iter_mut();
+        walk(sizes, [steps], |[at]| {
+            if let Some(out) = next.next() {
+                *out = values[at];
+            }
+        });
+        return out;
+    };
+    let own = strides(sizes);
+    let others = |list: &[usize]| -> Vec<usize> {
+        list.iter().enumerate().filter(|(dim, _)| *dim != near && *dim != last).map(|(_, &item)| item).collect()
+    };
+    walk(&others(sizes), [&others(steps), &others(&own)], |[from, to]| {
+        let lines = Lines { values: &values[from..], count: sizes[last], step: steps[last], depth: sizes[near] };
+        turned(lines, own[near], &mut out[to..]);
+    });
+    out
 }
 
 /// The part of `len` elements from `start` on, along an axis.
@@ -67,7 +95,7 @@ pub(crate) fn part(tensor: &Tensor, axis: usize, start: usize, len: usize) -> Re
 pub(crate) fn joined(tensors: &[&Tensor], axis: usize) -> Result<Tensor> {
     // The first argument only says what the elements are kept as.
     fn join<T: Element>(_: &[T], tensors: &[&Tensor], before: usize, total: usize) -> Result<Data> {
-        let mut out: Vec<T> = Vec::with_capacity(total);
+        let mut out: Vec<T> = crate::pool::with_capacity(total);
         for outer in 0..before {
             for tensor in tensors {
                 let values = tensor.values::<T>()?;

@@ -1,5 +1,7 @@
 //! Quantized numbers, and products of them.
 
+use std::sync::Arc;
+
 use apr_core::{Error, Result};
 use apr_graph::ElementType;
 
@@ -8,15 +10,17 @@ use super::conv::{Sizes, filters_without_zero, multiply_plain};
 use super::matmul::{plain, stacks, without_zero};
 use crate::call::Call;
 use crate::convert::is_half;
+use crate::matrix::{Scaling, Steps};
 use crate::registry::{Operator, moves};
 use crate::shape::{around, axis, count};
+use crate::value::{Dequantization, Look};
 use crate::{Tensor, Value};
 
 pub(super) const TABLE: &[Operator] = &[
     moves("QuantizeLinear", quantize),
-    moves("DequantizeLinear", dequantize),
+    moves("DequantizeLinear", dequantize).decodes(),
     moves("com.microsoft::QuantizeLinear", quantize),
-    moves("com.microsoft::DequantizeLinear", dequantize),
+    moves("com.microsoft::DequantizeLinear", dequantize).decodes(),
     moves("DynamicQuantizeLinear", dynamic),
     moves("QLinearMatMul", matmul),
     moves("QLinearConv", conv),
@@ -34,15 +38,16 @@ struct Scales {
 }
 
 impl Scales {
-    fn of(call: &Call<'_>, x: &Tensor, scale: &Tensor) -> Result<Self> {
+    /// `axis` and `block` as the attributes say them.
+    fn of(x: &Tensor, scale: &Tensor, at: i64, block: i64) -> Result<Self> {
         let wrong = || Error::format(format!("a scale of {:?} does not fit {:?}", scale.shape(), x.shape()));
         let scales = singles(scale)?;
         if scales.len() == 1 {
             return Ok(Self { scales, sizes: (1, x.len(), 1), block: x.len().max(1), count: 1 });
         }
-        let at = axis(call.int("axis", 1), x.rank())?;
+        let at = axis(at, x.rank())?;
         let sizes = around(x.shape(), at);
-        let block = usize::try_from(call.int("block_size", 0)).map_err(|_| wrong())?;
+        let block = usize::try_from(block).map_err(|_| wrong())?;
         if block == 0 || scale.rank() <= 1 && x.rank() != scale.rank() {
             if scales.len() != sizes.1 {
                 return Err(wrong());
@@ -109,7 +114,7 @@ fn quantize(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let (x, scale, zero) = (call.tensor(0)?, call.tensor(1)?, call.optional(2)?);
     let default = zero.map_or(ElementType::U8, Tensor::element);
     let to = element_of(call, "output_dtype", default)?;
-    let scales = Scales::of(call, x, scale)?;
+    let scales = Scales::of(x, scale, call.int("axis", 1), call.int("block_size", 0))?;
     let zeros = zeros(&scales, zero)?;
     let shape = x.shape().to_vec();
     call.room(&shape, ElementType::I64)?;
@@ -137,15 +142,80 @@ fn quantize(call: &mut Call<'_>) -> Result<Vec<Value>> {
 }
 
 fn dequantize(call: &mut Call<'_>) -> Result<Vec<Value>> {
-    let (x, scale, zero) = (call.tensor(0)?, call.tensor(1)?, call.optional(2)?);
+    for position in [1, 2] {
+        if let Some(Value::Weight(_)) = call.optional_value(position) {
+            call.inputs[position] = Some(call.decoded(position)?.into());
+        }
+    }
+    let (scale, zero) = (call.tensor(1)?, call.optional(2)?);
     let to = element_of(call, "output_dtype", scale.element())?;
-    let scales = Scales::of(call, x, scale)?;
+    let (axis, block) = (call.int("axis", 1), call.int("block_size", 0));
+    if let Value::Weight(handle) = call.value(0)? {
+        if to == ElementType::F32
+            && let Some(shape) = call.weight_shape(handle)
+            && let Some(scaling) = scaling(&shape, scale, zero, (axis, block))?
+        {
+            let with = Dequantization { scale: scale.clone(), zero: zero.cloned(), axis, block, scaling };
+            return Ok(vec![Value::Weight(handle.with(Look::Scaled(with)))]);
+        }
+        call.inputs[0] = Some(call.decoded(0)?.into());
+    }
+    let (x, scale, zero) = (call.tensor(0)?, call.tensor(1)?, call.optional(2)?);
+    call.room(x.shape(), ElementType::F64)?;
+    Ok(vec![dequantized(x, scale, zero, (axis, block), to)?.into()])
+}
+
+/// The scales of a matrix that is decoded by rows, or of filters, which are one row each; `None` where they do not lie so.
+fn scaling(
+    shape: &[usize],
+    scale: &Tensor,
+    zero: Option<&Tensor>,
+    (at, block): (i64, i64),
+) -> Result<Option<Arc<Scaling>>> {
+    let Ok(block) = usize::try_from(block) else { return Ok(None) };
+    let one = Steps { block: 1, step: 1 };
+    let steps = match *shape {
+        _ if scale.len() == 1 => Some((Steps::NONE, Steps::NONE)),
+        [_, columns] if block > 0 && scale.rank() == 2 => match axis(at, 2)? {
+            0 => Some((Steps { block, step: columns }, one)),
+            _ => Some((Steps { block: 1, step: columns.div_ceil(block) }, Steps { block, step: 1 })),
+        },
+        [rows, ..] if block == 0 && axis(at, shape.len())? == 0 && scale.len() == rows => Some((one, Steps::NONE)),
+        [_, columns] if block == 0 && scale.len() == columns => Some((Steps::NONE, one)),
+        _ => None,
+    };
+    let Some((rows, columns)) = steps else { return Ok(None) };
+    let scales = singles(scale)?;
+    let zeros = match zero {
+        Some(zero) if zero.element().is_float() => return Ok(None),
+        Some(zero) => zero.integers()?.into_iter().map(|zero| zero as f32).collect(),
+        None => vec![0.0; scales.len()],
+    };
+    let scaling = Scaling::new(scales, zeros, rows, columns);
+    let fits = scaling.fits(shape.first().copied().unwrap_or(0), shape.get(1).copied().unwrap_or(1));
+    Ok(fits.then(|| Arc::new(scaling)))
+}
+
+impl Dequantization {
+    /// What it makes of the whole tensor.
+    pub(crate) fn apply(&self, x: &Tensor) -> Result<Tensor> {
+        dequantized(x, &self.scale, self.zero.as_ref(), (self.axis, self.block), ElementType::F32)
+    }
+}
+
+fn dequantized(
+    x: &Tensor,
+    scale: &Tensor,
+    zero: Option<&Tensor>,
+    (axis, block): (i64, i64),
+    to: ElementType,
+) -> Result<Tensor> {
+    let scales = Scales::of(x, scale, axis, block)?;
     let shape = x.shape().to_vec();
-    call.room(&shape, ElementType::F32)?;
     if x.element().is_float() {
         let values = singles(x)?.into_iter().enumerate();
         let values = values.map(|(at, value)| value * scales.scales[scales.at(at)]).collect();
-        return Ok(vec![from_floats(values, shape, to)?.into()]);
+        return from_floats(values, shape, to);
     }
     let zeros = zeros(&scales, zero)?;
     let of = |(at, value): (usize, i64)| {
@@ -153,7 +223,7 @@ fn dequantize(call: &mut Call<'_>) -> Result<Vec<Value>> {
         (value - zeros[at]) as f32 * scales.scales[at]
     };
     let values = x.integers()?.into_iter().enumerate().map(of).collect();
-    Ok(vec![from_floats(values, shape, to)?.into()])
+    from_floats(values, shape, to)
 }
 
 fn dynamic(call: &mut Call<'_>) -> Result<Vec<Value>> {

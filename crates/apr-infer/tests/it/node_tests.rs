@@ -147,11 +147,15 @@ fn run(test: &Json) -> Result<(), String> {
     Ok(())
 }
 
-fn tests() -> String {
-    if let Some(path) = std::env::var_os("APR_NODE_TESTS") {
-        return std::fs::read_to_string(path).expect("a file");
+fn official() -> String {
+    match std::env::var_os("APR_NODE_TESTS") {
+        Some(path) => std::fs::read_to_string(path).expect("a file"),
+        None => tests("node_tests.zip"),
     }
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/infer/node_tests.zip");
+}
+
+fn tests(archive: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/infer").join(archive);
     let file = std::fs::read(path).expect("the fixture");
     let archive = Archive::read(&file, &Limits::default()).expect("an archive");
     let entry = archive.find("node_tests.jsonl").expect("the tests");
@@ -182,7 +186,7 @@ const KNOWN: &[(&str, &str)] = &[
 
 #[test]
 fn official_tests_of_operators_pass_but_for_those_that_are_listed() {
-    let tests = tests();
+    let tests = official();
     let (mut passed, mut failed, mut listed) = (0, Vec::new(), 0);
     for line in tests.lines() {
         let test: Json = serde_json::from_str(line).expect("JSON");
@@ -198,4 +202,15 @@ fn official_tests_of_operators_pass_but_for_those_that_are_listed() {
     }
     assert!(failed.is_empty(), "{passed} passed, {listed} are listed, {} failed:\n{}", failed.len(), failed.join("\n"));
     assert!(passed > 1000, "only {passed} tests were found");
+}
+
+#[test]
+fn operators_of_onnx_runtimes_own_domain_compute_what_it_computes() {
+    let tests = tests("microsoft.zip");
+    let named = |line| serde_json::from_str::<Json>(line).expect("JSON");
+    let results = tests.lines().map(named).map(|test| (test["name"].to_string(), run(&test)));
+    let (passed, failed): (Vec<_>, Vec<_>) = results.partition(|(_, result)| result.is_ok());
+    let failed: Vec<_> = failed.into_iter().filter_map(|(name, result)| Some(format!("{name}: {}", result.err()?))).collect();
+    assert!(failed.is_empty(), "{} passed; failed:\n{}", passed.len(), failed.join("\n"));
+    assert!(passed.len() > 40, "only {} tests were found", passed.len());
 }

@@ -84,43 +84,58 @@ fn check_pattern(pattern: &str) -> Result<()> {
     if pattern.len() > MAX_PATTERN {
         return Err(Error::memory(format!("a pattern of the tokenizer has {} bytes", pattern.len())));
     }
-    // The largest product of counts inside each open group so far.
-    let mut inside: Vec<u64> = vec![1];
-    let mut closed = 1;
+    let mut nesting = Nesting { inside: vec![1], before: 1 };
     let mut rest = pattern;
-    while let Some(letter) = rest.chars().next() {
-        rest = &rest[letter.len_utf8()..];
-        match letter {
-            '\\' => {
-                rest = rest.get(rest.chars().next().map_or(0, char::len_utf8)..).unwrap_or_default();
-                closed = 1;
-            }
-            '(' => inside.push(1),
-            ')' => {
-                closed = inside.pop().unwrap_or(1);
-                if inside.is_empty() {
-                    inside.push(1);
-                }
-                raise(&mut inside, closed);
-            }
-            '{' => {
-                closed = closed.saturating_mul(largest_count(rest));
-                raise(&mut inside, closed);
-            }
-            '}' | '?' | '+' | '*' => {}
-            _ if rest.starts_with('{') => closed = 1,
-            _ => {}
-        }
-        if inside.iter().any(|product| *product > MAX_REPETITIONS) {
+    while !rest.is_empty() {
+        rest = nesting.step(rest);
+        if nesting.inside.iter().any(|product| *product > MAX_REPETITIONS) {
             return Err(Error::memory("a pattern of the tokenizer has counted repetitions inside each other"));
         }
     }
     Ok(())
 }
 
-fn raise(inside: &mut [u64], product: u64) {
-    if let Some(last) = inside.last_mut() {
-        *last = (*last).max(product);
+/// Groups of a pattern, as far as it is read.
+struct Nesting {
+    /// The largest product of counts inside each open group so far.
+    inside: Vec<u64>,
+    /// That of what was read last, which a count may follow.
+    before: u64,
+}
+
+impl Nesting {
+    /// Reads a letter; the rest of the pattern.
+    fn step<'p>(&mut self, pattern: &'p str) -> &'p str {
+        let mut letters = pattern.chars();
+        match letters.next() {
+            Some('\\') => {
+                letters.next();
+                self.before = 1;
+            }
+            Some('(') => self.inside.push(1),
+            Some(')') => {
+                self.before = self.inside.pop().unwrap_or(1);
+                if self.inside.is_empty() {
+                    self.inside.push(1);
+                }
+                self.raise();
+            }
+            Some('{') => {
+                self.before = self.before.saturating_mul(largest_count(letters.as_str()));
+                self.raise();
+            }
+            Some('}' | '?' | '+' | '*') | None => {}
+            // A letter that a count follows is counted by itself.
+            Some(_) if letters.as_str().starts_with('{') => self.before = 1,
+            Some(_) => {}
+        }
+        letters.as_str()
+    }
+
+    fn raise(&mut self) {
+        if let Some(last) = self.inside.last_mut() {
+            *last = (*last).max(self.before);
+        }
     }
 }
 

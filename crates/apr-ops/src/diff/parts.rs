@@ -11,6 +11,9 @@ use super::pairing::pair;
 use super::{DiffOptions, DiffReport, Side, judged};
 use crate::parts::exact;
 
+/// Most bytes that a pair is taken to have.
+const MOST: u64 = 1 << 43;
+
 /// What a part of a comparison found: sums over the values of each of its pairs.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -24,7 +27,6 @@ pub struct PartOfDiff {
 struct Compared {
     /// Equal, equal digests, not read, not to be compared.
     flags: [bool; 4],
-    elements: u64,
     /// Left, right, product, difference, largest difference, room of both dtypes.
     #[serde(with = "exact")]
     sums: [f64; 7],
@@ -35,19 +37,20 @@ impl From<&Comparison> for Compared {
     fn from(of: &Comparison) -> Self {
         Self {
             flags: [of.identical, of.same_digest, of.unread, of.incomparable],
-            elements: of.elements,
             sums: [of.left, of.right, of.dot, of.difference, of.max_delta, of.room[0], of.room[1]],
             bytes_read: of.bytes_read,
         }
     }
 }
 
-impl From<Compared> for Comparison {
-    fn from(of: Compared) -> Self {
-        let [identical, same_digest, unread, incomparable] = of.flags;
-        let [left, right, dot, difference, max_delta, own, other] = of.sums;
-        let (elements, bytes_read, room) = (of.elements, of.bytes_read, [own, other]);
-        Self {
+impl Compared {
+    /// What was compared, of tensors with so many elements.
+    fn comparison(self, elements: u64) -> Comparison {
+        let [identical, same_digest, unread, incomparable] = self.flags;
+        let [left, right, dot, difference, max_delta, own, other] = self.sums;
+        // Sums of them stay within 64 bits.
+        let (bytes_read, room) = (self.bytes_read.min(MOST), [own, other]);
+        Comparison {
             identical,
             same_digest,
             unread,
@@ -93,7 +96,7 @@ pub fn diff_part<P: Pipeline>(
     progress: &dyn Progress,
 ) -> Result<PartOfDiff> {
     let pairs = pair(left, right, options, pipeline, progress)?.pairs;
-    let own = pairs.get(wanted).ok_or_else(|| Error::format("the plan has pairs of tensors that the models lack"))?;
+    let own = pairs.get(wanted).ok_or_else(|| Error::format("the plan has parts that the models lack"))?;
     let compared = compare(left.reader, right.reader, own, options.read, pipeline, progress)?;
     Ok(PartOfDiff { pairs: compared.iter().map(Into::into).collect() })
 }
@@ -110,10 +113,14 @@ pub fn diff_in_parts<P: Pipeline>(
     pipeline: &P,
 ) -> Result<DiffReport> {
     let pairing = pair(left, right, options, pipeline, &())?;
-    let compared: Vec<Comparison> = parts.into_iter().flat_map(|part| part.pairs).map(Into::into).collect();
-    if compared.len() != pairing.pairs.len() {
-        let message = format!("the parts compared {} of {} pairs of tensors", compared.len(), pairing.pairs.len());
+    let found: Vec<Compared> = parts.into_iter().flat_map(|part| part.pairs).collect();
+    if found.len() != pairing.pairs.len() {
+        let message = format!("the parts compared {} of {} pairs of tensors", found.len(), pairing.pairs.len());
         return Err(Error::format(message));
     }
+    let elements = pairing.pairs.iter().map(|pair| left.reader.tensors()[pair.left].shape.elements());
+    let compared = found.into_iter().zip(elements);
+    let compared: Vec<Comparison> =
+        compared.map(|(found, elements)| found.comparison(elements.unwrap_or_default())).collect();
     judged(left, right, options, pairing, &compared)
 }

@@ -2,7 +2,9 @@
 
 use apr_core::{Layout, Progress, StoredRange};
 use apr_quantize::QualityGate;
-use apr_registry::{CheckpointReader, DType, Loss, Pipeline, PlanOptions, Result as ModelResult, Sink, apr2};
+use apr_registry::{
+    CheckpointReader, DType, Loss, Pipeline, PlanOptions, Result as ModelResult, Sink, TensorInfo, apr2,
+};
 use apr_source::Source;
 use apr_source::adapter::{Adapter, adapter_of};
 use apr_view::View;
@@ -12,7 +14,7 @@ use super::{Job, JobError};
 use crate::convert::{Conversion, ConvertOptions, ConvertReport, plan};
 use crate::import::{FamilyNote, Prepared};
 use crate::inline::{InlineValidator, ValidationError};
-use crate::parts::shard_size_for;
+use crate::parts::smallest_size;
 
 /// A job whose output is known to the last byte's place, and of which nothing is written yet.
 #[must_use = "nothing is written until it runs"]
@@ -129,7 +131,8 @@ impl<'a> Planned<'a> {
     pub fn shard_size_for(&self, shards: usize) -> ModelResult<u64> {
         let carried = self.view.companions().iter().map(|file| file.len).fold(0, u64::saturating_add);
         let (outputs, metadata) = (self.conversion.outputs(), self.view.metadata());
-        shard_size_for(outputs, shards, |size| apr2::shard_count(outputs, metadata, carried, size))
+        let lens = outputs.iter().map(TensorInfo::byte_len).collect::<ModelResult<Vec<u64>>>()?;
+        smallest_size(&lens, shards, |size| apr2::shard_count(outputs, metadata, carried, size))
     }
 
     /// Where the bytes lie that a tensor is made of.

@@ -16,4 +16,4 @@ pub use plan::{
     Read, Sealing, SettingsFile, TensorInput, check_relative,
 };
 pub use result::{PartResult, WrittenFile, WrittenReport};
-pub use written::{Finished, finish, shard_size_for};
+pub use written::{Finished, finish, smallest_size};

@@ -391,3 +391,6 @@ fn parse(bytes: &[u8], name: &str, limits: &Limits) -> Result<PartsPlan> {
     }
     Ok(plan)
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,6 +15,9 @@ use crate::convert::{ConvertReport, Learnt, Rounding};
 /// The version of the results' format.
 const VERSION: u64 = 1;
 
+/// Most elements or bytes of a tensor in a result.
+const MOST: u64 = 1 << 43;
+
 /// What a file of a result is called in messages.
 const WHAT: &str = "the result of a part";
 
@@ -151,12 +154,16 @@ impl MeasuredRecord {
     /// What was measured.
     ///
     /// # Errors
-    /// E001 for a type that is not known.
+    /// E001 for a type that is not known, and for numbers that no tensor has.
     pub(super) fn measured(self) -> Result<Measured> {
         let dtype = DType::ALL.iter().copied().find(|dtype| dtype.name() == self.dtype);
         let dtype = dtype.ok_or_else(|| Error::format(format!("{WHAT} names an unknown type")))?;
         let ([sum_squared_error, sum_squares, sum_squares_new], [max_error]) = (self.sums, self.max_error);
         let Self { name, bytes, count, non_finite, .. } = self;
+        // Sums over all tensors of all parts stay within 64 bits.
+        if count.max(bytes) > MOST || non_finite > count {
+            return Err(Error::format(format!("{WHAT} has numbers of elements that no tensor has")).for_tensor(name));
+        }
         let drift = Drift { count, non_finite, sum_squared_error, sum_squares, sum_squares_new, max_error };
         Ok(Measured { name, dtype, bytes, drift })
     }

@@ -1,6 +1,6 @@
 //! Finishing a job that writes, and where its parts are cut.
 
-use apr_core::{Limits, Loss, TensorInfo};
+use apr_core::{Limits, Loss};
 use apr_quantize::{QualityGate, QualityLog, QuantizationReport};
 use apr_registry::apr2::Manifest;
 use apr_registry::{Error, Notes, Result};
@@ -97,14 +97,14 @@ pub fn finish(
 
 impl WrittenReport {
     fn add(&mut self, other: Self) {
-        self.tensors += other.tensors;
+        self.tensors = self.tensors.saturating_add(other.tensors);
         self.elements = self.elements.saturating_add(other.elements);
         self.bytes_in = self.bytes_in.saturating_add(other.bytes_in);
         for (sum, number) in self.rounding.iter_mut().zip(other.rounding) {
             *sum = sum.saturating_add(number);
         }
         self.losses.extend(other.losses);
-        self.checked += other.checked;
+        self.checked = self.checked.saturating_add(other.checked);
         self.violations.extend(other.violations);
         self.odd.extend(other.odd);
         self.measured.extend(other.measured);
@@ -116,19 +116,14 @@ impl WrittenReport {
     }
 }
 
-/// The smallest size with which these tensors fill at most so many shards: `count` says how many a size makes.
+/// The smallest size with which pieces of these lengths fill at most so many parts: `count` says how many a size makes.
 ///
 /// # Errors
 /// What `count` says.
-pub fn shard_size_for(
-    tensors: &[TensorInfo],
-    parts: usize,
-    mut count: impl FnMut(u64) -> Result<usize>,
-) -> Result<u64> {
-    let lens = tensors.iter().map(TensorInfo::byte_len).collect::<Result<Vec<u64>>>()?;
+pub fn smallest_size(lens: &[u64], parts: usize, mut count: impl FnMut(u64) -> Result<usize>) -> Result<u64> {
     let total = lens.iter().fold(0, |sum: u64, &len| sum.saturating_add(len)).max(1);
-    let largest = lens.into_iter().max().unwrap_or_default().max(1);
-    // Whatever the size, a tensor stays whole.
+    let largest = lens.iter().copied().max().unwrap_or_default().max(1);
+    // Whatever the size, a piece stays whole.
     let (mut low, mut high) = (largest.max(total / parts.max(1) as u64), total);
     while low < high {
         let middle = low + (high - low) / 2;

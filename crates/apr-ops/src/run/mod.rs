@@ -4,6 +4,8 @@ mod arrays;
 mod facts;
 mod files;
 mod scores;
+mod speech;
+mod whisper;
 
 use apr_blocks::{GraphOptions, graphs};
 use apr_graph::Graph;
@@ -15,6 +17,8 @@ pub use arrays::{ArrayReport, RunReport, arrays_of, from_json, report};
 pub use facts::{Facts, Pooling};
 pub use files::ArrayFile;
 pub use scores::{largest, normalize, pool, sigmoid, softmax};
+pub use speech::{Spoken, collapsed, spoken};
+pub use whisper::{Segment, WhisperTokens};
 
 use crate::graph::without_family;
 use crate::import::restore;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use apr_arch::FamilyModel;
 use apr_core::{ExtentKind, Progress, StoredRange};
 use apr_registry::digest::Crc32;
-use apr_registry::{CheckpointReader, Pipeline, Result};
+use apr_registry::{CheckpointReader, Error, Pipeline, Result};
 use serde::{Deserialize, Serialize};
 
 use super::work::FileChunk;
@@ -22,6 +22,8 @@ pub struct ValidateUnit {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PartFindings {
+    /// How many units it has looked at.
+    pub units: usize,
     /// What is wrong or odd, in the order of the file.
     pub findings: Vec<Finding>,
     /// What became of the checks of shards.
@@ -67,7 +69,7 @@ fn range_of(reader: &dyn CheckpointReader, tasks: &[FileChunk]) -> StoredRange {
 /// Looks at some of the units of a file.
 ///
 /// # Errors
-/// Those of [`validate`](super::validate).
+/// Those of [`validate`](super::validate); E001 for units that are not there.
 pub(crate) fn validate_part<P: Pipeline>(
     reader: &dyn CheckpointReader,
     model: Option<&FamilyModel<'_>>,
@@ -81,35 +83,60 @@ pub(crate) fn validate_part<P: Pipeline>(
     pass.findings.clear();
     let tasks = pass.tasks()?;
     let units = units(&tasks);
-    let own = units.get(wanted.clone()).unwrap_or_default();
+    let own = units.get(wanted.clone()).ok_or_else(no_such_units)?;
     let own = own.first().map_or(0, |unit| unit.start)..own.last().map_or(0, |unit| unit.end);
     let tasks = &tasks[own];
     let bytes_read = pass.read_tasks(tasks, pipeline, progress)?;
     if wanted.end == units.len() {
         pass.check_parts(pipeline)?;
     }
-    let is_summed = |task: &&FileChunk| pass.checksum.is_some() && task.summed;
+    let is_summed = |task: &&FileChunk| pass.checksum.is_some() && task.summed && pass.is_in_file(**task);
     let summed = tasks.iter().filter(is_summed).map(|task| task.chunk.len as u64).sum();
-    Ok(PartFindings { checks: Vec::new(), crc32: pass.crc.value(), summed, bytes_read, findings: pass.findings })
+    Ok(PartFindings {
+        units: wanted.len(),
+        checks: Vec::new(),
+        crc32: pass.crc.value(),
+        summed,
+        bytes_read,
+        findings: pass.findings,
+    })
+}
+
+/// What a plan comes to that was not made of this model.
+pub(crate) fn no_such_units() -> Error {
+    Error::format("the plan has parts that the model lacks")
+}
+
+/// Checks that the parts have looked at everything: a plan that leaves something out must not make a model valid.
+///
+/// # Errors
+/// E001.
+pub(crate) fn check_all(parts: &[PartFindings], units: usize) -> Result<()> {
+    let seen = parts.iter().map(|part| part.units).fold(0, usize::saturating_add);
+    if seen == units {
+        return Ok(());
+    }
+    Err(Error::format(format!("the parts have looked at {seen} of {units} pieces of the model")))
 }
 
 /// The report that one process makes of all units, from what the parts found.
 ///
 /// # Errors
-/// Those of [`validate`](super::validate).
+/// Those of [`validate`](super::validate); E001 where the parts have not looked at everything.
 pub(crate) fn validated(
     reader: &dyn CheckpointReader,
     model: Option<&FamilyModel<'_>>,
     (file, options): (&str, ValidateOptions<'_>),
     parts: Vec<PartFindings>,
 ) -> Result<ValidateReport> {
+    check_all(&parts, validate_units(reader, options)?.len())?;
     let mut pass = Pass::new(reader, file, model, options);
     pass.check_front()?;
-    let mut bytes_read = 0;
+    let mut bytes_read: u64 = 0;
     for part in parts {
         pass.crc.append_crc(&Crc32::of_known(part.crc32, part.summed));
         pass.findings.extend(part.findings);
-        bytes_read += part.bytes_read;
+        bytes_read = bytes_read.saturating_add(part.bytes_read);
     }
     Ok(pass.report(bytes_read))
 }

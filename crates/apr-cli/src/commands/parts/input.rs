@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use apr::Serial;
-use apr::{CheckpointReader, Error};
+use apr::{CheckpointReader, Error, FileInfo};
 use apr_io::{FileSource, is_remote};
 use apr_ops::parts::{
     CompanionInput, FileInput, Input, JobWords, SettingsFile, TensorInput, bytes_digest, front_digest, tensor_digests,
@@ -14,9 +14,21 @@ use base16ct::lower::encode_string;
 use super::on_disk::OpenPlan;
 use super::words::{SETTINGS, placed, values};
 use crate::context::Context;
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::model::Model;
 use crate::progress::Bar;
+
+/// Gives a location on a hub the commit that it has now: all parts read the same, and note it as the same.
+pub(super) fn pin(job: &mut JobWords, option: &str, context: &Context) -> Outcome {
+    let Some(path) = values(job, option).first().map(|path| PathBuf::from(*path)).filter(|path| is_remote(path)) else {
+        return Ok(());
+    };
+    context.sources.is_remote_set(&path)?;
+    if let Some((pinned, _)) = context.sources.state(&path, &[]) {
+        job.options.insert(option.to_owned(), pinned.into());
+    }
+    Ok(())
+}
 
 /// Describes a model for a plan, which calls it `path`; `digests` asks for those of the tensors, for which the model is read.
 pub(super) fn describe(model: &Model, path: &str, digests: bool, context: &Context) -> Outcome<Input> {
@@ -24,10 +36,8 @@ pub(super) fn describe(model: &Model, path: &str, digests: bool, context: &Conte
     let remote = is_remote(Path::new(&model.name));
     let takes_digests = digests && !remote;
     let names: Vec<&str> = reader.files().iter().map(|file| own_name(&file.name, model)).collect();
-    let (path, states) = match context.sources.state(Path::new(&model.name), &names) {
-        Some(state) => state,
-        None => (path.to_owned(), vec![None; names.len()]),
-    };
+    let states = context.sources.state(Path::new(&model.name), &names);
+    let states = states.map_or_else(|| vec![None; names.len()], |(_, states)| states);
     let mut files = Vec::new();
     for (file, etag) in reader.files().iter().zip(states) {
         let is_timed = !takes_digests && !remote;
@@ -39,7 +49,7 @@ pub(super) fn describe(model: &Model, path: &str, digests: bool, context: &Conte
     let tensors = reader.tensors().iter().zip(digests);
     let tensors = tensors.map(|(info, digest)| TensorInput { name: info.name.clone(), blake3: encode_string(&digest) });
     Ok(Input {
-        path,
+        path: path.to_owned(),
         files,
         companions: companions(reader)?,
         front: encode_string(&front_digest(reader)),
@@ -53,43 +63,45 @@ pub(super) fn describe(model: &Model, path: &str, digests: bool, context: &Conte
 /// E004 with the file that is another one.
 pub(super) fn check(input: &Input, model: &Model, context: &Context) -> Outcome {
     let reader = &*model.reader;
-    let changed = |file: &str, what: &str| {
-        let message = format!("{what} since the plan was made; make a new plan");
-        Error::checksum(message).in_file(apr::Escaped(file))
-    };
     if reader.files().len() != input.files.len() {
-        return Err(changed(&model.name, "the model got other files").into());
+        return Err(changed(&model.name, "the model got other files"));
     }
     let names: Vec<&str> = input.files.iter().map(|file| file.name.as_str()).collect();
-    let states = context.sources.state(Path::new(&model.name), &names).map(|(_, states)| states).unwrap_or_default();
-    for (at, (file, known)) in reader.files().iter().zip(&input.files).enumerate() {
-        let shown = path_of(&file.name, model).display().to_string();
-        if file.len != known.size {
-            return Err(
-                changed(&shown, &format!("its length changed from {} to {} bytes", known.size, file.len)).into()
-            );
-        }
-        if let Some(time) = known.modified
-            && modified(&path_of(&file.name, model))? != time
-        {
-            return Err(changed(&shown, "it was written to").into());
-        }
-        let state = states.get(at).and_then(Option::as_ref);
-        if let (Some(known), Some(state)) = (&known.etag, state)
-            && known != state
-        {
-            return Err(changed(&shown, "its server has another state of it").into());
+    let states = context.sources.state(Path::new(&model.name), &names).map(|(_, states)| states);
+    let mut states = states.unwrap_or_default().into_iter();
+    for (file, known) in reader.files().iter().zip(&input.files) {
+        let path = path_of(&file.name, model);
+        if let Some(what) = difference(file, known, states.next().flatten(), &path)? {
+            return Err(changed(&path.display().to_string(), &what));
         }
     }
     if encode_string(&front_digest(reader)) != input.front {
-        return Err(changed(&model.name, "metadata, or names, shapes and places of tensors, changed").into());
+        return Err(changed(&model.name, "metadata, or names, shapes and places of tensors, changed"));
     }
     let found = companions(reader)?;
     match input.companions.iter().find(|known| !found.contains(known)) {
-        Some(known) => Err(changed(&known.name, "it changed or went away").into()),
-        None if found.len() != input.companions.len() => Err(changed(&model.name, "companions were added").into()),
+        Some(known) => Err(changed(&known.name, "it changed or went away")),
+        None if found.len() != input.companions.len() => Err(changed(&model.name, "companions were added")),
         None => Ok(()),
     }
+}
+
+fn changed(file: &str, what: &str) -> Failure {
+    let message = format!("{what} since the plan was made; make a new plan");
+    Error::checksum(message).in_file(apr::Escaped(file)).into()
+}
+
+/// How a file differs from the one of the plan; `state` is what its server calls it now.
+fn difference(file: &FileInfo, known: &FileInput, state: Option<String>, path: &Path) -> Outcome<Option<String>> {
+    if file.len != known.size {
+        return Ok(Some(format!("its length changed from {} to {} bytes", known.size, file.len)));
+    }
+    let is_touched = known.modified.map(|time| Ok::<_, Failure>(modified(path)? != time)).transpose()?;
+    if is_touched == Some(true) {
+        return Ok(Some("it was written to".to_owned()));
+    }
+    let is_other = known.etag.as_ref().zip(state).is_some_and(|(known, state)| *known != state);
+    Ok(is_other.then(|| "its server has another state of it".to_owned()))
 }
 
 /// The other files that a job reads.

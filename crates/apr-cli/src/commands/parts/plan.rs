@@ -48,7 +48,7 @@ pub(in crate::commands) fn plan(args: &PlanArgs, context: &Context) -> Outcome {
     let (job, _) = typed(&args.job, &|path| portable(path, &folder))?;
     let settings = input::settings(&job, given)?;
     let empty = PartsPlan { apr_plan: FORMAT_VERSION, apr: VERSION.to_owned(), job, settings, ..PartsPlan::default() };
-    let Draft { plan, warnings } = match empty.job.command.as_str() {
+    let Draft { plan, mut warnings } = match empty.job.command.as_str() {
         "validate" => reported::plan_validate(args, empty, given, context)?,
         "diff" => reported::plan_diff(args, empty, given, context)?,
         _ => written::plan(args, empty, given, context)?,
@@ -56,6 +56,12 @@ pub(in crate::commands) fn plan(args: &PlanArgs, context: &Context) -> Outcome {
     if plan.parts.len() > MAX_PARTS {
         let message = format!("that are {} parts; {MAX_PARTS} are possible", plan.parts.len());
         return Err(Failure::Usage(message));
+    }
+    if let Some(asked) = args.parts.filter(|asked| *asked != plan.parts.len()) {
+        let why = if plan.parts.len() < asked { "tensors stay whole" } else { "a part would be too large otherwise" };
+        let warning = format!("there are {} parts instead of {asked}: {why}", plan.parts.len());
+        context.printer.warn(&warning);
+        warnings.push(warning);
     }
     on_disk::write(&args.output, &plan.encode(), args.overwrite)?;
     let reads = plan.parts.iter().map(|part| part.reads.iter().map(|read| read.len).sum());

@@ -6,7 +6,7 @@ use std::path::Path;
 use apr::{Error, FileInfo};
 use apr_ops::diff::{PartOfDiff, diff_in_parts, diff_part, diff_units};
 use apr_ops::graph::of_file;
-use apr_ops::parts::{PartResult, PartsPlan, PlannedPart, Read};
+use apr_ops::parts::{PartResult, PartsPlan, PlannedPart, Read, smallest_size};
 use apr_ops::shards::{units, validate_units_of, validated_in_parts};
 use apr_ops::validate::PartFindings;
 use serde::Serialize;
@@ -25,7 +25,8 @@ use crate::model;
 use crate::progress::Bar;
 
 /// Plans a validation.
-pub(super) fn plan_validate(args: &PlanArgs, plan: PartsPlan, folder: &Path, context: &Context) -> Outcome<Draft> {
+pub(super) fn plan_validate(args: &PlanArgs, mut plan: PartsPlan, folder: &Path, context: &Context) -> Outcome<Draft> {
+    input::pin(&mut plan.job, "model", context)?;
     let cli = parsed(&plan.job, folder)?;
     let context = context.of_job(&cli.global, &cli.remote);
     let Command::Validate(job) = &cli.command else { return Err(not_planned()) };
@@ -34,12 +35,14 @@ pub(super) fn plan_validate(args: &PlanArgs, plan: PartsPlan, folder: &Path, con
     let options = validate::options(job, &trusted, None, &context)?;
     let files = model.reader.files();
     let reads = units(&*model.reader, options)?.into_iter().map(|range| vec![read_of(range, files)]);
-    let parts = cut(reads.collect(), args);
+    let parts = cut(reads.collect(), args)?;
     draft(plan, &[("model", &model)], parts, &context)
 }
 
 /// Plans a comparison.
-pub(super) fn plan_diff(args: &PlanArgs, plan: PartsPlan, folder: &Path, context: &Context) -> Outcome<Draft> {
+pub(super) fn plan_diff(args: &PlanArgs, mut plan: PartsPlan, folder: &Path, context: &Context) -> Outcome<Draft> {
+    input::pin(&mut plan.job, "left", context)?;
+    input::pin(&mut plan.job, "right", context)?;
     let cli = parsed(&plan.job, folder)?;
     let context = context.of_job(&cli.global, &cli.remote);
     let Command::Diff(job) = &cli.command else { return Err(not_planned()) };
@@ -53,7 +56,7 @@ pub(super) fn plan_diff(args: &PlanArgs, plan: PartsPlan, folder: &Path, context
     let reads = pairs
         .into_iter()
         .map(|[left, right]| vec![read_of(left, files[0]), Read { input: 1, ..read_of(right, files[1]) }]);
-    let parts = cut(reads.collect(), args);
+    let parts = cut(reads.collect(), args)?;
     draft(plan, &[("left", left), ("right", right)], parts, &context)
 }
 
@@ -62,30 +65,37 @@ fn not_planned() -> Failure {
 }
 
 /// Parts of about the same length; `reads` are those of each unit.
-fn cut(reads: Vec<Vec<Read>>, args: &PlanArgs) -> Vec<PlannedPart> {
-    let len = |reads: &Vec<Read>| reads.iter().map(|read| read.len).fold(0, u64::saturating_add);
-    let total = reads.iter().map(len).fold(0, u64::saturating_add);
-    let for_parts = args.parts.map(|parts| total.div_ceil(parts as u64));
-    let most = for_parts.into_iter().chain(args.max_part).min().unwrap_or(u64::MAX).max(1);
-    let (mut parts, mut size) = (vec![PlannedPart { units: Some([0, 0]), ..PlannedPart::default() }], 0_u64);
-    for (unit, reads) in reads.into_iter().enumerate() {
-        let len = len(&reads);
-        // By where the middle of the unit lies, so that parts of uneven units are about as long as each other.
-        let is_full = size > 0 && size.saturating_add(if args.max_part.is_some() { len } else { len / 2 }) > most;
-        if is_full {
-            parts.push(PlannedPart { units: Some([unit, 0]), ..PlannedPart::default() });
+fn cut(reads: Vec<Vec<Read>>, args: &PlanArgs) -> Outcome<Vec<PlannedPart>> {
+    let lens: Vec<u64> = reads.iter().map(|reads| bytes(reads)).collect();
+    let count = |most| Ok(starts(&lens, most).len());
+    let for_parts = args.parts.map(|parts| smallest_size(&lens, parts, count)).transpose()?;
+    let most = for_parts.into_iter().chain(args.max_part).min().unwrap_or(u64::MAX);
+    let starts = starts(&lens, most);
+    let ends = starts.iter().skip(1).copied().chain([lens.len()]);
+    let mut reads = reads.into_iter();
+    let part = |(start, end): (usize, usize)| PlannedPart {
+        units: Some([start, end - start]),
+        reads: Read::joined(reads.by_ref().take(end - start).flatten().collect()),
+        ..PlannedPart::default()
+    };
+    Ok(starts.iter().copied().zip(ends).map(part).collect())
+}
+
+fn bytes(reads: &[Read]) -> u64 {
+    reads.iter().map(|read| read.len).fold(0, u64::saturating_add)
+}
+
+/// Where parts start that have at most so many bytes, or one unit.
+fn starts(lens: &[u64], most: u64) -> Vec<usize> {
+    let (mut starts, mut size) = (vec![0], 0_u64);
+    for (unit, len) in lens.iter().enumerate() {
+        if size > 0 && size.saturating_add(*len) > most {
+            starts.push(unit);
             size = 0;
         }
-        if let Some(PlannedPart { units: Some([_, count]), reads: all, .. }) = parts.last_mut() {
-            *count += 1;
-            all.extend(reads);
-        }
-        size = size.saturating_add(len);
+        size = size.saturating_add(*len);
     }
-    for part in &mut parts {
-        part.reads = Read::joined(std::mem::take(&mut part.reads));
-    }
-    parts
+    starts
 }
 
 /// The plan with its inputs: reading them for digests would be the job itself, so that sizes and times of change count.
@@ -98,9 +108,7 @@ fn draft(
     let mut warnings = Vec::new();
     for (option, model) in models {
         let path = values(&plan.job, option).first().copied().unwrap_or_default().to_owned();
-        let described = input::describe(model, &path, false, context)?;
-        plan.job.options.insert((*option).to_owned(), described.path.as_str().into());
-        plan.inputs.push(described);
+        plan.inputs.push(input::describe(model, &path, false, context)?);
         warnings.extend(model.notes.iter().cloned());
     }
     plan.parts = parts;
@@ -112,8 +120,7 @@ pub(super) fn run(open: &OpenPlan, part: usize, context: &Context) -> Outcome<Pa
     let (cli, context) = open.job(context)?;
     let [first, count] = open.plan.parts[part].units.unwrap_or_default();
     let wanted = first..first.saturating_add(count);
-    let reads = open.plan.parts[part].reads.iter().map(|read| read.len);
-    let bar = Bar::new(&context.printer, reads.fold(0, u64::saturating_add));
+    let bar = Bar::new(&context.printer, bytes(&open.plan.parts[part].reads));
     let report = match &cli.command {
         Command::Validate(args) => to_json(&validate_part(open, args, wanted, &context, &bar)?)?,
         Command::Diff(args) => to_json(&compare_part(open, args, wanted, &context, &bar)?)?,

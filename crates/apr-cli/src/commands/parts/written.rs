@@ -39,6 +39,7 @@ fn job_of(command: &Command, context: &Context) -> Outcome<(Job, Model)> {
 
 /// Plans such a job; `plan` says what it is.
 pub(super) fn plan(args: &PlanArgs, mut plan: PartsPlan, folder: &Path, context: &Context) -> Outcome<Draft> {
+    input::pin(&mut plan.job, "model", context)?;
     let cli = parsed(&plan.job, folder)?;
     let context = context.of_job(&cli.global, &cli.remote);
     let (job, model) = job_of(&cli.command, &context)?;
@@ -60,12 +61,8 @@ pub(super) fn plan(args: &PlanArgs, mut plan: PartsPlan, folder: &Path, context:
         Ok::<_, Failure>(planned.report().warnings.iter().take(told).cloned().collect())
     })?;
     let path = values(&plan.job, "model").first().copied().unwrap_or_default().to_owned();
-    let described = input::describe(&model, &path, !args.no_digests, &context)?;
+    plan.inputs = vec![input::describe(&model, &path, !args.no_digests, &context)?];
     context.sources.check_unchanged()?;
-    if described.path != path {
-        plan.job.options.insert("model".to_owned(), described.path.as_str().into());
-    }
-    plan.inputs = vec![described];
     plan.gate = gate(&job);
     if let Some(Encrypt { block, key, .. }) = &job.target.apr2.encryption {
         let mut block = block.clone();

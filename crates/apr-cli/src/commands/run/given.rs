@@ -1,7 +1,7 @@
 //! What the user gives: texts, and files of any kind.
 
 use std::io::{IsTerminal, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use apr::Error;
 use apr_infer::Tensor;
@@ -9,7 +9,7 @@ use apr_inputs::text::MAX_TEXT;
 use apr_io::io_error;
 use apr_ops::run::{arrays_of, from_json};
 
-use super::Job;
+use super::{Job, pictures, sounds};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model;
@@ -18,27 +18,40 @@ use crate::model;
 #[derive(Default)]
 pub(super) struct Given {
     pub(super) texts: Vec<String>,
+    pub(super) sounds: Vec<PathBuf>,
+    pub(super) pictures: Vec<PathBuf>,
     pub(super) arrays: Vec<(Option<String>, Tensor)>,
 }
 
 impl Given {
-    pub(super) fn of(job: &Job<'_>, reads_text: bool) -> Outcome<Self> {
+    pub(super) fn of(job: &Job<'_>) -> Outcome<Self> {
         let args = job.args;
         let mut given = Self { texts: args.prompt.clone(), ..Self::default() };
         for (name, path) in &args.input {
             match (name, extension(path).as_str()) {
                 (None, "txt") => given.texts.push(read_text(path)?),
+                (None, sound) if sounds::EXTENSIONS.contains(&sound) => given.sounds.push(path.clone()),
+                (None, picture) if pictures::EXTENSIONS.contains(&picture) => given.pictures.push(path.clone()),
                 (name, _) => given.arrays.extend(named_arrays(name.as_deref(), path, job.context)?),
             }
         }
         let nothing = given.texts.is_empty() && args.input.is_empty() && args.tokens.is_empty();
-        if nothing && reads_text && args.model.as_os_str() != "-" {
+        if nothing && args.model.as_os_str() != "-" {
             given.texts.extend(piped_text()?);
         }
-        if !given.texts.is_empty() && !given.arrays.is_empty() {
-            return Err(Failure::Usage("give texts or arrays, not both".to_owned()));
-        }
+        given.check()?;
         Ok(given)
+    }
+
+    /// Refuses what no model takes together.
+    fn check(&self) -> Outcome {
+        let alone =
+            [!self.arrays.is_empty(), !self.sounds.is_empty(), !self.pictures.is_empty() || !self.texts.is_empty()];
+        if alone.iter().filter(|given| **given).count() > 1 {
+            let message = "give arrays, sounds, or texts and pictures; not several of these";
+            return Err(Failure::Usage(message.to_owned()));
+        }
+        Ok(())
     }
 }
 

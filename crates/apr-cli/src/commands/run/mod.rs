@@ -3,9 +3,13 @@
 mod arrays;
 mod given;
 mod output;
+mod pictures;
+mod sounds;
 mod text;
 mod texts;
 mod tokens;
+mod transcription;
+mod writing;
 
 use apr::CheckpointReader;
 use apr_blocks::GraphOptions;
@@ -16,6 +20,7 @@ use apr_ops::run::{Facts, Runnable, with_graphs};
 use apr_source::Source;
 
 use self::given::Given;
+use self::writing::Parts;
 use crate::args::RunArgs;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
@@ -87,9 +92,6 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
     let architecture = context.architecture()?;
     let source = Source::new(&*model.reader, context.families()?).named(&model.name).taken_for(&architecture);
     let task = args.task.clone().or_else(|| facts.task());
-    // A head that is no language model's reads a text once, so that nothing is kept.
-    let past = task.as_deref().is_none_or(|task| task == GENERATES || task.ends_with("ConditionalGeneration"));
-    let options = GraphOptions { past, task: args.task.clone(), ..GraphOptions::default() };
     let job = Job {
         args,
         context,
@@ -98,27 +100,49 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
         facts: &facts,
         workers: Crew::new(context.threads()),
     };
+    let given = Given::of(&job)?;
+    // A head that is no language model's reads a text once, so that nothing is kept.
+    let writes = task.as_deref().is_none_or(|task| task == GENERATES || task.ends_with("ConditionalGeneration"));
+    let past = writes && !(given.texts.is_empty() && given.sounds.is_empty() && args.tokens.is_empty());
+    let options = GraphOptions { past, task: args.task.clone(), ..GraphOptions::default() };
     with_graphs(&source, &options, |weights, parts| {
+        if !given.sounds.is_empty()
+            && args.part.is_none()
+            && let Some(parts) = Parts::of(&job, parts, weights)?
+        {
+            return transcription::run(&job, &given.sounds, &parts);
+        }
         let part = chosen(parts, args.part.as_deref())?;
-        let body = &part.graph.body;
-        let reads_text = meaning(body, &body.inputs, Meaning::TokenIds).is_some();
-        let given = Given::of(&job, reads_text)?;
         let session = job.session(part, weights)?;
-        if given.texts.is_empty() && args.tokens.is_empty() {
-            return arrays::run(&job, given.arrays, part, &session);
-        }
-        if !reads_text {
-            let message = format!("the model takes no text; {}", arrays::inputs_of(body));
-            return Err(Failure::Usage(message));
-        }
-        let keeps = meaning(body, &body.inputs, Meaning::PastKey).is_some();
-        let generates = task.as_deref().map_or(keeps, |task| task == GENERATES);
-        let has_logits = meaning(body, &body.outputs, Meaning::Logits).is_some();
-        if has_logits && generates {
-            return text::run(&job, &given.texts, &session);
-        }
-        texts::run(&job, &given.texts, part, &session)
+        dispatch(&job, given, task.as_deref(), part, &session)
     })
+}
+
+/// Does with what is given what the model is for.
+fn dispatch(job: &Job<'_>, given: Given, task: Option<&str>, part: &Runnable, session: &Session<'_>) -> Outcome {
+    let body = &part.graph.body;
+    let reads = |what| meaning(body, &body.inputs, what).is_some();
+    if !given.sounds.is_empty() {
+        if !reads(Meaning::Waveform) && !sounds::detects_speech(body) {
+            return Err(Failure::Usage(format!("the model takes no sound; {}", arrays::inputs_of(body))));
+        }
+        return sounds::run(job, &given.sounds, part, session);
+    }
+    if !given.pictures.is_empty() {
+        return pictures::run(job, &given.pictures, &given.texts, part, session);
+    }
+    if given.texts.is_empty() && job.args.tokens.is_empty() {
+        return arrays::run(job, given.arrays, part, session);
+    }
+    if !reads(Meaning::TokenIds) {
+        return Err(Failure::Usage(format!("the model takes no text; {}", arrays::inputs_of(body))));
+    }
+    let generates = task.map_or_else(|| reads(Meaning::PastKey), |task| task == GENERATES);
+    let has_logits = meaning(body, &body.outputs, Meaning::Logits).is_some();
+    if (generates && has_logits) || given.texts.is_empty() {
+        return text::run(job, &given.texts, session);
+    }
+    texts::run(job, &given.texts, part, session)
 }
 
 /// The part that runs.

@@ -1,0 +1,484 @@
+//! Jobs in parts: `plan`, `run-part`, `finish`. What they write and report is what one process writes and reports.
+
+use std::fs;
+
+use apr_testkit::hub::TestHub;
+use apr_testkit::locate;
+use serde_json::{Value, json};
+
+use crate::container::{PASSWORD, workshop};
+use crate::hub::{at, hub_with_llama, sent};
+use crate::support::{Run, Sandbox, f32s, model_folder, safetensors, safetensors_header, scrambled, small_safetensors};
+
+/// Eight tensors of 32 rows, and one that is smaller.
+fn weights(scale: f32) -> Vec<u8> {
+    let values = |seed: u64, count: u64| -> Vec<f32> {
+        let value = |i| (scrambled(seed * 10_000 + i) % 2000) as f32 / 1000.0 - 1.0;
+        (0..count).map(|i| value(i) * scale).collect()
+    };
+    let names: Vec<String> = (0..8).map(|number| format!("layers.{number}.weight")).collect();
+    let mut tensors = vec![("head.bias", "F32", &[7_u64][..], f32s(&values(99, 7)))];
+    for (number, name) in (0..).zip(&names) {
+        tensors.push((name.as_str(), "F32", &[32, 32], f32s(&values(number, 1024))));
+    }
+    safetensors(&tensors)
+}
+
+/// A sandbox with `m.safetensors`.
+fn model() -> Sandbox {
+    Sandbox::new().with("m.safetensors", weights(0.1))
+}
+
+fn plan(sandbox: &Sandbox) -> Value {
+    serde_json::from_slice(&sandbox.read("plan.json")).expect("a plan is JSON")
+}
+
+fn parts(sandbox: &Sandbox) -> usize {
+    plan(sandbox)["parts"].as_array().expect("a list").len()
+}
+
+/// Does the parts of `plan.json` from the last to the first, with these options.
+fn run_parts(sandbox: &Sandbox, options: &str) {
+    for part in (0..parts(sandbox)).rev() {
+        sandbox.apr(&format!("run-part plan.json {part} {options}")).ok();
+    }
+}
+
+/// Does a job in parts into `out.apr` and in one process into `one/out.apr`, and compares all files.
+#[track_caller]
+fn same_files(sandbox: &Sandbox, wanted: usize, command: &str, options: &str) {
+    sandbox.apr(&format!("plan --parts {wanted} -o plan.json -f {command} -o out.apr {options}")).ok();
+    let shard_size = plan(sandbox)["output"]["shard_size"].as_u64().expect("a number");
+    assert!(parts(sandbox) > 1, "{command}");
+    run_parts(sandbox, "");
+    sandbox.apr("finish plan.json").ok();
+    let size = if command.starts_with("import") { String::new() } else { format!("--shard-size {shard_size}") };
+    sandbox.apr(&format!("{command} -o one/out.apr {options} {size} -f")).ok();
+    if size.is_empty() {
+        // An import writes one file, which the parts joined are, too.
+        sandbox.apr("join out.apr -o joined.apr -f").ok();
+        assert_eq!(sandbox.read("joined.apr"), sandbox.read("one/out.apr"), "{command} {options}");
+    } else {
+        let files: Vec<String> = sandbox.files().into_iter().filter(|name| name.starts_with("one/out")).collect();
+        assert_eq!(files.len(), parts(sandbox) + 1);
+        for file in files {
+            let own = file.strip_prefix("one/").expect("in that folder");
+            assert!(sandbox.read(own) == sandbox.read(&file), "{own} of {command} {options}");
+        }
+    }
+    let all = sandbox.files().into_iter().filter(|name| name.starts_with("out") || name.starts_with("one/"));
+    all.for_each(|name| fs::remove_file(sandbox.path(&name)).expect("it is there"));
+}
+
+#[test]
+fn parts_in_any_order_are_the_files_of_one_process() {
+    let sandbox = model();
+    for (command, options) in [
+        ("convert m.safetensors", ""),
+        ("convert m.safetensors", "--precision bf16 --align 32"),
+        ("convert m.safetensors", "--compress"),
+        ("convert m.safetensors", "--compress=zstd:3 --streaming"),
+        ("convert m.safetensors", "--quantize int8 --tensor-type layers.1.*=q4_0 --max-drift 0.5"),
+        ("quantize m.safetensors", "-t q8_0 --compress"),
+        // What quantization cost too much is noted in the manifest.
+        ("quantize m.safetensors", "-t q4_0"),
+    ] {
+        same_files(&sandbox, 4, command, options);
+    }
+}
+
+#[test]
+fn what_was_lost_or_wrong_is_noted_as_one_process_notes_it() {
+    let sandbox = Sandbox::new().with("m.safetensors", weights(1e5));
+    // Values become infinite: losses of several tensors, in the order of the model.
+    same_files(&sandbox, 3, "convert m.safetensors", "--precision fp16 --relaxed");
+    let broken = safetensors(&[
+        ("a.weight", "F32", &[4, 4], f32s(&[f32::NAN; 16])),
+        ("b.weight", "F32", &[4, 4], f32s(&[1.0; 16])),
+        ("c.weight", "F32", &[4, 4], f32s(&[f32::INFINITY; 16])),
+    ]);
+    sandbox.write("m.safetensors", broken);
+    same_files(&sandbox, 3, "convert m.safetensors", "--relaxed");
+    sandbox.apr("plan --parts 3 -o plan.json -f convert m.safetensors -o out.apr").ok();
+    sandbox.apr("run-part plan.json 1").ok();
+    sandbox.apr("run-part plan.json 2").fails(5, &["c.weight"]);
+    sandbox.apr("finish plan.json").fails(5, &["2 parts of 3", "part 0 is missing: apr run-part plan.json 0"]);
+}
+
+#[test]
+fn a_folder_with_companions_and_ties_is_imported_in_parts() {
+    let sandbox = Sandbox::new();
+    let llama = locate::fixture("tiny-llama");
+    for file in fs::read_dir(llama).expect("a fixture").map(|entry| entry.expect("an entry").path()) {
+        let name = file.file_name().expect("a name").to_str().expect("UTF-8");
+        sandbox.write(&format!("llama/{name}"), fs::read(&file).expect("a file"));
+    }
+    same_files(&sandbox, 4, "import llama", "");
+    same_files(&sandbox, 4, "convert llama", "");
+    same_files(&sandbox, 3, "quantize llama", "-t q8_0");
+    model_folder(&sandbox, "toy");
+    sandbox.apr("plan --max-part 200 -o plan.json -f import toy -o out.apr -f").ok();
+    run_parts(&sandbox, "");
+    sandbox.apr("finish plan.json").ok();
+    sandbox.apr("import toy -o whole.apr").ok();
+    sandbox.apr("join out.apr -o joined.apr -f").ok();
+    assert_eq!(sandbox.read("joined.apr"), sandbox.read("whole.apr"));
+}
+
+#[test]
+fn parts_at_the_same_time_are_the_same_files() {
+    let sandbox = model();
+    sandbox.apr("plan --parts 8 -o plan.json quantize m.safetensors -o out.apr -t q8_0").ok();
+    // Each part twice, so that two processes write the same file.
+    let script = r#"(seq 0 7; seq 0 7) | xargs -P 4 -I K "$APR" -q run-part plan.json K"#;
+    sandbox.shell(script).ok();
+    sandbox.apr("finish plan.json").ok();
+    let size = plan(&sandbox)["output"]["shard_size"].clone();
+    sandbox.apr(&format!("quantize m.safetensors -o one/out.apr -t q8_0 --shard-size {size}")).ok();
+    let files = sandbox.files().into_iter().filter(|name| name.starts_with("one/out"));
+    for file in files {
+        assert!(sandbox.read(&file[4..]) == sandbox.read(&file), "{file}");
+    }
+}
+
+#[test]
+fn a_plan_is_the_same_each_time_and_runs_from_other_folders() {
+    let sandbox = model();
+    let line = "plan --parts 4 -o plan.json -f convert m.safetensors -o out/model.apr --precision fp16";
+    sandbox.apr(line).ok();
+    let first = sandbox.read("plan.json");
+    sandbox.apr(line).ok();
+    assert_eq!(sandbox.read("plan.json"), first);
+    let plan = plan(&sandbox);
+    assert_eq!(plan["job"]["options"]["model"], "m.safetensors");
+    assert_eq!(plan["inputs"][0]["files"][0]["size"], sandbox.read("m.safetensors").len());
+    // Every byte of the weights is read by one part.
+    let reads =
+        plan["parts"].as_array().expect("parts").iter().flat_map(|part| part["reads"].as_array().expect("reads"));
+    let read: u64 = reads.map(|read| read["len"].as_u64().expect("a number")).sum();
+    assert_eq!(read, 4 * (7 + 8 * 1024));
+    // The folder may be another one where the parts run.
+    fs::rename(sandbox.path("m.safetensors"), sandbox.path("elsewhere.safetensors")).expect("ours");
+    for name in ["plan.json", "elsewhere.safetensors"] {
+        let to = if name == "plan.json" { "far/away/plan.json" } else { "far/away/m.safetensors" };
+        sandbox.write(to, sandbox.read(name));
+    }
+    for part in 0..4 {
+        sandbox.apr(&format!("run-part far/away/plan.json {part}")).ok();
+    }
+    sandbox.apr("finish far/away/plan.json").ok();
+    sandbox.apr("validate far/away/out/model.apr").clean().says(&["VALID"]);
+}
+
+#[test]
+fn a_part_that_is_done_is_skipped_and_one_whose_file_is_wrong_is_done_again() {
+    let sandbox = model();
+    sandbox.apr("plan --parts 3 -o plan.json convert m.safetensors -o out.apr").ok();
+    sandbox.apr("finish plan.json").fails(5, &["3 parts of 3", "apr run-part plan.json 2"]);
+    run_parts(&sandbox, "");
+    sandbox.apr("run-part plan.json 1").ok().says(&["done already; skipped"]);
+    let skipped = sandbox.apr("run-part plan.json 1 --json").ok().json();
+    assert_eq!((&skipped["skipped"], &skipped["part"], &skipped["of"]), (&json!(true), &json!(1), &json!(3)));
+    let shard = "out-00002-of-00003.apr";
+    let good = sandbox.read(shard);
+    let mut bad = good.clone();
+    bad[200] ^= 1;
+    sandbox.write(shard, bad);
+    sandbox.apr("finish plan.json").fails(5, &["part 1 is wrong: apr run-part plan.json 1"]);
+    let told = sandbox.apr("finish plan.json --json").fails(5, &[]).json();
+    assert_eq!(told["missing"], json!([{ "part": 1, "state": "wrong", "command": "apr run-part plan.json 1" }]));
+    assert!(!sandbox.path("out.apr").exists());
+    sandbox.apr("run-part plan.json 1").ok();
+    assert_eq!(sandbox.read(shard), good);
+    fs::remove_file(sandbox.path(shard)).expect("it is there");
+    sandbox.apr("finish plan.json").fails(5, &["part 1 is wrong"]);
+    sandbox.apr("run-part plan.json 1").ok();
+    sandbox.apr("finish plan.json").ok();
+    let manifest = sandbox.read("out.apr");
+    sandbox.apr("finish plan.json").ok();
+    assert_eq!(sandbox.read("out.apr"), manifest);
+    // Results of one plan are no results of another.
+    sandbox.apr("plan --parts 3 -o plan.json -f convert m.safetensors -o out.apr -f --relaxed").ok();
+    sandbox.apr("finish plan.json").fails(5, &["3 parts of 3"]);
+}
+
+#[test]
+fn an_input_that_changed_is_refused_and_named() {
+    let sandbox = model();
+    sandbox.write("imatrix.dat", imatrix());
+    sandbox.apr("plan --parts 3 -o plan.json quantize m.safetensors -o out.apr -t q4_0 --imatrix imatrix.dat").ok();
+    let good = sandbox.read("m.safetensors");
+    let with = |at: usize| {
+        let mut bytes = good.clone();
+        bytes[at] ^= 1;
+        bytes
+    };
+    let before = sandbox.files();
+    // A value of the last tensor: seen by the part that reads it, and by no other.
+    sandbox.write("m.safetensors", with(good.len() - 4));
+    sandbox.apr("run-part plan.json 2").fails(5, &["E004", "m.safetensors", "layers.7.weight", "the plan was made of"]);
+    assert_eq!(sandbox.files(), before);
+    // The header.
+    let at = good.windows(9).position(|bytes| bytes == b"head.bias").expect("a name");
+    sandbox.write("m.safetensors", with(at));
+    sandbox.apr("run-part plan.json 0").fails(5, &["E004", "m.safetensors", "names, shapes and places"]);
+    sandbox.write("m.safetensors", small_safetensors());
+    sandbox.apr("run-part plan.json 0").fails(5, &["E004", "m.safetensors", "its length changed"]);
+    sandbox.write("m.safetensors", &good);
+    sandbox.write("imatrix.dat", [&imatrix()[..], b"x"].concat());
+    sandbox.apr("run-part plan.json 0").fails(5, &["E004", "imatrix.dat", "changed since the plan was made"]);
+    sandbox.write("imatrix.dat", imatrix());
+    run_parts(&sandbox, "");
+    sandbox.apr("finish plan.json").ok();
+    // A companion.
+    model_folder(&sandbox, "toy");
+    sandbox.apr("plan --parts 2 -o toy.json import toy -o toy.apr").ok();
+    sandbox.write("toy/tokenizer_config.json", b"[]\n");
+    sandbox.apr("run-part toy.json 0").fails(5, &["E004", "tokenizer_config.json"]);
+    // Without digests the time counts.
+    sandbox.apr("plan --no-digests --parts 3 -o quick.json convert m.safetensors -o quick.apr").ok();
+    sandbox.write("m.safetensors", with(good.len() - 4));
+    sandbox.apr("run-part quick.json 0").fails(5, &["E004", "m.safetensors", "it was written to"]);
+}
+
+/// A legacy importance matrix that says nothing of these tensors.
+fn imatrix() -> Vec<u8> {
+    let name = b"other.weight";
+    let mut bytes = 1_i32.to_le_bytes().to_vec();
+    bytes.extend(12_i32.to_le_bytes());
+    bytes.extend(name);
+    bytes.extend(1_i32.to_le_bytes());
+    bytes.extend(2_i32.to_le_bytes());
+    bytes.extend(f32s(&[1.0, 1.0]));
+    bytes
+}
+
+#[test]
+fn a_gate_is_for_the_whole_model_and_leaves_no_manifest() {
+    let sandbox = model();
+    sandbox.apr("plan --parts 3 -o plan.json quantize m.safetensors -o out.apr -t q4_0 --max-drift 0.001").ok();
+    run_parts(&sandbox, "");
+    let refused = sandbox.apr("finish plan.json").fails(5, &["quality gate failed", "L2 drift"]);
+    let one = sandbox.apr("quantize m.safetensors -o one.apr -t q4_0 --max-drift 0.001").fails(5, &["quality gate"]);
+    let failures = |run: &Run| run.stderr.lines().filter(|line| line.starts_with("  - ")).count();
+    assert_eq!(failures(&refused), failures(&one));
+    assert!(!sandbox.path("out.apr").exists());
+}
+
+#[test]
+fn parts_are_encrypted_alike_and_the_plan_holds_no_secret() {
+    let sandbox = workshop();
+    for (options, keys) in [
+        ("encrypt m.safetensors -o sealed.apr --recipient owner.pub", "--key owner"),
+        ("convert m.safetensors -o sealed.apr --compress --encrypt", "--password-file password"),
+    ] {
+        let given = if keys.starts_with("--key") { "" } else { keys };
+        sandbox.apr(&format!("plan --parts 3 -o plan.json -f {given} {options} -f")).ok();
+        assert!(parts(&sandbox) > 1);
+        let text = String::from_utf8(sandbox.read("plan.json")).expect("UTF-8");
+        assert!(!text.contains(PASSWORD) && !text.contains("PRIVATE"), "{text}");
+        sandbox.apr("run-part plan.json 0").fails(4, &["E005"]);
+        sandbox.apr("run-part plan.json 0 --key other").fails(4, &["E005"]);
+        run_parts(&sandbox, keys);
+        // The second time, the bytes are the same.
+        let shard = plan(&sandbox)["parts"][1]["file"].as_str().expect("a name").to_owned();
+        let bytes = sandbox.read(&shard);
+        fs::remove_file(sandbox.path(&shard)).expect("it is there");
+        sandbox.apr(&format!("run-part plan.json 1 {keys}")).ok();
+        assert_eq!(sandbox.read(&shard), bytes);
+        // No key is needed to put them together.
+        sandbox.apr("finish plan.json").ok();
+        sandbox.apr(&format!("decrypt sealed.apr -o open.apr -f {keys}")).ok();
+        sandbox.apr("validate sealed.apr").ok();
+        sandbox.apr("diff open.apr plain.apr --tolerance 0 --exit-code --read").ok();
+        // A plan that was changed would use one key for two things.
+        let changed = text.replace("\"shard_size\": ", "\"shard_size\": 1");
+        sandbox.write("changed.json", changed);
+        sandbox.apr(&format!("run-part changed.json 0 {keys}")).fails(4, &["E005"]);
+    }
+}
+
+#[test]
+fn a_validation_in_parts_reports_what_one_process_reports() {
+    let sandbox = workshop();
+    sandbox.apr("convert m.safetensors -o cut.apr --shard-size 3000").ok();
+    sandbox.apr("convert m.safetensors -o small.apr --compress").ok();
+    sandbox.apr("convert m.safetensors -o m.gguf --relaxed").says(&[]);
+    let mut damaged = sandbox.read("plain.apr");
+    let middle = damaged.len() / 2;
+    damaged[middle] ^= 4;
+    sandbox.write("damaged.apr", damaged);
+    sandbox.apr("encrypt plain.apr -o sealed.apr --recipient owner.pub").clean();
+    let shard = sandbox.files().into_iter().find(|name| name.starts_with("cut-00002")).expect("a shard");
+    let mut wrong = sandbox.read(&shard);
+    let at = wrong.len() / 2;
+    wrong[at] ^= 1;
+    for (name, options) in [
+        ("m.safetensors", ""),
+        ("m.safetensors", "--nan-check --strict"),
+        ("plain.apr", ""),
+        ("small.apr", ""),
+        ("damaged.apr", ""),
+        ("sealed.apr", ""),
+        ("cut.apr", ""),
+        ("cut.apr", "--checksum"),
+    ] {
+        same_report(&sandbox, "validate", name, options);
+    }
+    sandbox.write(&shard, wrong);
+    same_report(&sandbox, "validate", "cut.apr", "");
+    fs::remove_file(sandbox.path(&shard)).expect("it is there");
+    // What is gone can't be planned; one process reports it.
+    sandbox.apr("validate cut.apr").fails(5, &[&shard]);
+}
+
+/// Does a job that reports in parts and in one process, and compares reports and exit codes.
+#[track_caller]
+fn same_report(sandbox: &Sandbox, command: &str, models: &str, options: &str) {
+    for wanted in [1, 3] {
+        sandbox.apr(&format!("plan --parts {wanted} -o plan.json -f {command} {models} {options}")).ok();
+        let is_one = wanted == 1 || options.contains("--tensors");
+        assert!(parts(sandbox) <= wanted && (is_one || parts(sandbox) > 1), "{models}");
+        run_parts(sandbox, "");
+        sandbox.apr("run-part plan.json 0").ok().says(&["skipped"]);
+        for form in ["--json", ""] {
+            let whole = sandbox.apr(&format!("{command} {models} {options} {form}"));
+            let finished = sandbox.apr(&format!("finish plan.json {form}"));
+            assert_eq!(finished.to_string(), whole.to_string(), "{command} {models} {options}");
+        }
+    }
+}
+
+#[test]
+fn a_comparison_in_parts_reports_what_one_process_reports() {
+    let sandbox = workshop();
+    sandbox.apr("convert m.safetensors -o half.apr --precision fp16").ok();
+    sandbox.apr("convert m.safetensors -o same.apr").ok();
+    sandbox.write("other.safetensors", weights(0.1));
+    let mut nan = sandbox.read("m.safetensors");
+    let end = nan.len() - 4;
+    nan[end..].copy_from_slice(&f32::INFINITY.to_le_bytes());
+    sandbox.write("inf.safetensors", nan);
+    for (models, options) in [
+        ("m.safetensors half.apr", ""),
+        ("m.safetensors same.apr", "--exit-code"),
+        ("m.safetensors inf.safetensors", "--exit-code"),
+        ("same.apr half.apr", "--max-l2 0.0001 --read"),
+        ("m.safetensors half.apr", "--tensors *0* --tolerance 0.01"),
+    ] {
+        same_report(&sandbox, "diff", models, options);
+    }
+}
+
+#[test]
+fn parts_of_a_remote_model_are_of_the_commit_of_the_plan() {
+    let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
+    at(&hub, &sandbox, "plan --parts 4 -o plan.json convert hf://tiny/llama -o out.apr --no-cache")
+        .fails(2, &["--no-cache"]);
+    at(&hub, &sandbox, "plan --parts 4 -o plan.json convert hf://tiny/llama/model.safetensors -o out.apr").ok();
+    let known = plan(&sandbox);
+    let commit = hub.commit("tiny/llama");
+    assert_eq!(known["inputs"][0]["path"], format!("hf://tiny/llama@{commit}/model.safetensors"));
+    assert!(known["inputs"][0]["files"][0]["etag"].is_string(), "{known}");
+    for part in 0..parts(&sandbox) {
+        at(&hub, &sandbox, &format!("run-part plan.json {part}")).ok();
+    }
+    at(&hub, &sandbox, "finish plan.json").ok();
+    let size = known["output"]["shard_size"].clone();
+    let pinned = format!("hf://tiny/llama@{commit}/model.safetensors");
+    at(&hub, &sandbox, &format!("convert {pinned} -o one/out.apr --shard-size {size}")).ok();
+    for file in sandbox.files().into_iter().filter(|name| name.starts_with("one/")) {
+        assert!(sandbox.read(&file[4..]) == sandbox.read(&file), "{file}");
+    }
+}
+
+#[test]
+fn a_part_of_a_large_remote_model_leaves_the_rest_where_it_is() {
+    let (hub, sandbox) = (TestHub::start(), Sandbox::new());
+    let (small, len) = (1_000_000_u64, 400_000_000_u64);
+    let header = safetensors_header(&json!({
+        "a": { "dtype": "U8", "shape": [small], "data_offsets": [0, small] },
+        "b": { "dtype": "U8", "shape": [len - small], "data_offsets": [small, len] },
+    }));
+    hub.put_sparse("big/model", "model.safetensors", &header, header.len() as u64 + len);
+    at(&hub, &sandbox, "plan --max-part 2MB -o plan.json convert hf://big/model -o out.apr").ok();
+    let planned = sent(&hub.requests());
+    assert!(planned < 1_000_000, "{planned} bytes for a plan");
+    at(&hub, &sandbox, "run-part plan.json 0").ok();
+    let moved = sent(&hub.requests());
+    // What is read ahead is bounded.
+    assert!((small..100_000_000).contains(&moved), "{moved}");
+}
+
+#[test]
+fn what_can_not_be_done_in_parts_is_refused_with_a_reason() {
+    let sandbox = model().with("plan.json", "{}");
+    let plan = |job: &str| sandbox.apr(&format!("plan --parts 2 -o new.json {job}"));
+    plan("inspect m.safetensors").fails(2, &["'inspect' is not done in parts", "convert"]);
+    plan("convert m.safetensors -o out.gguf").fails(2, &["parts are shards of an .apr model"]);
+    plan("convert m.safetensors -o -").fails(2, &["instead of a stream"]);
+    plan("convert - -o out.apr").fails(2, &["instead of a stream"]);
+    plan("convert m.safetensors -o /elsewhere/out.apr").fails(2, &["below the folder of the plan"]);
+    plan("convert m.safetensors -o out.apr --threads 2").fails(2, &["--threads is about a run"]);
+    plan("convert m.safetensors -o out.apr --sign key").fails(2, &["`apr sign`"]);
+    plan("convert m.safetensors -o out.apr --parts 2").fails(2, &["stand before the job"]);
+    plan("convert m.safetensors -o out.apr --dry-run").fails(2, &["writes nothing but the plan"]);
+    plan("convert gone.safetensors -o out.apr").fails(3, &["gone.safetensors"]);
+    sandbox.write("out-00001-of-00002.apr", "mine");
+    plan("convert m.safetensors -o out.apr").fails(1, &["exists already"]);
+    sandbox
+        .apr("plan --parts 2 -o plan.json convert m.safetensors -o new.apr")
+        .fails(1, &["exists already", "plan.json"]);
+    sandbox.apr("plan --parts 0 -o new.json convert m.safetensors -o new.apr").fails(2, &["1 to 99999"]);
+    sandbox.apr("plan --parts 100000 -o new.json convert m.safetensors -o new.apr").fails(2, &["1 to 99999"]);
+    sandbox.apr("plan -o new.json convert m.safetensors -o new.apr").fails(2, &["--parts"]);
+    sandbox
+        .apr("plan --arch llama --parts 2 -o new.json convert m.safetensors -o new.apr")
+        .fails(2, &["after its name"]);
+    // Fewer parts than were asked for are told.
+    sandbox.apr("plan --parts 50 -o new.json convert m.safetensors -o new.apr").ok().says(&["instead of 50"]);
+}
+
+#[test]
+fn a_plan_that_is_not_sound_is_refused_and_nothing_outside_its_folder_is_touched() {
+    let sandbox = model();
+    sandbox.apr("plan --parts 3 -o in/plan.json convert m.safetensors -o in/out.apr").ok();
+    let text = String::from_utf8(sandbox.read("in/plan.json")).expect("UTF-8");
+    sandbox.apr("run-part in/plan.json 3").fails(2, &["there is no part 3", "from 0 to 2"]);
+    sandbox.apr("run-part in/plan.json -1").fails(2, &[]);
+    let changed = |from: &str, to: &str| {
+        assert!(text.contains(from), "{from}");
+        sandbox.write("in/changed.json", text.replace(from, to));
+        sandbox.apr("run-part in/changed.json 0")
+    };
+    let before = sandbox.files().len() + 1;
+    changed("\"path\": \"out.apr\"", "\"path\": \"../out.apr\"").fails(4, &["E001", "not below the folder"]);
+    changed("\"path\": \"out.apr\"", "\"path\": \"/tmp/out.apr\"").fails(4, &["E001", "not below the folder"]);
+    changed("out-00001-of-00003.apr", "../out-00001-of-00003.apr").fails(4, &["E001"]);
+    changed("\"apr_plan\": 1", "\"apr_plan\": 2").fails(4, &["E003", "version 2"]);
+    changed(&format!("\"apr\": \"{}\"", env!("CARGO_PKG_VERSION")), "\"apr\": \"99.0.0\"")
+        .fails(4, &["E003", "99.0.0"]);
+    changed("\"command\": \"convert\"", "\"command\": \"edit\"").fails(4, &["E001", "'edit'"]);
+    changed("\"command\": \"convert\"", "\"command\": \"inspect\"").fails(4, &["E001", "'inspect'"]);
+    changed("\"output\": \"out.apr\"", "\"output\": \"out.apr\", \"sign\": \"x\"").fails(4, &["E001", "sign"]);
+    changed("\"output\": \"out.apr\"", "\"output\": \"out.apr\", \"precision\": \"fp16\"")
+        .fails(5, &["E004", "part 0"]);
+    assert_eq!(sandbox.files().len(), before);
+}
+
+#[test]
+fn a_plan_that_leaves_something_out_makes_no_model_valid() {
+    let sandbox = model();
+    for job in ["validate m.safetensors", "diff m.safetensors m.safetensors --read"] {
+        sandbox.apr(&format!("plan --parts 3 -o plan.json -f {job}")).ok();
+        let mut shorter = plan(&sandbox);
+        let units = &mut shorter["parts"][2]["units"][1];
+        *units = json!(units.as_u64().expect("a number") - 1);
+        sandbox.write("plan.json", shorter.to_string());
+        run_parts(&sandbox, "");
+        sandbox.apr("finish plan.json").fails(4, &["E001", " of 9 "]);
+        shorter["parts"][2]["units"][1] = json!(1000);
+        sandbox.write("plan.json", shorter.to_string());
+        sandbox.apr("run-part plan.json 2").fails(4, &["E001", "that the model"]);
+    }
+}

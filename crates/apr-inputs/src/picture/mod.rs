@@ -1,0 +1,26 @@
+//! Pictures as a model's input: pixels, resized, cropped and normalised as the model's preprocessor says.
+//!
+//! Values are those of transformers with Pillow: sizes are changed in whole numbers of 8 bits, rows first.
+
+#[cfg(feature = "images")]
+mod decode;
+#[cfg(not(feature = "images"))]
+#[path = "decode_off.rs"]
+mod decode;
+mod prepare;
+mod resize;
+
+pub use decode::decode;
+pub use prepare::{PixelSettings, Side};
+pub use resize::Filter;
+
+/// A picture in red, green and blue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Picture {
+    /// Pixels in a row.
+    pub width: usize,
+    /// Rows.
+    pub height: usize,
+    /// Three bytes a pixel, row by row.
+    pub pixels: Vec<u8>,
+}

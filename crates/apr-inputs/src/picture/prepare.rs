@@ -1,0 +1,155 @@
+//! The steps of a preprocessor.
+
+use apr_core::{Error, Result};
+use serde_json::Value as Json;
+
+use super::{Filter, Picture};
+
+/// A size that a preprocessor asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// Both sides.
+    Both {
+        /// Rows.
+        height: usize,
+        /// Pixels in a row.
+        width: usize,
+    },
+    /// The shorter side; the other one keeps its ratio to it.
+    Shorter(usize),
+}
+
+/// What a preprocessor does with a picture, in this order.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PixelSettings {
+    /// First, its size changes.
+    pub size: Option<(Side, Filter)>,
+    /// Then its middle is cut out: rows, pixels in a row.
+    pub crop: Option<(usize, usize)>,
+    /// Then values of 0 to 255 are multiplied by this.
+    pub factor: f64,
+    /// Then the mean of each colour is taken off, and the rest divided by its deviation.
+    pub normal: Option<([f64; 3], [f64; 3])>,
+}
+
+impl PixelSettings {
+    /// From the metadata key `image_config`, which says what `preprocessor_config.json` does; `expected` is the size that
+    /// the model takes, for what it leaves out.
+    ///
+    /// # Errors
+    /// E003 for a step that is not known.
+    pub fn from_json(config: &Json, expected: (usize, usize)) -> Result<Self> {
+        let flag = |key: &str, default: bool| config.get(key).and_then(Json::as_bool).unwrap_or(default);
+        let by_shorter = config.get("crop_size").is_some();
+        let size = match config.get("size") {
+            Some(size) => side(size, by_shorter)?,
+            None => Side::Both { height: expected.0, width: expected.1 },
+        };
+        let number = config.get("resample").and_then(Json::as_u64).unwrap_or(2);
+        let filter = Filter::by_number(number)
+            .ok_or_else(|| Error::version(format!("the preprocessor's resample is {number}, which is not known")))?;
+        let crop = match config.get("crop_size").map(|crop| side(crop, false)).transpose()? {
+            Some(Side::Both { height, width }) => Some((height, width)),
+            _ => None,
+        };
+        let channels = |key: &str| -> Option<[f64; 3]> {
+            let list: Vec<f64> = config.get(key)?.as_array()?.iter().filter_map(Json::as_f64).collect();
+            list.try_into().ok()
+        };
+        let normal = channels("mean").zip(channels("std")).filter(|_| flag("do_normalize", true));
+        let factor = config.get("rescale_factor").and_then(Json::as_f64).unwrap_or(1.0 / 255.0);
+        if flag("do_pad", false) {
+            return Err(Error::version("the preprocessor pads pictures, which is not known here"));
+        }
+        Ok(Self {
+            size: flag("do_resize", true).then_some((size, filter)),
+            crop: crop.filter(|_| flag("do_center_crop", true)),
+            factor: if flag("do_rescale", true) { factor } else { 1.0 },
+            normal,
+        })
+    }
+
+    /// The pixels of a picture as the model gets them, `[3, height, width]`, with these sides.
+    ///
+    /// # Errors
+    /// E001 for a size that can't be, E008 for one that is too large.
+    pub fn apply(&self, picture: &Picture) -> Result<(Vec<f32>, usize, usize)> {
+        let mut picture = std::borrow::Cow::Borrowed(picture);
+        if let Some((side, filter)) = self.size {
+            let (height, width) = side.of(&picture);
+            picture = std::borrow::Cow::Owned(picture.resized(width, height, filter)?);
+        }
+        if let Some((height, width)) = self.crop {
+            picture = std::borrow::Cow::Owned(picture.middle(height, width)?);
+        }
+        let (mean, deviation) = self.normal.unwrap_or(([0.0; 3], [1.0; 3]));
+        let mut values = Vec::with_capacity(picture.pixels.len());
+        for colour in 0..3 {
+            let (mean, deviation) = (mean[colour], deviation[colour]);
+            #[expect(clippy::cast_possible_truncation, reason = "pixels have single precision")]
+            let value = |byte: &u8| ((f64::from(*byte) * self.factor - mean) / deviation) as f32;
+            values.extend(picture.pixels.iter().skip(colour).step_by(3).map(value));
+        }
+        Ok((values, picture.height, picture.width))
+    }
+}
+
+impl Side {
+    /// Rows, and pixels in a row, of a picture that is brought to this.
+    fn of(self, picture: &Picture) -> (usize, usize) {
+        match self {
+            Self::Both { height, width } => (height, width),
+            Self::Shorter(short) => {
+                let other = |long: usize, side: usize| short.saturating_mul(long) / side.max(1);
+                if picture.width <= picture.height {
+                    (other(picture.height, picture.width), short)
+                } else {
+                    (short, other(picture.width, picture.height))
+                }
+            }
+        }
+    }
+}
+
+/// A number, or an object of sides.
+fn side(size: &Json, by_shorter: bool) -> Result<Side> {
+    let of = |key: &str| size.get(key).and_then(Json::as_u64).and_then(|side| usize::try_from(side).ok());
+    if let Some(number) = size.as_u64().and_then(|side| usize::try_from(side).ok()) {
+        return Ok(if by_shorter { Side::Shorter(number) } else { Side::Both { height: number, width: number } });
+    }
+    match (of("height"), of("width"), of("shortest_edge"), of("longest_edge")) {
+        (Some(height), Some(width), ..) => Ok(Side::Both { height, width }),
+        (None, None, Some(short), None) => Ok(Side::Shorter(short)),
+        _ => Err(Error::version(format!("the preprocessor's size is {size}, which is not known"))),
+    }
+}
+
+impl Picture {
+    /// The middle of the picture; where that is larger, black around it.
+    ///
+    /// # Errors
+    /// E008 for a size that is too large.
+    pub fn middle(&self, height: usize, width: usize) -> Result<Self> {
+        const MAX_SIDE: usize = 1 << 14;
+        if height > MAX_SIDE || width > MAX_SIDE {
+            return Err(Error::memory(format!("a part of {width} x {height} is too large")));
+        }
+        // As transformers: half of what is left over lies before, rounded down, and up where there is too little.
+        let before = |has: usize, wants: usize| {
+            if has >= wants { (has - wants) as i64 / 2 } else { -((wants - has).div_ceil(2) as i64) }
+        };
+        let (top, left) = (before(self.height, height), before(self.width, width));
+        let mut pixels = vec![0; 3 * height * width];
+        for (number, pixel) in pixels.chunks_exact_mut(3).enumerate() {
+            let place = |at: usize, before: i64, side: usize| {
+                usize::try_from(at as i64 + before).ok().filter(|place| *place < side)
+            };
+            let row = place(number / width, top, self.height);
+            if let Some((row, column)) = row.zip(place(number % width, left, self.width)) {
+                let at = 3 * (row * self.width + column);
+                pixel.copy_from_slice(&self.pixels[at..at + 3]);
+            }
+        }
+        Ok(Self { width, height, pixels })
+    }
+}

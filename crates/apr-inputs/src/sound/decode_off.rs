@@ -1,0 +1,13 @@
+//! Where the program was built without the feature `audio`.
+
+use apr_core::{Error, Result};
+
+use super::Sound;
+
+/// Refuses: there is nothing to read a sound file with.
+///
+/// # Errors
+/// E003 always.
+pub fn decode(_: Vec<u8>, _: usize) -> Result<(Sound, Vec<String>)> {
+    Err(Error::version("this program was built without the feature `audio`, which sound files need"))
+}

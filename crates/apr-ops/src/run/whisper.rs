@@ -1,0 +1,210 @@
+//! What a Whisper writes, and what the marks of time in it mean (Radford et al. 2022, <https://arxiv.org/abs/2212.04356>).
+
+use serde::Serialize;
+use serde_json::Value as Json;
+
+use super::Facts;
+
+/// The tokens of a Whisper that do not stand for text, and when they may come.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct WhisperTokens {
+    /// Begins every text.
+    pub start: i64,
+    /// Ends every text.
+    pub end: i64,
+    /// Languages by their codes, as `en`.
+    pub languages: Vec<(String, i64)>,
+    /// Writes in the language that is spoken.
+    pub transcribe: Option<i64>,
+    /// Writes in English.
+    pub translate: Option<i64>,
+    /// Says that no marks of time follow; they come behind it.
+    pub no_times: Option<i64>,
+    /// Never come.
+    suppressed: Vec<i64>,
+    /// Do not come first.
+    not_first: Vec<i64>,
+    /// Last mark of time that may come first.
+    first_time: Option<i64>,
+}
+
+impl WhisperTokens {
+    /// Of a model; `None` where its configuration does not name the tokens.
+    #[must_use]
+    pub fn of(facts: &Facts) -> Option<Self> {
+        let both = [facts.file("generation_config.json"), facts.file("config.json")];
+        let entry = |key: &str| both.iter().flatten().find_map(|file| file.get(key).filter(|value| !value.is_null()));
+        let number = |key: &str| entry(key).and_then(Json::as_i64);
+        let list = |key: &str| -> Vec<i64> {
+            entry(key).and_then(Json::as_array).into_iter().flatten().filter_map(Json::as_i64).collect()
+        };
+        let map = |key: &str| entry(key).and_then(Json::as_object).into_iter().flatten();
+        let task = |name: &str| map("task_to_id").find(|(key, _)| *key == name).and_then(|(_, id)| id.as_i64());
+        let code = |name: &str| name.trim_start_matches("<|").trim_end_matches("|>").to_owned();
+        let languages = map("lang_to_id").filter_map(|(name, id)| Some((code(name), id.as_i64()?)));
+        Some(Self {
+            start: number("decoder_start_token_id")?,
+            end: facts.ends().first().copied()?,
+            languages: languages.collect(),
+            transcribe: task("transcribe"),
+            translate: task("translate"),
+            no_times: number("no_timestamps_token_id"),
+            suppressed: list("suppress_tokens"),
+            not_first: list("begin_suppress_tokens"),
+            first_time: number("max_initial_timestamp_index"),
+        })
+    }
+
+    /// The first mark of time.
+    #[must_use]
+    pub fn first_mark(&self) -> i64 {
+        self.no_times.map_or(i64::MAX, |id| id + 1)
+    }
+
+    /// The tokens of a text, without marks of time.
+    #[must_use]
+    pub fn text_of(&self, written: &[i64]) -> Vec<i64> {
+        let mark = self.first_mark();
+        written.iter().copied().filter(|id| *id < mark).collect()
+    }
+
+    /// Leaves out of the logits what may not come behind `written`.
+    pub fn rule_out(&self, logits: &mut [f32], written: &[i64], times: bool) {
+        for id in &self.suppressed {
+            silence(logits, *id, id.saturating_add(1));
+        }
+        if written.is_empty() {
+            self.not_first.iter().for_each(|id| silence(logits, *id, id.saturating_add(1)));
+        }
+        if times {
+            self.rule_out_times(logits, written);
+        }
+    }
+
+    /// Marks of time come in pairs, and never go back.
+    fn rule_out_times(&self, logits: &mut [f32], written: &[i64]) {
+        let (mark, all) = (self.first_mark(), logits.len() as i64);
+        self.no_times.into_iter().for_each(|id| silence(logits, id, id.saturating_add(1)));
+        let is_mark = |id: &i64| *id >= mark;
+        let last = written.last().is_some_and(is_mark);
+        let one_before = written.len() < 2 || is_mark(&written[written.len() - 2]);
+        match (last, one_before) {
+            (true, true) => silence(logits, mark, all),
+            (true, false) => silence(logits, 0, self.end),
+            (false, _) => {}
+        }
+        if let Some(time) = written.iter().rev().find(|id| is_mark(id)) {
+            silence(logits, mark, if last && !one_before { *time } else { time + 1 });
+        }
+        if written.is_empty() {
+            silence(logits, 0, mark);
+            if let Some(latest) = self.first_time {
+                silence(logits, mark.saturating_add(latest).saturating_add(1), all);
+            }
+        }
+        self.prefer_times(logits);
+    }
+
+    /// Where some mark of time is likelier than each text, one comes.
+    fn prefer_times(&self, logits: &mut [f32]) {
+        let Some(mark) = usize::try_from(self.first_mark()).ok().filter(|mark| *mark < logits.len()) else { return };
+        let highest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let times: f64 = logits[mark..].iter().map(|logit| f64::from(logit - highest).exp()).sum();
+        let text = logits[..mark].iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        if times.ln() > f64::from(text - highest) {
+            logits[..mark].fill(f32::NEG_INFINITY);
+        }
+    }
+
+    /// The parts of what was written for a window, by the marks of time in it, and how many of their steps the window may
+    /// be moved on by; `None` for the whole of it. `steps` is how many it has.
+    #[must_use]
+    pub fn segments(&self, written: &[i64], steps: i64) -> (Vec<Segment>, Option<i64>) {
+        let mark = self.first_mark();
+        let marks: Vec<bool> = written.iter().map(|id| *id >= mark).collect();
+        let step = |at: usize| written.get(at).map_or(0, |id| id - mark);
+        let ends_once = marks.ends_with(&[false, true]);
+        let mut cuts: Vec<usize> = (1..marks.len()).filter(|&at| marks[at - 1] && marks[at]).collect();
+        if cuts.is_empty() {
+            let last = marks.iter().rposition(|mark| *mark).map(step).filter(|step| *step > 0);
+            return (vec![Segment { start: 0, end: last.unwrap_or(steps), tokens: written.to_vec() }], None);
+        }
+        if ends_once {
+            cuts.push(written.len());
+        } else if let Some(last) = cuts.last_mut() {
+            // The mark that begins what is cut off says that it is.
+            *last += 1;
+        }
+        let mut segments = Vec::with_capacity(cuts.len());
+        let mut start = 0;
+        for (number, &cut) in cuts.iter().enumerate() {
+            let is_open = number + 1 == cuts.len() && !ends_once;
+            let end = if is_open { cut - 2 } else { cut - 1 };
+            segments.push(Segment { start: step(start), end: step(end), tokens: written[start..cut].to_vec() });
+            start = cut;
+        }
+        (segments, (!ends_once).then(|| step(start - 2)))
+    }
+}
+
+fn silence(logits: &mut [f32], from: i64, to: i64) {
+    let place = |id: i64| usize::try_from(id).unwrap_or(0).min(logits.len());
+    let (from, to) = (place(from), place(to));
+    if from < to {
+        logits[from..to].fill(f32::NEG_INFINITY);
+    }
+}
+
+/// A part of a text, and when it is said, in steps from the beginning of its window.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Segment {
+    /// When it begins.
+    pub start: i64,
+    /// When it ends.
+    pub end: i64,
+    /// Its tokens, with the marks of time around them.
+    pub tokens: Vec<i64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tokens() -> WhisperTokens {
+        WhisperTokens { start: 3, end: 2, no_times: Some(9), first_time: Some(2), ..WhisperTokens::default() }
+    }
+
+    #[test]
+    fn marks_of_time_cut_a_text() {
+        let tokens = tokens();
+        let cut = |written: &[i64]| {
+            let (segments, moved) = tokens.segments(written, 50);
+            (
+                segments
+                    .into_iter()
+                    .map(|part| (part.start, part.end, tokens.text_of(&part.tokens)))
+                    .collect::<Vec<_>>(),
+                moved,
+            )
+        };
+        assert_eq!(cut(&[4, 5]), (vec![(0, 50, vec![4, 5])], None));
+        assert_eq!(cut(&[10, 4, 15]), (vec![(0, 5, vec![4])], None));
+        assert_eq!(cut(&[10, 4, 15, 15, 5, 20]), (vec![(0, 5, vec![4]), (5, 10, vec![5])], None));
+        assert_eq!(cut(&[10, 4, 15, 15, 5]), (vec![(0, 5, vec![4])], Some(5)));
+    }
+
+    #[test]
+    fn marks_of_time_come_first_and_never_go_back() {
+        let tokens = tokens();
+        let allowed = |written: &[i64]| -> Vec<usize> {
+            let mut logits = vec![0.0_f32; 16];
+            logits[4] = 9.0;
+            tokens.rule_out(&mut logits, written, true);
+            (0..16).filter(|&id| logits[id] > f32::NEG_INFINITY).collect()
+        };
+        assert_eq!(allowed(&[]), [10, 11, 12]);
+        assert_eq!(allowed(&[11]), [0, 1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(allowed(&[11, 4, 12]), [2, 3, 4, 5, 6, 7, 8, 12, 13, 14, 15]);
+        assert_eq!(allowed(&[11, 4]), [0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 13, 14, 15]);
+    }
+}
