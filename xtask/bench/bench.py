@@ -18,6 +18,7 @@ from pathlib import Path
 import codec
 import harness
 import hub
+import infer
 import onnx_export as onnx
 import onnx_open
 import quantize
@@ -307,7 +308,8 @@ def main():
     parser.add_argument("--hub", required=True, type=Path, help="the test hub, a program")
     parser.add_argument("--large-graph", required=True, type=Path)
     parser.add_argument("--minilm", required=True, type=Path, help="a safetensors file of real weights, where there is one")
-    parser.add_argument("--only", choices=["all", "quantize", "codec", "export", "hub"], default="all")
+    parser.add_argument("--run-speed", type=Path, help="the example run_speed of apr-cli")
+    parser.add_argument("--only", choices=["all", "quantize", "codec", "export", "hub", "infer"], default="all")
     args = parser.parse_args()
 
     rows = []
@@ -322,6 +324,8 @@ def main():
         bench_codec(args, rows)
     if args.only in ("all", "hub"):
         hub.bench(args.apr, args.hub, args.python, args.dir, int(min(args.gb) * GB / 2), args.runs, rows)
+    if args.only in ("all", "infer"):
+        infer.bench(args.apr, args.run_speed, args.dir, args.runs, rows)
 
     print("| job | result | detail |\n|---|---|---|")
     for row in rows:

@@ -12,10 +12,14 @@ steps with keys and values of earlier tokens.
     python graphs.py --exported FOLDER OUT        a Hugging Face folder beside OUT/plain and OUT/past, which were exported
                                                   from it before
 
+With APR_GRAPH_ENGINE=apr, `apr run` computes the files instead of onnxruntime.
+
 Needs torch, transformers 5.23, onnx and onnxruntime.
 """
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -32,6 +36,8 @@ transformers.utils.logging.disable_progress_bar()
 transformers.utils.logging.set_verbosity_error()
 
 TOLERANCE = 1e-4
+# What computes the graphs: onnxruntime, or `apr run`.
+ENGINE = os.environ.get("APR_GRAPH_ENGINE", "onnxruntime")
 STEPS = 10
 DECODER = dict(
     hidden_size=320, intermediate_size=448, vocab_size=1003, num_hidden_layers=3, num_attention_heads=5,
@@ -287,12 +293,37 @@ class Session:
         # As written: what is fused rounds differently.
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         self.session = onnxruntime.InferenceSession(path, options, ["CPUExecutionProvider"])
-        self.inputs = [port.name for port in self.session.get_inputs()]
+        self.shapes = {port.name: port.shape for port in self.session.get_inputs()}
+        self.inputs = list(self.shapes)
         self.outputs = [port.name for port in self.session.get_outputs()]
 
     def __call__(self, feeds):
         results = self.session.run(None, {name: np.asarray(feeds[name]) for name in self.inputs})
         return dict(zip(self.outputs, results))
+
+
+class OwnSession:
+    """The same part, run by apr itself."""
+
+    def __init__(self, apr, path):
+        self.apr, self.folder = apr, tempfile.TemporaryDirectory()
+        self.path = Path(self.folder.name) / "model.onnx"
+        shutil.copytree(Path(path).parent, self.path.parent, dirs_exist_ok=True)
+        Path(self.path.parent / Path(path).name).rename(self.path)
+        model = onnx.load(self.path, load_external_data=False)
+        ports = {port.name: port.type.tensor_type.shape.dim for port in model.graph.input}
+        self.shapes = {name: [dim.dim_value for dim in dims] for name, dims in ports.items()}
+        self.inputs = list(self.shapes)
+        self.outputs = [port.name for port in model.graph.output]
+
+    def __call__(self, feeds):
+        arrays = self.path.with_suffix(".npz")
+        np.savez(arrays, **{name: np.asarray(feeds[name]) for name in self.inputs})
+        done = subprocess.run([self.apr, "run", self.path, "-i", arrays, "--json"], capture_output=True, text=True)
+        if done.returncode != 0:
+            raise RuntimeError(done.stderr.strip())
+        outputs = json.loads(done.stdout)["outputs"]
+        return {output["name"]: np.array(output["values"], np.float32).reshape(output["shape"]) for output in outputs}
 
 
 def sessions(apr, folder, past=True):
@@ -307,6 +338,8 @@ def sessions(apr, folder, past=True):
         if done.returncode != 0:
             raise RuntimeError(done.stderr.strip())
         files = sorted(Path(out).rglob("*.onnx")) or [Path(out) / "model"]
+        if ENGINE == "apr":
+            return {path.stem: OwnSession(apr, path) for path in files}
         return {path.stem: Session(str(path)) for path in files}
 
 
@@ -370,8 +403,8 @@ def decoder(model, apr, folder, worst):
         feeds = dict(input_ids=tokens, attention_mask=mask, position_ids=positions_of(mask))
         worst.add(f"without past, batch {batch}", plain(feeds)[output], theirs[output])
         past = {
-            name: np.zeros((batch, port.shape[1], 0, port.shape[3]), np.float32)
-            for port in session.session.get_inputs() if (name := port.name).startswith("past_key_values")
+            name: np.zeros((batch, shape[1], 0, shape[3]), np.float32)
+            for name, shape in session.shapes.items() if name.startswith("past_key_values")
         }
         ours = session(feeds | past)
         worst.add(f"prefill, batch {batch}", ours[output], theirs[output])

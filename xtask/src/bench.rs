@@ -12,6 +12,7 @@ pub(crate) fn run(steps: &mut Steps, arguments: &[&str]) {
     steps.run("the Python reference environment", reference::set_up_python);
     steps.run("all-MiniLM-L6-v2, for its weights", reference::fetch_model);
     steps.run("llama.cpp, to compare with", reference::set_up_llama_cpp);
+    steps.run("transformers and onnxruntime, to compare with", reference::set_up_transformers);
     steps.run("build as it is shipped", || {
         let what = [
             "--profile",
@@ -44,6 +45,8 @@ pub(crate) fn run(steps: &mut Steps, arguments: &[&str]) {
         command.arg("--block-speed").arg(release.join("examples/block_speed"));
         command.arg("--large-graph").arg(release.join("examples/large_graph"));
         command.arg("--codec-speed").arg(release.join("examples/codec_speed"));
+        command.arg("--run-speed").arg(release.join("examples/run_speed"));
+        command.env("APR_GRAPH_PYTHON", reference::graph_python());
         command.arg("--hub").arg(release.join("examples/hub"));
         command.arg("--minilm").arg(reference::minilm().join("model.safetensors"));
         command.arg("--python").arg(reference::python());

@@ -33,7 +33,10 @@ pub(crate) fn run(steps: &mut Steps) {
         steps.run("torch runs the programs that apr writes", || ask("apr-cli", "torchscript::"));
         steps.run("graphs of families compute what transformers computes", || ask("apr-cli", "graphs::"));
         steps.run("graphs of families do so for odd sizes and rare options", || {
-            reference::check_graphs(&target_dir().join("debug/apr"))
+            reference::check_graphs(&target_dir().join("debug/apr"), "onnxruntime")
+        });
+        steps.run("apr run computes what transformers computes", || {
+            reference::check_graphs(&target_dir().join("debug/apr"), "apr")
         });
     }
     if llama_cpp.and(minilm).is_some() {

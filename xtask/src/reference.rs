@@ -104,9 +104,9 @@ pub(crate) fn set_up_transformers() -> Outcome {
     run_pip(pip.args(["--requirement", "xtask/requirements-graphs.txt"]))
 }
 
-/// Lets onnxruntime compute exported models of all families, beside transformers.
-pub(crate) fn check_graphs(apr: &Path) -> Outcome {
-    run(program(graph_python()).arg("xtask/interop/graphs.py").arg(apr))
+/// Lets an engine, `onnxruntime` or `apr`, compute exported models of all families, beside transformers.
+pub(crate) fn check_graphs(apr: &Path, engine: &str) -> Outcome {
+    run(program(graph_python()).env("APR_GRAPH_ENGINE", engine).arg("xtask/interop/graphs.py").arg(apr))
 }
 
 /// Looks for a Python with torch, and installs Debian's where there is none: PyPI's needs CUDA libraries to import.

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 /// Elements below which memory is cheap.
 const SMALLEST: usize = 1 << 14;
 /// Most bytes that a thread keeps.
-const MOST: usize = 32 << 20;
+const MOST: usize = 56 << 20;
 
 #[derive(Default)]
 struct Pool {

@@ -42,6 +42,11 @@ impl<'a> Store<'a> {
         total
     }
 
+    /// Whether a tensor's bytes are in memory, now or from the first use on.
+    pub(crate) fn is_in_memory(&self, tensor: usize) -> bool {
+        !self.kept.is_empty() || self.reader.tensor_slice(tensor).is_some()
+    }
+
     /// Bytes of a tensor: borrowed where they are in memory, read otherwise.
     pub(crate) fn bytes(&self, tensor: usize, offset: usize, len: usize) -> Result<Bytes<'_>> {
         let part = |bytes: &'_ [u8]| -> Option<std::ops::Range<usize>> {

@@ -42,6 +42,7 @@ mod quantize;
 mod reference;
 mod round_trip;
 mod run;
+mod run_engine;
 mod run_media;
 mod run_texts;
 mod sarif;

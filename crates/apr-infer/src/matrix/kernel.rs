@@ -14,6 +14,8 @@ pub(super) struct Kernel {
     /// Adds the product of a packed strip of rows and one of columns to a tile. `out` is cut so that the tile begins at its
     /// first element; its rows are `stride` apart. Only `height` rows and `width` columns are written.
     pub(super) tile: fn(&[f32], &[f32], Tile<'_>),
+    /// The same for a whole tile with rows that are not packed: they are as far apart as the second argument says.
+    pub(super) direct: Option<fn(&[f32], usize, &[f32], Tile<'_>)>,
     /// Turns rows into columns: element `at` of row `lane` goes to `out[at * strip + lane]`.
     pub(super) turn: fn(Lines<'_>, usize, &mut [f32]),
 }
@@ -68,7 +70,7 @@ pub(super) fn best() -> Kernel {
 }
 
 /// For any processor.
-pub(super) const PLAIN: Kernel = Kernel { rows: 4, columns: 8, tile: multiply, turn };
+pub(super) const PLAIN: Kernel = Kernel { rows: 4, columns: 8, tile: multiply, direct: None, turn };
 
 fn multiply(a: &[f32], b: &[f32], tile: Tile<'_>) {
     let mut sums = [[0.0_f32; 8]; 4];
@@ -90,7 +92,7 @@ fn turn(lines: Lines<'_>, strip: usize, out: &mut [f32]) {
 #[cfg(all(feature = "std", target_arch = "x86_64"))]
 mod x86 {
     use core::arch::x86_64::{
-        __mmask16, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_setzero_ps, _mm256_storeu_ps, _mm512_add_ps,
+        __m512, __mmask16, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_setzero_ps, _mm256_storeu_ps, _mm512_add_ps,
         _mm512_castpd_ps, _mm512_castps_pd, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_storeu_ps, _mm512_set1_ps, _mm512_setzero_ps,
         _mm512_shuffle_f32x4, _mm512_storeu_ps, _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd,
         _mm512_unpacklo_ps,
@@ -99,9 +101,10 @@ mod x86 {
     use super::{Kernel, Lines, Tile, turn};
 
     /// For processors with AVX2 and FMA.
-    pub(super) const AVX2: Kernel = Kernel { rows: 6, columns: 16, tile: avx2, turn };
+    pub(super) const AVX2: Kernel = Kernel { rows: 6, columns: 16, tile: avx2, direct: None, turn };
     /// For processors with AVX-512.
-    pub(super) const AVX512: Kernel = Kernel { rows: ROWS, columns: 32, tile: avx512, turn: turn_avx512 };
+    pub(super) const AVX512: Kernel =
+        Kernel { rows: ROWS, columns: 32, tile: avx512, direct: Some(direct), turn: turn_avx512 };
 
     const ROWS: usize = 12;
     /// Elements of a register.
@@ -147,6 +150,29 @@ mod x86 {
         }
     }
 
+    fn direct(a: &[f32], step: usize, b: &[f32], tile: Tile<'_>) {
+        // SAFETY: `best` found the features.
+        unsafe { direct_here(a, step, b, tile) }
+    }
+
+    #[target_feature(enable = "avx512f")]
+    fn direct_here(a: &[f32], step: usize, b: &[f32], tile: Tile<'_>) {
+        let mut sums = [[_mm512_setzero_ps(); 2]; ROWS];
+        let b = b.as_chunks::<32>().0;
+        let rows: [&[f32]; ROWS] = core::array::from_fn(|row| &a[row * step..][..b.len()]);
+        for (at, b) in b.iter().enumerate() {
+            // SAFETY: there are twice sixteen elements.
+            let (left, right) = unsafe { (_mm512_loadu_ps(b.as_ptr()), _mm512_loadu_ps(b.as_ptr().add(LANES))) };
+            for row in 0..ROWS {
+                // SAFETY: each row is as long as there are positions.
+                let a = _mm512_set1_ps(unsafe { *rows[row].get_unchecked(at) });
+                sums[row][0] = _mm512_fmadd_ps(a, left, sums[row][0]);
+                sums[row][1] = _mm512_fmadd_ps(a, right, sums[row][1]);
+            }
+        }
+        write(sums, tile);
+    }
+
     /// The first rows of a strip; those that are missing cost nothing.
     #[target_feature(enable = "avx512f")]
     fn rows_here<const COUNT: usize>(a: &[f32], b: &[f32], tile: Tile<'_>) {
@@ -160,6 +186,13 @@ mod x86 {
                 sums[row][1] = _mm512_fmadd_ps(a, right, sums[row][1]);
             }
         }
+        write(sums, tile);
+    }
+
+    /// Adds sums in registers to a tile. They come by value: a loop whose sums are lent would keep them in memory.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn write<const COUNT: usize>(sums: [[__m512; 2]; COUNT], tile: Tile<'_>) {
         if tile.width == 32 && tile.height == COUNT {
             for row in 0..COUNT {
                 let out = &mut tile.out[row * tile.stride..][..32];
@@ -263,6 +296,12 @@ mod tests {
                     let sum: f32 = if row < height && column < width { (0..depth).map(of).sum() } else { 0.0 };
                     assert_eq!(out[at], 1.0 + sum);
                 }
+                let Some(direct) = kernel.direct.filter(|_| height == kernel.rows) else { continue };
+                let mut apart = vec![9.0; kernel.rows * 10];
+                (0..kernel.rows * depth).for_each(|at| apart[at % kernel.rows * 10 + at / kernel.rows] = a[at]);
+                let mut own = vec![1.0; out.len()];
+                direct(&apart, 10, &b, Tile { out: &mut own, stride: kernel.columns, height, width });
+                assert_eq!(own, out);
             }
         }
     }

@@ -30,6 +30,11 @@ pub(crate) trait Rows: Sync {
     /// Whether what is stored as a row is a column of what is multiplied.
     fn is_transposed(&self) -> bool;
 
+    /// Whether reading some columns of each row costs no more than reading the rows.
+    fn is_in_memory(&self) -> bool {
+        true
+    }
+
     /// All elements, where they are in memory as `f32`, in stored rows.
     fn floats(&self) -> Option<&[f32]> {
         None

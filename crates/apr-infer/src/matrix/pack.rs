@@ -12,7 +12,7 @@ pub(super) fn rows(
     strip: usize,
     out: &mut Vec<f32>,
 ) {
-    resize(out, rows.div_ceil(strip) * strip * depth);
+    let out = room(out, rows.div_ceil(strip) * strip * depth);
     for (number, packed) in out.chunks_mut((strip * depth).max(1)).enumerate() {
         let first = number * strip;
         let lanes = strip.min(rows - first);
@@ -32,24 +32,35 @@ pub(super) fn rows(
 }
 
 /// Packs columns that lie together along each row: `depth` rows of `columns` elements, rows `row_step` apart.
-pub(super) fn columns(b: &[f32], (depth, columns): (usize, usize), row_step: usize, strip: usize, out: &mut Vec<f32>) {
-    resize(out, columns.div_ceil(strip) * strip * depth);
+pub(super) fn columns(b: &[f32], size: (usize, usize), row_step: usize, strip: usize, out: &mut Vec<f32>) {
+    match strip {
+        32 => strips::<32>(b, size, row_step, out),
+        16 => strips::<16>(b, size, row_step, out),
+        _ => strips::<8>(b, size, row_step, out),
+    }
+}
+
+fn strips<const STRIP: usize>(b: &[f32], (depth, columns): (usize, usize), row_step: usize, out: &mut Vec<f32>) {
+    let out = room(out, columns.div_ceil(STRIP) * STRIP * depth);
+    let packed = out.as_chunks_mut::<STRIP>().0;
     // Row by row: rows are far apart, and each is brought into the cache once.
     for at in 0..depth {
-        let row = &b[at * row_step..][..columns];
-        for (number, part) in row.chunks(strip).enumerate() {
-            let packed = &mut out[(number * depth + at) * strip..][..strip];
-            packed[..part.len()].copy_from_slice(part);
-            packed[part.len()..].fill(0.0);
+        let (whole, rest) = b[at * row_step..][..columns].as_chunks::<STRIP>();
+        for number in 0..whole.len() {
+            packed[number * depth + at] = whole[number];
+        }
+        if !rest.is_empty() {
+            let last = &mut packed[whole.len() * depth + at];
+            last.fill(0.0);
+            last[..rest.len()].copy_from_slice(rest);
         }
     }
 }
 
-/// Makes room for elements that are all written afterwards.
-fn resize(out: &mut Vec<f32>, len: usize) {
-    if out.len() > len {
-        out.truncate(len);
-    } else {
+/// Room for elements that are all written afterwards.
+fn room(out: &mut Vec<f32>, len: usize) -> &mut [f32] {
+    if out.len() < len {
         out.resize(len, 0.0);
     }
+    &mut out[..len]
 }

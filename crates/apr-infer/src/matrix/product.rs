@@ -15,8 +15,12 @@ const DEPTH: usize = 256;
 const COLUMNS: usize = 256;
 /// Most elements of the right matrix that are packed at a time, unless a strip has more.
 const PANEL: usize = 1 << 20;
-/// Rows of the left matrix that are packed at a time.
-const ROWS: usize = 768;
+/// Most elements of the left matrix that are packed at a time, unless a strip has more.
+const BLOCK: usize = 3 << 20;
+/// Columns of the right matrix from which on packing the left one costs little.
+const WIDE: usize = 128;
+/// Columns of a matrix that is read in pieces, of which [`DEPTH`] rows are in memory at a time.
+const STREAMED: usize = 1 << 14;
 /// Products of fewer multiplications than this are not worth a thread.
 const WORTH: usize = 1 << 18;
 
@@ -74,6 +78,12 @@ pub(crate) fn product(left: Left<'_>, right: Right<'_>, out: &mut [f32], workers
     if left.rows == 0 || width == 0 || left.depth == 0 {
         return Ok(());
     }
+    if let Right::Stored(matrix) = right
+        && !matrix.is_transposed()
+        && !matrix.is_in_memory()
+    {
+        return streamed(left, matrix, out, workers);
+    }
     if left.rows == 1 && left.depth_step == 1 {
         return row::product(&left.values[..left.depth], right, out, workers);
     }
@@ -87,7 +97,6 @@ pub(crate) fn product(left: Left<'_>, right: Right<'_>, out: &mut [f32], workers
                 let columns = size.min(width - first);
                 buffers.pack(right, left.depth, first, columns, kernel)?;
                 buffers.multiply(left, columns, kernel, &mut out[first..], width);
-                buffers.has_left = left.rows <= ROWS;
                 Ok(())
             })
         });
@@ -112,12 +121,48 @@ pub(crate) fn product(left: Left<'_>, right: Right<'_>, out: &mut [f32], workers
     })
 }
 
+/// The product with a matrix that is read from front to back, rows at a time. Sums are added up in the order of
+/// [`Packed::multiply`], so that the result is the same as with the matrix in memory.
+fn streamed(left: Left<'_>, matrix: &dyn Rows, out: &mut [f32], workers: &dyn Workers) -> Result<()> {
+    let (mut scratch, mut decoded, mut own) = (Scratch::new(), Vec::new(), Vec::new());
+    let width = matrix.width();
+    for start in (0..left.depth).step_by(DEPTH) {
+        let depth = DEPTH.min(left.depth - start);
+        let values = &left.values[start * left.depth_step..];
+        for first in (0..width).step_by(STREAMED) {
+            let columns = STREAMED.min(width - first);
+            decoded.clear();
+            matrix.decode(start..start + depth, first, columns, &mut scratch, &mut decoded)?;
+            let (left, right) = (Left { values, depth, ..left }, Right::Rows(&decoded, columns));
+            if columns == width {
+                product(left, right, out, workers)?;
+                continue;
+            }
+            own.clear();
+            own.resize(left.rows * columns, 0.0);
+            product(left, right, &mut own, workers)?;
+            for (out, own) in out.chunks_mut(width).zip(own.chunks(columns)) {
+                out[first..first + columns].iter_mut().zip(own).for_each(|(out, own)| *out += own);
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Columns of a panel: whole strips, panels of nearly the same size, and no more than fit the caches. It does not depend on
 /// the number of threads.
 fn panel_columns(depth: usize, width: usize, kernel: Kernel) -> usize {
     let most = (PANEL / depth).clamp(kernel.columns, COLUMNS);
+    if width <= WIDE.min(most) {
+        return width.next_multiple_of(kernel.columns);
+    }
     let even = width.div_ceil(width.div_ceil(most).next_multiple_of(2));
     even.next_multiple_of(kernel.columns)
+}
+
+/// Rows of the left matrix that are packed at a time: whole strips.
+fn block_rows(depth: usize, kernel: Kernel) -> usize {
+    (BLOCK / depth / kernel.rows).max(1) * kernel.rows
 }
 
 /// Buffers of a thread.
@@ -125,7 +170,7 @@ fn panel_columns(depth: usize, width: usize, kernel: Kernel) -> usize {
 struct Buffers {
     /// Rows of the left matrix.
     left: Vec<f32>,
-    /// Whether those are all of its rows.
+    /// Whether those are all of its rows, for the panels to come.
     has_left: bool,
     /// A panel of the right matrix.
     right: Vec<f32>,
@@ -178,19 +223,28 @@ impl Buffers {
     /// Multiplies the packed panel with all rows, some of which are packed at a time.
     fn multiply(&mut self, left: Left<'_>, columns: usize, kernel: Kernel, out: &mut [f32], stride: usize) {
         let (step, depth) = (left.row_step, left.depth);
-        for first in (0..left.rows).step_by(ROWS) {
-            let rows = ROWS.min(left.rows - first);
+        let block = block_rows(depth, kernel);
+        // Where each element is used a few times only, whole strips are read as they lie.
+        let is_direct = kernel.direct.is_some() && left.depth_step == 1 && !self.has_left && stride <= WIDE;
+        let direct = if is_direct { left.rows / kernel.rows * kernel.rows } else { 0 };
+        if direct > 0 {
+            let packed = Packed { left: left.values, right: &self.right, rows: direct, depth, columns };
+            packed.multiply(kernel, Some(step), out, stride);
+        }
+        for first in (direct..left.rows).step_by(block) {
+            let rows = block.min(left.rows - first);
             let values = &left.values[first * step..];
             if !self.has_left {
                 pack::rows(kernel, values, (rows, depth), (step, left.depth_step), kernel.rows, &mut self.left);
             }
             let packed = Packed { left: &self.left, right: &self.right, rows, depth, columns };
-            packed.multiply(kernel, &mut out[first * stride..], stride);
+            packed.multiply(kernel, None, &mut out[first * stride..], stride);
         }
+        self.has_left = direct == 0 && left.rows <= block;
     }
 }
 
-/// Two packed matrices.
+/// Two packed matrices, the left one only as far as it is.
 struct Packed<'a> {
     left: &'a [f32],
     right: &'a [f32],
@@ -200,17 +254,25 @@ struct Packed<'a> {
 }
 
 impl Packed<'_> {
-    fn multiply(&self, kernel: Kernel, out: &mut [f32], stride: usize) {
+    /// `step` is that of the left matrix's rows where it is not packed.
+    fn multiply(&self, kernel: Kernel, step: Option<usize>, out: &mut [f32], stride: usize) {
         let Self { left, right, rows, depth, columns } = *self;
         for start in (0..depth).step_by(DEPTH) {
             let len = DEPTH.min(depth - start);
             for top in (0..rows).step_by(kernel.rows) {
-                let a = &left[top * depth + start * kernel.rows..][..len * kernel.rows];
+                let a = match step {
+                    Some(step) => &left[top * step + start..],
+                    None => &left[top * depth + start * kernel.rows..][..len * kernel.rows],
+                };
                 for first in (0..columns).step_by(kernel.columns) {
                     let b = &right[first * depth + start * kernel.columns..][..len * kernel.columns];
                     let (height, width) = (kernel.rows.min(rows - top), kernel.columns.min(columns - first));
                     let out = &mut out[top * stride + first..];
-                    (kernel.tile)(a, b, Tile { out, stride, height, width });
+                    let tile = Tile { out, stride, height, width };
+                    match (step, kernel.direct) {
+                        (Some(step), Some(direct)) => direct(a, step, b, tile),
+                        _ => (kernel.tile)(a, b, tile),
+                    }
                 }
             }
         }
@@ -241,7 +303,7 @@ mod tests {
 
     #[test]
     fn sizes_around_the_tiles_give_the_exact_product_of_small_integers() {
-        for (rows, depth, width) in [(1, 5, 3), (2, 1, 1), (7, 300, 33), (13, 257, 130), (25, 8, 260), (3, 0, 2)] {
+        for (rows, depth, width) in [(1, 5, 3), (2, 1, 1), (7, 300, 33), (13, 257, 130), (25, 8, 260), (40, 300, 64), (30, 20_000, 100), (3, 0, 2)] {
             let (a, b) = (values(rows * depth, 1), values(depth * width, 2));
             let mut expected = vec![0.0; rows * width];
             for row in 0..rows {

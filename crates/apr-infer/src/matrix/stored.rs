@@ -170,6 +170,10 @@ impl Rows for Matrix<'_> {
         self.transposed
     }
 
+    fn is_in_memory(&self) -> bool {
+        self.parts.iter().all(|part| self.store.is_in_memory(part.tensor))
+    }
+
     fn floats(&self) -> Option<&[f32]> {
         let [part] = self.parts[..] else { return None };
         let plain = self.scaling.is_none() && part.dtype == DType::F32;

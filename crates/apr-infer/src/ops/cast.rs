@@ -68,9 +68,7 @@ pub(crate) fn cast(tensor: &Tensor, to: ElementType, rules: Rules) -> Result<Ten
         (Data::F32(_), ElementType::F16 | ElementType::BF16) => tensor.clone().narrowed(to),
         (Data::U16(_), ElementType::F32) if is_half(tensor.element()) => tensor.widened(),
         // Through doubles, large integers would be rounded twice.
-        (Data::I64(values), ElementType::F32) => {
-            Tensor::new(shape, values.iter().map(|&value| value as f32).collect())
-        }
+        (Data::I64(values), ElementType::F32) => Tensor::new(shape, values.iter().map(|&value| value as f32).collect()),
         _ if !tensor.element().is_float() && !to.is_float() => from_integers(tensor.integers()?, shape, to),
         _ => by_rules(values(tensor)?, shape, to, rules),
     }

@@ -356,7 +356,12 @@ fn grid_sample(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let wrong = || Error::format(format!("a grid of {:?} does not fit {:?}", grid.shape(), x.shape()));
     let (&[n, channels], inner) = x.shape().split_first_chunk::<2>().ok_or_else(wrong)?;
     let rank = inner.len();
-    if rank > MAX_GRID_RANK || grid.rank() != rank + 2 || grid.shape()[0] != n || grid.shape()[rank + 1] != rank || inner.contains(&0) {
+    if rank > MAX_GRID_RANK
+        || grid.rank() != rank + 2
+        || grid.shape()[0] != n
+        || grid.shape()[rank + 1] != rank
+        || inner.contains(&0)
+    {
         return Err(wrong());
     }
     let mode = match call.text("mode", "linear").as_str() {

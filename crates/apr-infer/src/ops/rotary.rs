@@ -8,10 +8,8 @@ use crate::registry::{Operator, computes};
 use crate::shape::count;
 use crate::{Tensor, Value};
 
-pub(super) const TABLE: &[Operator] = &[
-    computes("RotaryEmbedding", onnx),
-    computes("com.microsoft::RotaryEmbedding", microsoft),
-];
+pub(super) const TABLE: &[Operator] =
+    &[computes("RotaryEmbedding", onnx), computes("com.microsoft::RotaryEmbedding", microsoft)];
 
 /// Tables of cosines and sines, with a row for each position.
 pub(super) struct Rotation<'a> {

@@ -27,12 +27,7 @@ fn run(operator: &str, inputs: &[Tensor], attributes: &[(&str, AttributeValue)])
     run_at(23, operator, inputs, attributes)
 }
 
-fn run_at(
-    opset: i64,
-    operator: &str,
-    inputs: &[Tensor],
-    attributes: &[(&str, AttributeValue)],
-) -> Result<Vec<Value>> {
+fn run_at(opset: i64, operator: &str, inputs: &[Tensor], attributes: &[(&str, AttributeValue)]) -> Result<Vec<Value>> {
     let mut graph = GraphBuilder::new(opset);
     let body = graph.body();
     let names: Vec<String> = (0..inputs.len()).map(|at| format!("x{at}")).collect();
@@ -87,21 +82,28 @@ fn shapes_that_do_not_go_together_are_an_error() {
         ("Slice", vec![f(&[8]), ints(&[0, 5]), ints(&[2, 8]), ints(&[0, 0]), ints(&[1, 2])], vec![]),
         ("RotaryEmbedding", vec![f(&[1, 1, 7]), f(&[1, 1]), f(&[1, 1])], vec![("num_heads", Int(2))]),
         ("Split", vec![f(&[8])], vec![("num_outputs", Int(i64::MAX))]),
-        ("MatMulInteger", vec![
-            Tensor::new(vec![3, 4], vec![1_u8; 12]).unwrap(),
-            Tensor::new(vec![4, 2], vec![1_u8; 8]).unwrap(),
-            Tensor::new(vec![2, 3, 4], vec![1_u8; 24]).unwrap(),
-        ], vec![]),
+        (
+            "MatMulInteger",
+            vec![
+                Tensor::new(vec![3, 4], vec![1_u8; 12]).unwrap(),
+                Tensor::new(vec![4, 2], vec![1_u8; 8]).unwrap(),
+                Tensor::new(vec![2, 3, 4], vec![1_u8; 24]).unwrap(),
+            ],
+            vec![],
+        ),
         ("RoiAlign", vec![f(&[1, 1, 4, 4]), f(&[1, 4]), ints(&[0])], vec![("sampling_ratio", Int(i64::MAX))]),
-        ("MaxPool", vec![f(&[1, 1, 4, 4])], vec![
-            ("kernel_shape", Ints(vec![1 << 30, 1 << 30])),
-            ("pads", Ints(vec![1 << 30; 4])),
-        ]),
+        (
+            "MaxPool",
+            vec![f(&[1, 1, 4, 4])],
+            vec![("kernel_shape", Ints(vec![1 << 30, 1 << 30])), ("pads", Ints(vec![1 << 30; 4]))],
+        ),
         ("ConvTranspose", vec![f(&[1, 2, 3]), f(&[2, 2, 3])], vec![("group", Int(i64::MAX))]),
         ("TensorScatter", vec![f(&[1, 4, 2]), f(&[1, 2, 2]), ints(&[i64::MAX])], vec![]),
-        ("Reshape", vec![Tensor::new(vec![0], Vec::<f32>::new()).unwrap(), ints(&[1 << 40, 0])], vec![
-            ("allowzero", Int(1)),
-        ]),
+        (
+            "Reshape",
+            vec![Tensor::new(vec![0], Vec::<f32>::new()).unwrap(), ints(&[1 << 40, 0])],
+            vec![("allowzero", Int(1))],
+        ),
     ];
     for (operator, inputs, attributes) in cases {
         refused(operator, run(operator, &inputs, &attributes), Code::Format);
@@ -115,15 +117,16 @@ fn what_would_not_fit_the_memory_is_refused_before_it_is_made() {
         ("MatMul", vec![floats(&[1 << 12, 1, 1, 1]), floats(&[1, 1 << 12, 1, 1])]),
         ("Tile", vec![Tensor::row(vec!["x".repeat(1 << 16)]), ints(&[1 << 16])]),
         ("Expand", vec![Tensor::row(vec!["x".repeat(1 << 16)]), ints(&[1 << 16, 1])]),
-        ("StringConcat", vec![
-            Tensor::row(vec!["x".repeat(1 << 16)]),
-            Tensor::new(vec![1 << 12, 1], vec![String::new(); 1 << 12]).unwrap(),
-        ]),
+        (
+            "StringConcat",
+            vec![
+                Tensor::row(vec!["x".repeat(1 << 16)]),
+                Tensor::new(vec![1 << 12, 1], vec![String::new(); 1 << 12]).unwrap(),
+            ],
+        ),
         ("Add", vec![many.clone(), floats(&[1, 1 << 13])]),
         ("OneHot", vec![ints(&[0; 64]), Tensor::scalar(1_i64 << 40), floats(&[2])]),
-        ("Resize", vec![
-            floats(&[64, 64]), Tensor::row(Vec::<f32>::new()), Tensor::row(vec![1e6_f32, 1e-1]),
-        ]),
+        ("Resize", vec![floats(&[64, 64]), Tensor::row(Vec::<f32>::new()), Tensor::row(vec![1e6_f32, 1e-1])]),
         ("HannWindow", vec![Tensor::scalar(i64::MAX)]),
     ];
     for (operator, inputs) in cases {

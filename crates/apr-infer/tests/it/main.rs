@@ -3,5 +3,7 @@
 
 mod engine;
 mod hostile;
+mod memory;
 mod node_tests;
+mod silero;
 mod weights;
