@@ -3,8 +3,8 @@
 use apr_core::{Error, Result};
 use apr_graph::{Attribute, AttributeValue, Body, ElementType, Node};
 
-use crate::tensor::{Data, elements};
 use crate::matrix::{Matrix, Rows};
+use crate::tensor::{Data, elements};
 use crate::value::{Look, WeightHandle};
 use crate::weight::{Store, Weight};
 use crate::workers::Workers;
@@ -233,6 +233,16 @@ impl<'a> Call<'a> {
             Value::Weight(handle) => self.environment.decode(handle),
             value => value.tensor().cloned(),
         }
+    }
+
+    /// Decodes those of some inputs that are weights.
+    pub(crate) fn decode_inputs(&mut self, positions: &[usize]) -> Result<()> {
+        for &position in positions {
+            if let Some(Value::Weight(_)) = self.optional_value(position) {
+                self.inputs[position] = Some(self.decoded(position)?.widened()?.into());
+            }
+        }
+        Ok(())
     }
 
     /// A body in an attribute.

@@ -190,7 +190,9 @@ impl<'a> Session<'a> {
     pub(crate) fn attribute_tensor(&self, value: &AttributeValue) -> Result<Tensor> {
         match value {
             AttributeValue::Tensor(constant) => constant::tensor(constant),
-            AttributeValue::Weight(weight) => self.weights.find(weight, None)?.decode_within(&self.store, self.limits.max_memory),
+            AttributeValue::Weight(weight) => {
+                self.weights.find(weight, None)?.decode_within(&self.store, self.limits.max_memory)
+            }
             _ => Err(Error::format("the attribute must be a tensor")),
         }
     }

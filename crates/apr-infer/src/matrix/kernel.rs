@@ -2,7 +2,10 @@
 //!
 //! The plain one is for any processor. With AVX2 or AVX-512, a multiplication and an addition are rounded once; elsewhere
 //! they are rounded one after the other.
-#![allow(unsafe_code, reason = "kernels for a processor's features are called after detecting them; vectors are loaded")]
+#![allow(
+    unsafe_code,
+    reason = "kernels for a processor's features are called after detecting them; vectors are loaded"
+)]
 
 /// A way to multiply: how large its tiles are, and its loops.
 #[derive(Clone, Copy)]
@@ -92,10 +95,10 @@ fn turn(lines: Lines<'_>, strip: usize, out: &mut [f32]) {
 #[cfg(all(feature = "std", target_arch = "x86_64"))]
 mod x86 {
     use core::arch::x86_64::{
-        __m512, __mmask16, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_setzero_ps, _mm256_storeu_ps, _mm512_add_ps,
-        _mm512_castpd_ps, _mm512_castps_pd, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_storeu_ps, _mm512_set1_ps, _mm512_setzero_ps,
-        _mm512_shuffle_f32x4, _mm512_storeu_ps, _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd,
-        _mm512_unpacklo_ps,
+        __m512, __mmask16, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_setzero_ps, _mm256_storeu_ps,
+        _mm512_add_ps, _mm512_castpd_ps, _mm512_castps_pd, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_storeu_ps,
+        _mm512_set1_ps, _mm512_setzero_ps, _mm512_shuffle_f32x4, _mm512_storeu_ps, _mm512_unpackhi_pd,
+        _mm512_unpackhi_ps, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
     };
 
     use super::{Kernel, Lines, Tile, turn};
@@ -281,8 +284,9 @@ mod tests {
 
     #[test]
     fn every_kernel_multiplies_small_integers_exactly() {
-        for (kernel, height, width) in
-            [PLAIN, best()].into_iter().flat_map(|kernel| (1..=kernel.rows).map(move |height| (kernel, height, 5 + height)))
+        for (kernel, height, width) in [PLAIN, best()]
+            .into_iter()
+            .flat_map(|kernel| (1..=kernel.rows).map(move |height| (kernel, height, 5 + height)))
         {
             let (depth, width) = (7, width.min(kernel.columns));
             let a: Vec<f32> = (0..kernel.rows * depth).map(|n| (n % 5) as f32 - 2.0).collect();

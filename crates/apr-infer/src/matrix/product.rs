@@ -1,6 +1,7 @@
 //! The product of two matrices of any kind.
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::sync::Mutex;
 
 use apr_core::Result;
@@ -78,47 +79,52 @@ pub(crate) fn product(left: Left<'_>, right: Right<'_>, out: &mut [f32], workers
     if left.rows == 0 || width == 0 || left.depth == 0 {
         return Ok(());
     }
-    if let Right::Stored(matrix) = right
-        && !matrix.is_transposed()
-        && !matrix.is_in_memory()
-    {
-        return streamed(left, matrix, out, workers);
+    match right {
+        Right::Stored(matrix) if !matrix.is_transposed() && !matrix.is_in_memory() => {
+            streamed(left, matrix, out, workers)
+        }
+        _ if left.rows == 1 && left.depth_step == 1 => row::product(&left.values[..left.depth], right, out, workers),
+        _ => by_panels(left, right, out, workers),
     }
-    if left.rows == 1 && left.depth_step == 1 {
-        return row::product(&left.values[..left.depth], right, out, workers);
-    }
-    let kernel = kernel::best();
+}
+
+/// The product with panels of columns, on several threads where that is worth it.
+fn by_panels(left: Left<'_>, right: Right<'_>, out: &mut [f32], workers: &dyn Workers) -> Result<()> {
+    let (width, kernel) = (right.width(), kernel::best());
     let size = panel_columns(left.depth, width, kernel);
     let panels = width.div_ceil(size);
+    let columns = |panel: usize| panel * size..width.min((panel + 1) * size);
     if workers.count() == 1 || panels == 1 || left.rows * left.depth * width < WORTH {
         return Buffers::with(|buffers| {
-            (0..panels).try_for_each(|panel| {
-                let first = panel * size;
-                let columns = size.min(width - first);
-                buffers.pack(right, left.depth, first, columns, kernel)?;
-                buffers.multiply(left, columns, kernel, &mut out[first..], width);
+            (0..panels).map(columns).try_for_each(|columns| {
+                buffers.pack(right, left.depth, columns.start, columns.len(), kernel)?;
+                buffers.multiply(left, columns.len(), kernel, &mut out[columns.start..], width);
                 Ok(())
             })
         });
     }
     let shared = Mutex::new(out);
     try_each(workers, panels, |panel| {
-        let first = panel * size;
-        let columns = size.min(width - first);
-        let mut own = vec![0.0; left.rows * columns];
+        let columns = columns(panel);
+        let mut own = vec![0.0; left.rows * columns.len()];
         Buffers::with(|buffers| {
-            buffers.pack(right, left.depth, first, columns, kernel)?;
-            buffers.multiply(left, columns, kernel, &mut own, columns);
+            buffers.pack(right, left.depth, columns.start, columns.len(), kernel)?;
+            buffers.multiply(left, columns.len(), kernel, &mut own, columns.len());
             Ok(())
         })?;
         // Copying takes a small part of the time of multiplying: threads rarely wait for each other here.
         if let Ok(mut out) = shared.lock() {
-            for (out, own) in out.chunks_mut(width).zip(own.chunks(columns)) {
-                out[first..first + columns].iter_mut().zip(own).for_each(|(out, own)| *out += own);
-            }
+            add_columns(&mut out, width, &own, columns);
         }
         Ok(())
     })
+}
+
+/// Adds a matrix to some columns of one that has `width`.
+fn add_columns(out: &mut [f32], width: usize, own: &[f32], columns: Range<usize>) {
+    for (out, own) in out.chunks_mut(width).zip(own.chunks(columns.len())) {
+        out[columns.clone()].iter_mut().zip(own).for_each(|(out, own)| *out += own);
+    }
 }
 
 /// The product with a matrix that is read from front to back, rows at a time. Sums are added up in the order of
@@ -141,9 +147,7 @@ fn streamed(left: Left<'_>, matrix: &dyn Rows, out: &mut [f32], workers: &dyn Wo
             own.clear();
             own.resize(left.rows * columns, 0.0);
             product(left, right, &mut own, workers)?;
-            for (out, own) in out.chunks_mut(width).zip(own.chunks(columns)) {
-                out[first..first + columns].iter_mut().zip(own).for_each(|(out, own)| *out += own);
-            }
+            add_columns(out, width, &own, first..first + columns);
         }
     }
     Ok(())
@@ -303,7 +307,16 @@ mod tests {
 
     #[test]
     fn sizes_around_the_tiles_give_the_exact_product_of_small_integers() {
-        for (rows, depth, width) in [(1, 5, 3), (2, 1, 1), (7, 300, 33), (13, 257, 130), (25, 8, 260), (40, 300, 64), (30, 20_000, 100), (3, 0, 2)] {
+        for (rows, depth, width) in [
+            (1, 5, 3),
+            (2, 1, 1),
+            (7, 300, 33),
+            (13, 257, 130),
+            (25, 8, 260),
+            (40, 300, 64),
+            (30, 20_000, 100),
+            (3, 0, 2),
+        ] {
             let (a, b) = (values(rows * depth, 1), values(depth * width, 2));
             let mut expected = vec![0.0; rows * width];
             for row in 0..rows {

@@ -193,7 +193,8 @@ impl Rows for Matrix<'_> {
         out: &mut Vec<f32>,
     ) -> Result<()> {
         let start = out.len();
-        let flat = if first_column == 0 && columns == self.columns { self.flat_rows(rows.start, rows.len()) } else { None };
+        let flat =
+            if first_column == 0 && columns == self.columns { self.flat_rows(rows.start, rows.len()) } else { None };
         match flat {
             Some(flat) => {
                 let (dtype, bytes) = flat?;

@@ -54,23 +54,24 @@ fn run(call: &mut Call<'_>, to: ElementType) -> Result<Vec<Value>> {
 
 /// A tensor with elements of another type.
 pub(crate) fn cast(tensor: &Tensor, to: ElementType, rules: Rules) -> Result<Tensor> {
-    if tensor.element() == to {
-        return Ok(tensor.clone());
-    }
     let shape = tensor.shape().to_vec();
-    if let Data::Text(texts) = tensor.data() {
-        return parsed(texts, shape, to);
-    }
-    if to == ElementType::Text {
-        return Tensor::new(shape, texts(tensor)?);
-    }
     match (tensor.data(), to) {
+        (_, same) if tensor.element() == same => Ok(tensor.clone()),
+        (Data::Text(texts), _) => parsed(texts, shape, to),
+        (_, ElementType::Text) => Tensor::new(shape, texts(tensor)?),
         (Data::F32(_), ElementType::F16 | ElementType::BF16) => tensor.clone().narrowed(to),
         (Data::U16(_), ElementType::F32) if is_half(tensor.element()) => tensor.widened(),
         // Through doubles, large integers would be rounded twice.
         (Data::I64(values), ElementType::F32) => Tensor::new(shape, values.iter().map(|&value| value as f32).collect()),
-        _ if !tensor.element().is_float() && !to.is_float() => from_integers(tensor.integers()?, shape, to),
-        _ => by_rules(values(tensor)?, shape, to, rules),
+        _ => of_numbers(tensor, shape, to, rules),
+    }
+}
+
+/// Numbers as others, whatever their types.
+fn of_numbers(tensor: &Tensor, shape: Vec<usize>, to: ElementType, rules: Rules) -> Result<Tensor> {
+    match tensor.element().is_float() || to.is_float() {
+        false => from_integers(tensor.integers()?, shape, to),
+        true => by_rules(values(tensor)?, shape, to, rules),
     }
 }
 

@@ -161,17 +161,11 @@ fn stored(call: &Call<'_>) -> Result<Option<Tensor>> {
 }
 
 fn conv(call: &mut Call<'_>) -> Result<Vec<Value>> {
-    for position in [0, 2, 3] {
-        if let Some(Value::Weight(_)) = call.optional_value(position) {
-            call.inputs[position] = Some(call.decoded(position)?.widened()?.into());
-        }
-    }
+    call.decode_inputs(&[0, 2, 3])?;
     if let Some(result) = stored(call)? {
         return Ok(vec![result.into()]);
     }
-    if let Value::Weight(_) = call.value(1)? {
-        call.inputs[1] = Some(call.decoded(1)?.widened()?.into());
-    }
+    call.decode_inputs(&[1])?;
     let (x, weights) = (call.tensor(0)?, call.tensor(1)?);
     let sizes = Sizes::of(call, x.shape(), weights.shape())?;
     let shape = sizes.shape();

@@ -148,11 +148,7 @@ pub(super) fn plain<T: Number>(stacks: &Stacks, x: &[T], y: &[T], total: usize, 
 fn gemm(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let (alpha, beta) = (call.float("alpha", 1.0), call.float("beta", 1.0));
     let (turn_a, turn_b) = (call.flag("transA", false), call.flag("transB", false));
-    for position in [0, 2] {
-        if let Some(Value::Weight(_)) = call.optional_value(position) {
-            call.inputs[position] = Some(call.decoded(position)?.widened()?.into());
-        }
-    }
+    call.decode_inputs(&[0, 2])?;
     let a = call.tensor(0)?;
     let singles = a.element() == ElementType::F32 && a.rank() == 2;
     let mut result = match call.value(1)? {

@@ -35,7 +35,9 @@ fn positive(call: &Call<'_>, name: &str) -> Result<usize> {
 
 /// One of several tensors that lie next to each other along a dimension, as `[batch, heads, length, size]`.
 fn unpacked(packed: &Tensor, number: usize) -> Result<Heads> {
-    let &[batch, len, heads, _, size] = packed.shape() else { return Err(Error::format("five dimensions are expected")) };
+    let &[batch, len, heads, _, size] = packed.shape() else {
+        return Err(Error::format("five dimensions are expected"));
+    };
     let one = part(packed, 3, number, 1)?.reshaped(vec![batch, len, heads, size])?;
     Heads::new(transposed(&one, &[0, 2, 1, 3])?)
 }
@@ -120,8 +122,7 @@ fn multi_head(call: &mut Call<'_>) -> Result<Vec<Value>> {
     };
     let scale = Some(call.float("scale", 0.0)).filter(|&scale| scale != 0.0);
     let shown = if call.outputs() > 3 { Shown::Masked } else { Shown::Nothing };
-    let rules =
-        Rules { scale: scale.unwrap_or(1.0 / (q.size as f32).sqrt()), softcap: 0.0, mask: &add, shown };
+    let rules = Rules { scale: scale.unwrap_or(1.0 / (q.size as f32).sqrt()), softcap: 0.0, mask: &add, shown };
     let (y, scores) = attend(call, &q, &k, &v, &rules)?;
     Ok(vec![heads_together(&y)?.into(), k.tensor.into(), v.tensor.into(), scores.into()])
 }
@@ -319,7 +320,14 @@ impl Rows for Packed<'_> {
         true
     }
 
-    fn decode(&self, rows: Range<usize>, first: usize, columns: usize, _: &mut Scratch, out: &mut Vec<f32>) -> Result<()> {
+    fn decode(
+        &self,
+        rows: Range<usize>,
+        first: usize,
+        columns: usize,
+        _: &mut Scratch,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
         let (len, blocks) = (self.sizes.row_bytes(), self.sizes.blocks());
         let bytes = match self.rows {
             Source::Memory(bytes) => Bytes::Borrowed(&bytes[rows.start * len..rows.end * len]),
@@ -355,11 +363,7 @@ fn zero_points(zeros: Option<&Tensor>, sizes: PackedSizes) -> Result<Vec<f32>> {
 
 /// Inputs: a, packed matrix, scales, zero points, groups, bias.
 fn matmul_n_bits(call: &mut Call<'_>) -> Result<Vec<Value>> {
-    for position in [0, 2, 3, 5] {
-        if let Some(Value::Weight(_)) = call.optional_value(position) {
-            call.inputs[position] = Some(call.decoded(position)?.widened()?.into());
-        }
-    }
+    call.decode_inputs(&[0, 2, 3, 5])?;
     if call.optional_value(4).is_some() {
         return Err(unsupported("an order of groups"));
     }

@@ -172,17 +172,10 @@ fn scaling(
     zero: Option<&Tensor>,
     (at, block): (i64, i64),
 ) -> Result<Option<Arc<Scaling>>> {
-    let Ok(block) = usize::try_from(block) else { return Ok(None) };
-    let one = Steps { block: 1, step: 1 };
-    let steps = match *shape {
-        _ if scale.len() == 1 => Some((Steps::NONE, Steps::NONE)),
-        [_, columns] if block > 0 && scale.rank() == 2 => match axis(at, 2)? {
-            0 => Some((Steps { block, step: columns }, one)),
-            _ => Some((Steps { block: 1, step: columns.div_ceil(block) }, Steps { block, step: 1 })),
-        },
-        [rows, ..] if block == 0 && axis(at, shape.len())? == 0 && scale.len() == rows => Some((one, Steps::NONE)),
-        [_, columns] if block == 0 && scale.len() == columns => Some((Steps::NONE, one)),
-        _ => None,
+    let steps = match usize::try_from(block) {
+        Ok(0) => plain_steps(shape, scale, at)?,
+        Ok(block) => block_steps(shape, scale, at, block)?,
+        Err(_) => None,
     };
     let Some((rows, columns)) = steps else { return Ok(None) };
     let scales = singles(scale)?;
@@ -194,6 +187,30 @@ fn scaling(
     let scaling = Scaling::new(scales, zeros, rows, columns);
     let fits = scaling.fits(shape.first().copied().unwrap_or(0), shape.get(1).copied().unwrap_or(1));
     Ok(fits.then(|| Arc::new(scaling)))
+}
+
+/// Where the scales are of rows or columns that have one each.
+fn plain_steps(shape: &[usize], scale: &Tensor, at: i64) -> Result<Option<(Steps, Steps)>> {
+    if scale.len() == 1 {
+        return Ok(Some((Steps::NONE, Steps::NONE)));
+    }
+    let at = axis(at, shape.len())?;
+    let one = Steps { block: 1, step: 1 };
+    Ok(match at {
+        _ if scale.len() != shape[at] => None,
+        0 => Some((one, Steps::NONE)),
+        1 if shape.len() == 2 => Some((Steps::NONE, one)),
+        _ => None,
+    })
+}
+
+/// Where the scales are of blocks along a dimension of a matrix.
+fn block_steps(shape: &[usize], scale: &Tensor, at: i64, block: usize) -> Result<Option<(Steps, Steps)>> {
+    let (&[_, columns], 2) = (shape, scale.rank()) else { return Ok(None) };
+    Ok(Some(match axis(at, 2)? {
+        0 => (Steps { block, step: columns }, Steps { block: 1, step: 1 }),
+        _ => (Steps { block: 1, step: columns.div_ceil(block) }, Steps { block, step: 1 }),
+    }))
 }
 
 impl Dequantization {

@@ -168,16 +168,19 @@ impl Transform {
     }
 }
 
+/// From version 20 on the axis is an input.
+fn transform_axis(call: &Call<'_>) -> Result<i64> {
+    match call.optional(2)? {
+        Some(at) => at.integer(),
+        None if call.opset < 20 => Ok(call.int("axis", 1)),
+        None => Ok(-2),
+    }
+}
+
 fn dft(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let x = call.tensor(0)?;
     let (inverse, one_sided) = (call.flag("inverse", false), call.flag("onesided", false));
-    // From version 20 on the axis is an input.
-    let at = match call.optional(2)? {
-        Some(at) => at.integer()?,
-        None if call.opset < 20 => call.int("axis", 1),
-        None => -2,
-    };
-    let at = axis(at, x.rank())?;
+    let at = axis(transform_axis(call)?, x.rank())?;
     let outer = &x.shape()[..x.rank() - 1];
     if at >= outer.len() {
         return Err(Error::format("the axis is the one of real and imaginary parts"));

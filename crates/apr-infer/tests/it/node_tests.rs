@@ -210,7 +210,8 @@ fn operators_of_onnx_runtimes_own_domain_compute_what_it_computes() {
     let named = |line| serde_json::from_str::<Json>(line).expect("JSON");
     let results = tests.lines().map(named).map(|test| (test["name"].to_string(), run(&test)));
     let (passed, failed): (Vec<_>, Vec<_>) = results.partition(|(_, result)| result.is_ok());
-    let failed: Vec<_> = failed.into_iter().filter_map(|(name, result)| Some(format!("{name}: {}", result.err()?))).collect();
+    let failed: Vec<_> =
+        failed.into_iter().filter_map(|(name, result)| Some(format!("{name}: {}", result.err()?))).collect();
     assert!(failed.is_empty(), "{} passed; failed:\n{}", passed.len(), failed.join("\n"));
     assert!(passed.len() > 40, "only {} tests were found", passed.len());
 }

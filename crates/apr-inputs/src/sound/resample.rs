@@ -63,10 +63,11 @@ fn filters(from: usize, to: usize) -> Result<Vec<Filter>> {
     }
     Ok((0..to)
         .map(|phase| {
-            let centre = phase as f64 * wide / narrow;
+            let moved = phase as f64 / narrow;
+            let centre = moved * wide;
             let (first, last) = (whole((centre - reach).ceil()), whole((centre + reach).floor()));
             let tap = |at: i64| {
-                let place = ((at as f64 / wide - phase as f64 / narrow) * cut_off).clamp(-CROSSINGS, CROSSINGS);
+                let place = ((at as f64 / wide - moved) * cut_off).clamp(-CROSSINGS, CROSSINGS);
                 let window = (place * PI / CROSSINGS / 2.0).cos().powi(2);
                 let angle = place * PI;
                 let sinc = if angle == 0.0 { 1.0 } else { angle.sin() / angle };
