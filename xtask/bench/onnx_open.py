@@ -23,8 +23,8 @@ def bench(harness, apr, source, folder, runs, rows, candidates=()):
         path = folder / f"{what}.onnx"
         subprocess.run([str(apr), "export", str(source), "-o", str(path), "--external-data", placement, "-q"], check=True)
         size = sum(file.stat().st_size for file in folder.glob(f"{what}.onnx*"))
-        ours = lambda path=path: harness.run(apr, "inspect", path, "-q")
-        label = f"`inspect` of ONNX, {size / harness.GB:.1f} GB, {what} data"
+        ours = lambda path=path: harness.run(apr, "tensors", path, "-q")
+        label = f"`tensors` of ONNX, {size / harness.GB:.1f} GB, {what} data"
         if python is None:
             (alone,) = harness.alternate(3 * runs, ours)
             rows.append((label, f"{1000 * harness.median(alone, 'wall'):.1f} ms",

@@ -29,7 +29,7 @@ pub(crate) fn run(steps: &mut Steps) {
     let transformers = steps.run("transformers and onnxruntime, to compare with", reference::set_up_transformers);
     if transformers.is_some() {
         steps.run("the onnx package reads the collection as apr does", || ask("apr-onnx", "live_"));
-        steps.run("onnxruntime runs what apr writes, as transformers computes", || ask("apr-cli", "onnx_export::"));
+        steps.run("onnxruntime runs what apr writes, as transformers computes", || ask("apr-cli", "onnx_"));
         steps.run("torch runs the programs that apr writes", || ask("apr-cli", "torchscript::"));
         steps.run("graphs of families compute what transformers computes", || ask("apr-cli", "graphs::"));
         steps.run("graphs of families do so for odd sizes and rare options", || {

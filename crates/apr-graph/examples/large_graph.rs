@@ -32,7 +32,7 @@ fn main() {
     report(&format!("checked, {} findings", findings.list.len() + inference.findings.list.len()), start);
     let start = Instant::now();
     let costs = cost(&graph, &inference, &|_| Some(8));
-    report(&format!("{} FLOP counted", costs.flops), start);
+    report(&format!("{} FLOP counted", costs.totals.flops), start);
     println!("together: {total:.3} s");
 }
 
@@ -54,7 +54,8 @@ fn layer(main: &mut BodyBuilder, number: u64, x: ValueId) -> ValueId {
     let weight = |main: &mut BodyBuilder, name: &str, shape: &[u64]| {
         main.weight(&format!("layers.{number}.{name}"), ElementType::F32, shape.iter().copied())
     };
-    let normed = norm(main, "attention_norm", weight(main, "norm1", &[HIDDEN]), x);
+    let gamma = weight(main, "norm1", &[HIDDEN]);
+    let normed = norm(main, "attention_norm", gamma, x);
     let heads = ["query", "key", "value"].map(|name| {
         let projected = weight(main, name, &[HIDDEN, HIDDEN]);
         let projected = main.op("MatMul", [normed, projected]).output(name);
@@ -79,7 +80,8 @@ fn layer(main: &mut BodyBuilder, number: u64, x: ValueId) -> ValueId {
     let attended = main.op("MatMul", [context, output]).output("attended");
     let x = main.op("Add", [x, attended]).output("attention_sum");
 
-    let normed = norm(main, "mlp_norm", weight(main, "norm2", &[HIDDEN]), x);
+    let gamma = weight(main, "norm2", &[HIDDEN]);
+    let normed = norm(main, "mlp_norm", gamma, x);
     let [gate, up] = ["gate", "up"].map(|name| {
         let projected = weight(main, name, &[HIDDEN, 2 * HIDDEN]);
         main.op("MatMul", [normed, projected]).output(name)

@@ -91,6 +91,7 @@ fn method(
 }
 
 /// JSON as Python writes it, where the template says nothing else: a space behind commas and colons, no escapes.
+#[expect(clippy::needless_pass_by_value, reason = "filters get their options so")]
 fn to_json(value: &Value, options: Kwargs) -> std::result::Result<String, minijinja::Error> {
     let indent: Option<usize> = options.get("indent")?;
     let _: Option<bool> = options.get("ensure_ascii")?;

@@ -1,9 +1,6 @@
 //! Libraries that panic where their input is wrong.
 
 use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
-use apr_core::{Error, Result};
 
 thread_local! {
     static GUARDED: Cell<bool> = const { Cell::new(false) };
@@ -17,9 +14,11 @@ pub fn is_guarded() -> bool {
 
 /// Runs what another library does with a stranger's data; `what` is the data, for the error.
 #[cfg(any(feature = "text", feature = "audio", feature = "images"))]
-pub(crate) fn guarded<T>(what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(crate) fn guarded<T>(what: &str, work: impl FnOnce() -> apr_core::Result<T>) -> apr_core::Result<T> {
     let before = GUARDED.replace(true);
-    let outcome = catch_unwind(AssertUnwindSafe(work));
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
     GUARDED.set(before);
-    outcome.unwrap_or_else(|_| Err(Error::format(format!("{what} can't be used: the library that reads it failed"))))
+    outcome.unwrap_or_else(|_| {
+        Err(apr_core::Error::format(format!("{what} can't be used: the library that reads it failed")))
+    })
 }

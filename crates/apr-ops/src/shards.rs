@@ -7,9 +7,8 @@ use apr_core::{Progress, StoredRange, counted};
 use apr_registry::{CheckpointReader, Error, Pipeline, Result};
 
 use crate::validate::{
-    Check, CheckOutcome, Finding, Level, PartFindings, Status, ValidateOptions, ValidateReport, check_all, no_such_units, validate,
-    validate_part,
-    validate_units, validated,
+    Check, CheckOutcome, Finding, Level, PartFindings, Status, ValidateOptions, ValidateReport, check_all,
+    no_such_units, validate, validate_part, validate_units, validated,
 };
 
 /// Checks an opened checkpoint as [`validate`] does, and where it is sharded, every shard with all its bytes: that it is

@@ -48,7 +48,8 @@ pub use imatrix::{Imatrix, Importance};
 pub use mix::{Decision, DecisionReason, assign};
 pub use plan::{Quantization, QuantizationPlan, Weighting, plan};
 pub use quality::{
-    DEGRADED_ABOVE, Degradation, Measured, Quality, QualityGate, QualityLog, QuantizationReport, TensorQuality, TypeQuality,
+    DEGRADED_ABOVE, Degradation, Measured, Quality, QualityGate, QualityLog, QuantizationReport, TensorQuality,
+    TypeQuality,
 };
 pub use recode::TensorTarget;
 pub use record::{file_type_name, place, record, record_cast, record_dequantized, recorded_scheme};

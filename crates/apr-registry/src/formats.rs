@@ -273,9 +273,7 @@ fn plan_apr2(
         ..options.apr2.clone()
     };
     match (options.shard_size, options.shard) {
-        (Some(size), Some(number)) => {
-            apr2::plan_shard(tensors, metadata, companions, &write_options, size, number)
-        }
+        (Some(size), Some(number)) => apr2::plan_shard(tensors, metadata, companions, &write_options, size, number),
         (Some(size), None) => apr2::plan_shards(tensors, metadata, companions, &write_options, size),
         (None, _) => Ok(Box::new(apr2::plan(tensors, metadata, companions, &write_options)?)),
     }

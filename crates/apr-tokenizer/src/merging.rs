@@ -81,12 +81,6 @@ impl Merging {
         })
     }
 
-    /// Tokens that end a text.
-    #[must_use]
-    pub fn ends(&self) -> Vec<i64> {
-        self.eos.into_iter().collect()
-    }
-
     /// The tokens of a text. Special tokens that it spells out become what they are; with `ends`, those that begin and end
     /// a text are added where the model wants them.
     ///
@@ -200,12 +194,6 @@ impl Merging {
     #[must_use]
     pub fn token(&self, id: i64) -> Option<&str> {
         self.pieces.get(usize::try_from(id).ok()?).map(String::as_str)
-    }
-
-    /// Whether a text that begins has a space in front that the tokenizer put there.
-    #[must_use]
-    pub fn adds_space(&self) -> bool {
-        self.adds_space
     }
 }
 

@@ -96,14 +96,14 @@ impl Strided {
             turn(self.element, Stripes { bytes, count: of_row, apart: usize_of(column_step)?, step }, out, of_row, 0);
             return Ok(());
         }
-        let mut scratch = vec![0; stripe * usize_of(TOGETHER.min(columns))?];
+        let mut scratch = vec![0; stripe * TOGETHER.min(of_row)];
         let apart = stripe / usize_of(self.element)?;
-        for start in (0..columns).step_by(usize_of(TOGETHER)?) {
-            let count = usize_of(TOGETHER.min(columns - start))?;
+        for (start, at) in (0..columns).step_by(TOGETHER).zip((0..).step_by(TOGETHER)) {
+            let count = TOGETHER.min(of_row - at);
             for (column, stripe) in (start..).zip(scratch.chunks_exact_mut(stripe).take(count)) {
                 base.read_tensor(self.tensor, (first + column * column_step) * self.element, stripe)?;
             }
-            turn(self.element, Stripes { bytes: &scratch, count, apart, step }, out, of_row, usize_of(start)?);
+            turn(self.element, Stripes { bytes: &scratch, count, apart, step }, out, of_row, at);
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Rows that become columns.
 
 /// Stripes that are written together, so that a line of the cache is written once.
-pub(crate) const TOGETHER: u64 = 16;
+pub(crate) const TOGETHER: usize = 16;
 
 /// Parts of a tensor's rows, each of which becomes a column.
 #[derive(Clone, Copy)]
@@ -28,15 +28,14 @@ pub(crate) fn turn(element: u64, stripes: Stripes<'_>, out: &mut [u8], columns: 
 }
 
 fn turn_elements<const E: usize>(stripes: Stripes<'_>, out: &mut [u8], columns: usize, first: usize) {
-    const AT_ONCE: usize = TOGETHER as usize;
     let Stripes { bytes, count, apart, step } = stripes;
     let (input, out) = (bytes.as_chunks::<E>().0, out.as_chunks_mut::<E>().0);
     let len = (out.len() / columns).saturating_sub(1) * step + 1;
 
-    for start in (0..count).step_by(AT_ONCE) {
-        let last = count.min(start + AT_ONCE) - 1;
+    for start in (0..count).step_by(TOGETHER) {
+        let last = count.min(start + TOGETHER) - 1;
         // Where there are fewer, nothing is taken of those that repeat the last one.
-        let together: [_; AT_ONCE] = std::array::from_fn(|at| &input[last.min(start + at) * apart..][..len]);
+        let together: [_; TOGETHER] = std::array::from_fn(|at| &input[last.min(start + at) * apart..][..len]);
         for (row, line) in out.chunks_exact_mut(columns).enumerate() {
             let line = &mut line[first + start..=first + last];
             for (place, stripe) in line.iter_mut().zip(together) {

@@ -207,7 +207,7 @@ impl Window {
 fn spread(row: u64, count: u64) -> u64 {
     // Multiples of the golden ratio's fraction lie far apart, whatever the distance of the rows.
     let fraction = row.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-    fraction * count.min(1 << 31) >> 32
+    (fraction * count.min(1 << 31)) >> 32
 }
 
 #[cfg(test)]

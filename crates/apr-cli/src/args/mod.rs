@@ -161,7 +161,7 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     /// Show what a model computes: its blocks and operators with shapes, as a tree or a picture; reads no weights
     Graph(GraphArgs),
-    /// Run a model: arrays in and out, or a text that goes on
+    /// Run a model: texts, sounds, pictures or arrays in, and what it makes of them out
     Run(RunArgs),
     /// Pack a model with its configuration and tokenizer into one .apr file
     Import(ImportArgs),

@@ -104,6 +104,16 @@ fn qa_49_a_text_beyond_the_context_is_said() {
 }
 
 #[test]
+fn options_that_would_do_nothing_are_refused() {
+    let sandbox = Sandbox::new();
+    let run = |rest: &[&str]| sandbox.run(&[&["run", BERT, "--prompt", "a"], rest].concat());
+    run(&["--chat"]).fails(2, &["go on with texts"]);
+    run(&["--temperature", "1"]).fails(2, &["go on with texts"]);
+    run(&["--language", "en"]).fails(2, &["Whisper"]);
+    sandbox.run(&["run", LLAMA, "--prompt", "a", "--timestamps"]).fails(2, &["Whisper"]);
+}
+
+#[test]
 fn a_model_without_a_tokenizer_says_what_to_do() {
     let sandbox = Sandbox::new();
     copy(&sandbox, LLAMA, "bare");

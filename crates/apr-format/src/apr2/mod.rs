@@ -65,13 +65,13 @@ pub use format::FORMAT;
 pub use header::{Flags, Header, MAGIC};
 pub use layout::FOOTER_LEN;
 pub use manifest::{Contents, Manifest, ShardEntry, is_manifest};
+pub use one_shard::plan_shard;
 #[cfg(feature = "encryption")]
 pub use options::Encrypt;
 pub use options::{STREAMING_FRONT, WriteOptions};
 pub use reader::{Apr2Reader, open, open_with_keys};
 pub use revise::{Changes, Revision};
 pub use seal::Keys;
-pub use one_shard::plan_shard;
 pub use shard_writer::{plan_shards, shard_count};
 pub use sharded::{ShardedApr2, open_manifest};
 pub use trailer::Footer;

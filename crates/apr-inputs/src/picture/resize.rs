@@ -166,6 +166,6 @@ fn sum(weights: &[i64], place: impl Fn(usize) -> usize, pixels: &[u8]) -> [u8; 3
             *sum += weight * i64::from(*value);
         }
     }
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to 8 bits")]
+    // A sum is a number of 8 bits then.
     sums.map(|sum| (sum >> PRECISION).clamp(0, 255) as u8)
 }

@@ -58,15 +58,16 @@ fn filters(from: usize, to: usize) -> Result<Vec<Filter>> {
     let reach = CROSSINGS * wide / cut_off;
     #[expect(clippy::cast_possible_truncation, reason = "at most a few million samples")]
     let whole = |number: f64| number as i64;
-    if to * (whole(2.0 * reach) as usize + 2) > MAX_TAPS {
+    if to.saturating_mul(usize::try_from(whole(2.0 * reach)).unwrap_or(usize::MAX / 2) + 2) > MAX_TAPS {
         return Err(Error::memory(format!("rates with the ratio {from} : {to} take too large a filter")));
     }
     Ok((0..to)
         .map(|phase| {
-            let centre = phase as f64 * wide / narrow;
+            let moved = phase as f64 / narrow;
+            let centre = moved * wide;
             let (first, last) = (whole((centre - reach).ceil()), whole((centre + reach).floor()));
             let tap = |at: i64| {
-                let place = ((at as f64 / wide - phase as f64 / narrow) * cut_off).clamp(-CROSSINGS, CROSSINGS);
+                let place = ((at as f64 / wide - moved) * cut_off).clamp(-CROSSINGS, CROSSINGS);
                 let window = (place * PI / CROSSINGS / 2.0).cos().powi(2);
                 let angle = place * PI;
                 let sinc = if angle == 0.0 { 1.0 } else { angle.sin() / angle };

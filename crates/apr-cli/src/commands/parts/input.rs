@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use apr::Serial;
-use apr::{CheckpointReader, Error};
+use apr::{CheckpointReader, Error, FileInfo};
 use apr_io::{FileSource, is_remote};
 use apr_ops::parts::{
     CompanionInput, FileInput, Input, JobWords, SettingsFile, TensorInput, bytes_digest, front_digest, tensor_digests,
@@ -14,7 +14,7 @@ use base16ct::lower::encode_string;
 use super::on_disk::OpenPlan;
 use super::words::{SETTINGS, placed, values};
 use crate::context::Context;
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::model::Model;
 use crate::progress::Bar;
 
@@ -63,43 +63,45 @@ pub(super) fn describe(model: &Model, path: &str, digests: bool, context: &Conte
 /// E004 with the file that is another one.
 pub(super) fn check(input: &Input, model: &Model, context: &Context) -> Outcome {
     let reader = &*model.reader;
-    let changed = |file: &str, what: &str| {
-        let message = format!("{what} since the plan was made; make a new plan");
-        Error::checksum(message).in_file(apr::Escaped(file))
-    };
     if reader.files().len() != input.files.len() {
-        return Err(changed(&model.name, "the model got other files").into());
+        return Err(changed(&model.name, "the model got other files"));
     }
     let names: Vec<&str> = input.files.iter().map(|file| file.name.as_str()).collect();
-    let states = context.sources.state(Path::new(&model.name), &names).map(|(_, states)| states).unwrap_or_default();
-    for (at, (file, known)) in reader.files().iter().zip(&input.files).enumerate() {
-        let shown = path_of(&file.name, model).display().to_string();
-        if file.len != known.size {
-            return Err(
-                changed(&shown, &format!("its length changed from {} to {} bytes", known.size, file.len)).into()
-            );
-        }
-        if let Some(time) = known.modified
-            && modified(&path_of(&file.name, model))? != time
-        {
-            return Err(changed(&shown, "it was written to").into());
-        }
-        let state = states.get(at).and_then(Option::as_ref);
-        if let (Some(known), Some(state)) = (&known.etag, state)
-            && known != state
-        {
-            return Err(changed(&shown, "its server has another state of it").into());
+    let states = context.sources.state(Path::new(&model.name), &names).map(|(_, states)| states);
+    let mut states = states.unwrap_or_default().into_iter();
+    for (file, known) in reader.files().iter().zip(&input.files) {
+        let path = path_of(&file.name, model);
+        if let Some(what) = difference(file, known, states.next().flatten(), &path)? {
+            return Err(changed(&path.display().to_string(), &what));
         }
     }
     if encode_string(&front_digest(reader)) != input.front {
-        return Err(changed(&model.name, "metadata, or names, shapes and places of tensors, changed").into());
+        return Err(changed(&model.name, "metadata, or names, shapes and places of tensors, changed"));
     }
     let found = companions(reader)?;
     match input.companions.iter().find(|known| !found.contains(known)) {
-        Some(known) => Err(changed(&known.name, "it changed or went away").into()),
-        None if found.len() != input.companions.len() => Err(changed(&model.name, "companions were added").into()),
+        Some(known) => Err(changed(&known.name, "it changed or went away")),
+        None if found.len() != input.companions.len() => Err(changed(&model.name, "companions were added")),
         None => Ok(()),
     }
+}
+
+fn changed(file: &str, what: &str) -> Failure {
+    let message = format!("{what} since the plan was made; make a new plan");
+    Error::checksum(message).in_file(apr::Escaped(file)).into()
+}
+
+/// How a file differs from the one of the plan; `state` is what its server calls it now.
+fn difference(file: &FileInfo, known: &FileInput, state: Option<String>, path: &Path) -> Outcome<Option<String>> {
+    if file.len != known.size {
+        return Ok(Some(format!("its length changed from {} to {} bytes", known.size, file.len)));
+    }
+    let is_touched = known.modified.map(|time| Ok::<_, Failure>(modified(path)? != time)).transpose()?;
+    if is_touched == Some(true) {
+        return Ok(Some("it was written to".to_owned()));
+    }
+    let is_other = known.etag.as_ref().zip(state).is_some_and(|(known, state)| *known != state);
+    Ok(is_other.then(|| "its server has another state of it".to_owned()))
 }
 
 /// The other files that a job reads.

@@ -53,9 +53,9 @@ pub(super) fn plan_diff(args: &PlanArgs, mut plan: PartsPlan, folder: &Path, con
     })?;
     let [left, right] = &models;
     let files: [&[FileInfo]; 2] = [left.reader.files(), right.reader.files()];
-    let reads = pairs.into_iter().map(|[left, right]| {
-        vec![read_of(left, files[0]), Read { input: 1, ..read_of(right, files[1]) }]
-    });
+    let reads = pairs
+        .into_iter()
+        .map(|[left, right]| vec![read_of(left, files[0]), Read { input: 1, ..read_of(right, files[1]) }]);
     let parts = cut(reads.collect(), args)?;
     draft(plan, &[("left", left), ("right", right)], parts, &context)
 }

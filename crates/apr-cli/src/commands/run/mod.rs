@@ -110,6 +110,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
             && args.part.is_none()
             && let Some(parts) = Parts::of(&job, parts, weights)?
         {
+            check_options(args, true, false)?;
             return transcription::run(&job, &given.sounds, &parts);
         }
         let part = chosen(parts, args.part.as_deref())?;
@@ -122,6 +123,11 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
 fn dispatch(job: &Job<'_>, given: Given, task: Option<&str>, part: &Runnable, session: &Session<'_>) -> Outcome {
     let body = &part.graph.body;
     let reads = |what| meaning(body, &body.inputs, what).is_some();
+    let generates = task.map_or_else(|| reads(Meaning::PastKey), |task| task == GENERATES);
+    let has_logits = meaning(body, &body.outputs, Meaning::Logits).is_some();
+    let has_text = !(given.texts.is_empty() && job.args.tokens.is_empty()) && given.pictures.is_empty();
+    let writes = has_text && ((generates && has_logits) || given.texts.is_empty());
+    check_options(job.args, false, writes)?;
     if !given.sounds.is_empty() {
         if !reads(Meaning::Waveform) && !sounds::detects_speech(body) {
             return Err(Failure::Usage(format!("the model takes no sound; {}", arrays::inputs_of(body))));
@@ -131,18 +137,31 @@ fn dispatch(job: &Job<'_>, given: Given, task: Option<&str>, part: &Runnable, se
     if !given.pictures.is_empty() {
         return pictures::run(job, &given.pictures, &given.texts, part, session);
     }
-    if given.texts.is_empty() && job.args.tokens.is_empty() {
+    if !has_text {
         return arrays::run(job, given.arrays, part, session);
     }
     if !reads(Meaning::TokenIds) {
         return Err(Failure::Usage(format!("the model takes no text; {}", arrays::inputs_of(body))));
     }
-    let generates = task.map_or_else(|| reads(Meaning::PastKey), |task| task == GENERATES);
-    let has_logits = meaning(body, &body.outputs, Meaning::Logits).is_some();
-    if (generates && has_logits) || given.texts.is_empty() {
+    if writes {
         return text::run(job, &given.texts, session);
     }
     texts::run(job, &given.texts, part, session)
+}
+
+/// Refuses options that would do nothing.
+fn check_options(args: &RunArgs, transcribes: bool, writes: bool) -> Outcome {
+    let of_speech = args.language.is_some() || args.translate || args.timestamps;
+    if of_speech && !transcribes {
+        let message = "--language, --translate and --timestamps are for models that write speech down, such as Whisper";
+        return Err(Failure::Usage(message.to_owned()));
+    }
+    let of_texts = args.chat || args.temperature > 0.0 || !args.stop.is_empty();
+    if of_texts && !writes {
+        let message = "--chat, --temperature and --stop are for models that go on with texts, and this one gets none";
+        return Err(Failure::Usage(message.to_owned()));
+    }
+    Ok(())
 }
 
 /// The part that runs.

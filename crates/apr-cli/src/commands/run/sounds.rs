@@ -75,26 +75,23 @@ pub(super) struct Read {
 
 /// Reads a sound file for a model that wants this rate.
 pub(super) fn read(job: &Job<'_>, path: &Path, rate: u32) -> Outcome<Read> {
-    let most = job.context.max_memory() / 4;
-    let len = std::fs::metadata(path).map_err(|error| io_error(&error, path))?.len();
-    if len > most {
-        return Err(Error::memory(format!("the file has {len} bytes: raise --max-memory"))
-            .in_file(path.display())
-            .into());
-    }
-    let bytes = std::fs::read(path).map_err(|error| io_error(&error, path))?;
+    let budget = job.context.max_memory();
     let named = |error: Error| error.in_file(path.display());
-    // Samples take four bytes, and a second copy while the rate is changed.
-    let samples = usize::try_from(most / 8).unwrap_or(usize::MAX);
+    let len = std::fs::metadata(path).map_err(|error| io_error(&error, path))?.len();
+    let left = budget.checked_sub(len);
+    let left = left.ok_or_else(|| named(Error::memory(format!("the file has {len} bytes: raise --max-memory"))))?;
+    let bytes = std::fs::read(path).map_err(|error| io_error(&error, path))?;
     let file = path.display().to_string();
-    let (sound, warnings) = decode(bytes, samples).map_err(named)?;
+    // Samples take four bytes each, and those at the model's rate as well.
+    let (sound, warnings) = decode(bytes, usize::try_from(left / 6).unwrap_or(usize::MAX)).map_err(named)?;
     let odd = sound.check().map_err(named)?;
     warnings.iter().chain(&odd).for_each(|warning| job.warn(&format!("{file}: {warning}")));
+    let count = sound.samples.len() as u64;
+    if 4 * (count + count.saturating_mul(rate.into()) / u64::from(sound.rate)) > budget {
+        return Err(named(Error::memory("at the model's rate the sound does not fit --max-memory")).into());
+    }
     let report =
         SoundReport { file, rate: sound.rate, channels: sound.channels, seconds: sound.seconds(), model_rate: rate };
-    if sound.samples.len() as u64 * u64::from(rate) / u64::from(sound.rate) > samples as u64 {
-        return Err(named(Error::memory("at the model's rate the sound does not fit the memory")).into());
-    }
     Ok(Read { sound: sound.at_rate(rate).map_err(named)?, report })
 }
 

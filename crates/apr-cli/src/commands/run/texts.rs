@@ -72,9 +72,6 @@ struct Word {
 }
 
 pub(super) fn run(job: &Job<'_>, texts: &[String], part: &Runnable, session: &Session<'_>) -> Outcome {
-    if job.args.chat {
-        return Err(Failure::Usage("--chat is for models that go on with texts, and this one reads them".to_owned()));
-    }
     let output = Output::of(job.args)?;
     let reading = Reading { job, body: &part.graph.body, session, tokens: Tokens::of(job.reader, job.context)? };
     let results = texts.iter().map(|text| reading.read(text)).collect::<Outcome<Vec<_>>>()?;
