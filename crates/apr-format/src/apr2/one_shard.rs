@@ -16,13 +16,13 @@ use super::options::WriteOptions;
 use super::shard_writer::Cut;
 use super::writer::{Apr2Writer, plan};
 
-/// Plans one of the shards that [`plan_shards`] plans, counted from 0, and nothing beside it: its file has the bytes that it
+/// Plans one of the shards that [`plan_shards`](super::plan_shards) plans, counted from 0, and nothing beside it: its file has the bytes that it
 /// has where one process writes all of them. Of a model that is not cut, the one shard is the plain file.
 ///
-/// Positions in the layout are those in `tensors`. Notes are for the manifest, which [`Manifest::note`] gives them.
+/// Positions in the layout are those in `tensors`. Notes are for the manifest, which [`Manifest::note`](super::Manifest::note) gives them.
 ///
 /// # Errors
-/// Those of [`plan_shards`]; E001 where there is no such shard.
+/// Those of [`plan_shards`](super::plan_shards); E001 where there is no such shard.
 pub fn plan_shard(
     tensors: &[TensorInfo],
     metadata: &Metadata,

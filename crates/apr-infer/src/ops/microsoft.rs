@@ -280,7 +280,8 @@ impl PackedSizes {
             bits: usize::try_from(call.int("bits", 4)).unwrap_or(0),
             block: positive(call, "block_size")?,
         };
-        if ![2, 4, 8].contains(&sizes.bits) || sizes.block * sizes.bits % 8 != 0 {
+        let bits = sizes.block.checked_mul(sizes.bits).filter(|bits| bits.is_multiple_of(8));
+        if ![2, 4, 8].contains(&sizes.bits) || bits.is_none() {
             return Err(unsupported(&format!("blocks of {} elements of {} bits", sizes.block, sizes.bits)));
         }
         Ok(sizes)
