@@ -291,9 +291,9 @@ fn turned_sizes(call: &Call<'_>, x: &[usize], weights: &[usize]) -> Result<Sizes
         after: pads[rank..].to_vec(),
         output: input.to_vec(),
     };
-    for dim in 0..rank {
+    for (dim, &extra) in extra.iter().enumerate() {
         let wanted = wanted.as_ref().and_then(|wanted| wanted.get(dim).copied());
-        turned_size(&mut windows, dim, extra[dim], wanted, &auto)?;
+        turned_size(&mut windows, dim, extra, wanted, &auto)?;
     }
     Ok(Sizes { batch, groups, channels: filters, filters: channels / groups, windows })
 }

@@ -280,7 +280,7 @@ impl PackedSizes {
             bits: usize::try_from(call.int("bits", 4)).unwrap_or(0),
             block: positive(call, "block_size")?,
         };
-        if ![2, 4, 8].contains(&sizes.bits) || sizes.block * sizes.bits % 8 != 0 {
+        if ![2, 4, 8].contains(&sizes.bits) || !sizes.block.saturating_mul(sizes.bits).is_multiple_of(8) {
             return Err(unsupported(&format!("blocks of {} elements of {} bits", sizes.block, sizes.bits)));
         }
         Ok(sizes)

@@ -73,7 +73,8 @@ fn refused(what: &str, result: Result<Vec<Value>>, code: Code) {
 fn shapes_that_do_not_go_together_are_an_error() {
     use AttributeValue::{Int, Ints};
     let f = floats;
-    let cases: Vec<(&str, Vec<Tensor>, Vec<(&str, AttributeValue)>)> = vec![
+    type Case = (&'static str, Vec<Tensor>, Vec<(&'static str, AttributeValue)>);
+    let cases: Vec<Case> = vec![
         ("Gemm", vec![f(&[2, 3]), f(&[3, 2]), f(&[4, 2, 2])], vec![]),
         ("Gemm", vec![f(&[2, 3]), f(&[3, 2]), f(&[5])], vec![]),
         ("LayerNormalization", vec![f(&[2, 3]), f(&[2])], vec![]),

@@ -176,7 +176,8 @@ fn integers_behind_dequantize_linear_are_never_in_memory_as_floats() {
     let zeros = |count: usize| -> Vec<i8> { (0..count).map(|n| (n % 7) as i8 - 3).collect() };
     // Name, number and shape of scales, axis, block, and the scale of an element.
     type Of = fn(usize, usize) -> usize;
-    let cases: [(&str, usize, Vec<u64>, i64, i64, Of); 5] = [
+    type Case = (&'static str, usize, Vec<u64>, i64, i64, Of);
+    let cases: [Case; 5] = [
         ("one scale", 1, vec![], 1, 0, |_, _| 0),
         ("a scale for each row", ROWS, vec![ROWS as u64], 0, 0, |row, _| row),
         ("a scale for each column", COLUMNS, vec![COLUMNS as u64], -1, 0, |_, column| column),
