@@ -7,8 +7,8 @@
     reason = "kernels for a processor's features are called after detecting them; vectors are loaded"
 )]
 
-/// Multiplies rows as they lie by a packed strip of columns: rows, how far apart they are, columns, and where the tile goes.
-type Direct = fn(&[f32], usize, &[f32], Tile<'_>);
+/// Adds a product to a tile: rows, how far apart they are, a packed strip of columns, the tile.
+pub(super) type Direct = fn(&[f32], usize, &[f32], Tile<'_>);
 
 /// A way to multiply: how large its tiles are, and its loops.
 #[derive(Clone, Copy)]
@@ -198,16 +198,15 @@ mod x86 {
     /// Adds sums in registers to a tile. They come by value: a loop whose sums are lent would keep them in memory.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    #[expect(clippy::needless_range_loop, reason = "an iterator would lend the sums")]
     fn write<const COUNT: usize>(sums: [[__m512; 2]; COUNT], tile: Tile<'_>) {
         if tile.width == 32 && tile.height == COUNT {
-            for row in 0..COUNT {
+            for (row, sums) in sums.iter().enumerate() {
                 let out = &mut tile.out[row * tile.stride..][..32];
                 // SAFETY: there are twice sixteen elements.
                 unsafe {
                     let (left, right) = (out.as_mut_ptr(), out.as_mut_ptr().add(LANES));
-                    _mm512_storeu_ps(left, _mm512_add_ps(_mm512_loadu_ps(left), sums[row][0]));
-                    _mm512_storeu_ps(right, _mm512_add_ps(_mm512_loadu_ps(right), sums[row][1]));
+                    _mm512_storeu_ps(left, _mm512_add_ps(_mm512_loadu_ps(left), sums[0]));
+                    _mm512_storeu_ps(right, _mm512_add_ps(_mm512_loadu_ps(right), sums[1]));
                 }
             }
             return;
@@ -298,11 +297,11 @@ mod tests {
             for width in [width, kernel.columns] {
                 let mut out = vec![1.0; kernel.rows * kernel.columns];
                 (kernel.tile)(&a, &b, Tile { out: &mut out, stride: kernel.columns, height, width });
-                for (at, &found) in out.iter().enumerate() {
+                for (at, found) in out.iter().enumerate() {
                     let (row, column) = (at / kernel.columns, at % kernel.columns);
                     let of = |at: usize| a[at * kernel.rows + row] * b[at * kernel.columns + column];
                     let sum: f32 = if row < height && column < width { (0..depth).map(of).sum() } else { 0.0 };
-                    assert_eq!(found, 1.0 + sum);
+                    assert_eq!(*found, 1.0 + sum);
                 }
                 let Some(direct) = kernel.direct.filter(|_| height == kernel.rows) else { continue };
                 let mut apart = vec![9.0; kernel.rows * 10];

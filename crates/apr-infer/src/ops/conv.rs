@@ -291,7 +291,7 @@ fn turned_sizes(call: &Call<'_>, x: &[usize], weights: &[usize]) -> Result<Sizes
         after: pads[rank..].to_vec(),
         output: input.to_vec(),
     };
-    for (dim, &extra) in extra.iter().enumerate().take(rank) {
+    for (dim, &extra) in extra.iter().enumerate() {
         let wanted = wanted.as_ref().and_then(|wanted| wanted.get(dim).copied());
         turned_size(&mut windows, dim, extra, wanted, &auto)?;
     }
