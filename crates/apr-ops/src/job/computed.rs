@@ -13,12 +13,9 @@ use serde_json::Value;
 use super::planned::Parts;
 use super::{Job, JobError, Planned};
 use crate::bind::{Binder, Blocks, Storage};
-use crate::convert::ConvertOptions;
 use crate::graph::without_family;
 use crate::import::{Foreign, restore};
-use crate::inline::{InlineValidator, ValidationConfig};
 use crate::own_graph::own_graph;
-use crate::physics::Physics;
 
 /// Bytes of tensors that are kept so that transposed ones are read in long pieces; twice as many are in memory.
 const WINDOW: u64 = 64 << 20;
@@ -110,23 +107,9 @@ impl Job {
         losses.extend(lost_metadata(&metadata));
         let job = Self { target: self.target_of(bound_models, &properties(&metadata))?, ..self.clone() };
         let bound_view = View::of(&unpacked, bound.tensors).read_in_order(WINDOW);
-        let options = ConvertOptions {
-            targets: bound.targets,
-            gate: self.weights.gate,
-            warnings: self.weights.warnings.clone(),
-            ..ConvertOptions::default()
-        };
-        // Names and shapes were judged as they came. Values are judged as they go, as far as that needs no family.
-        let physics = Physics { zeros: false, ranges: false, ..self.validation.physics };
-        let values = ValidationConfig { structure: false, physics, ..self.validation };
-        let parts = Parts {
-            options,
-            losses,
-            validator: InlineValidator::for_checkpoint(values, bound_view.tensors(), None),
-            family: prepared.family.clone(),
-            misfits: prepared.misfits.clone(),
-            warnings: prepared.warnings.iter().cloned().chain(bound.warnings).collect(),
-        };
+        let warnings = prepared.warnings.iter().cloned().chain(bound.warnings).collect();
+        let tensors = (bound_view.tensors(), bound.targets);
+        let parts = Parts::with_program(self, &prepared, tensors, losses, warnings);
         then(Planned::new(&job, source, &bound_view, parts)?)
     }
 

@@ -1,7 +1,7 @@
 //! A job that is planned.
 
 use apr_core::{Layout, Progress, StoredRange};
-use apr_quantize::QualityGate;
+use apr_quantize::{QualityGate, TensorTarget};
 use apr_registry::{
     CheckpointReader, DType, Loss, Pipeline, PlanOptions, Result as ModelResult, Sink, TensorInfo, apr2,
 };
@@ -13,8 +13,9 @@ use serde::Serialize;
 use super::{Job, JobError};
 use crate::convert::{Conversion, ConvertOptions, ConvertReport, plan};
 use crate::import::{FamilyNote, Prepared};
-use crate::inline::{InlineValidator, ValidationError};
+use crate::inline::{InlineValidator, ValidationConfig, ValidationError};
 use crate::parts::smallest_size;
+use crate::physics::Physics;
 
 /// A job whose output is known to the last byte's place, and of which nothing is written yet.
 #[must_use = "nothing is written until it runs"]
@@ -62,6 +63,33 @@ pub(super) struct Parts {
 }
 
 impl Parts {
+    /// Those of tensors that a program or graph is written with. Names and shapes were judged as they came; values are judged
+    /// as they go, as far as that needs no family.
+    pub(super) fn with_program(
+        job: &Job,
+        prepared: &Prepared<'_>,
+        (tensors, targets): (&[TensorInfo], Vec<Option<TensorTarget>>),
+        losses: Vec<Loss>,
+        warnings: Vec<String>,
+    ) -> Self {
+        let options = ConvertOptions {
+            targets,
+            gate: job.weights.gate,
+            warnings: job.weights.warnings.clone(),
+            ..ConvertOptions::default()
+        };
+        let physics = Physics { zeros: false, ranges: false, ..job.validation.physics };
+        let values = ValidationConfig { structure: false, physics, ..job.validation };
+        Self {
+            options,
+            losses,
+            validator: InlineValidator::for_checkpoint(values, tensors, None),
+            family: prepared.family.clone(),
+            misfits: prepared.misfits.clone(),
+            warnings,
+        }
+    }
+
     /// Those of a prepared checkpoint, and the checkpoint.
     pub(super) fn of(prepared: Prepared<'_>, options: ConvertOptions, losses: Vec<Loss>) -> (View<'_>, Self) {
         let Prepared { view, validator, family, misfits, warnings } = prepared;

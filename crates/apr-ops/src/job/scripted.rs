@@ -16,11 +16,8 @@ use apr_view::View;
 use super::computed::state_configuration;
 use super::planned::Parts;
 use super::{Job, JobError, Planned};
-use crate::convert::ConvertOptions;
 use crate::import::{Foreign, restore};
-use crate::inline::{InlineValidator, ValidationConfig};
 use crate::own_graph::own_graph;
-use crate::physics::Physics;
 
 /// Version of ONNX's operators that programs are written from, or a newer one.
 const OPSET: i64 = 17;
@@ -52,23 +49,7 @@ impl Job {
         let (targets, dequantized) = self.stored(&view);
         warnings.extend(dequantized);
         let job = Self { target, ..self.clone() };
-        let options = ConvertOptions {
-            targets,
-            gate: self.weights.gate,
-            warnings: self.weights.warnings.clone(),
-            ..ConvertOptions::default()
-        };
-        // Names and shapes were judged as they came. Values are judged as they go, as far as that needs no family.
-        let physics = Physics { zeros: false, ranges: false, ..self.validation.physics };
-        let values = ValidationConfig { structure: false, physics, ..self.validation };
-        let parts = Parts {
-            options,
-            losses,
-            validator: InlineValidator::for_checkpoint(values, view.tensors(), None),
-            family: prepared.family.clone(),
-            misfits: prepared.misfits.clone(),
-            warnings,
-        };
+        let parts = Parts::with_program(self, &prepared, (view.tensors(), targets), losses, warnings);
         then(Planned::new(&job, source, &view, parts)?)
     }
 

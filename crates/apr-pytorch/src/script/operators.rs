@@ -103,15 +103,7 @@ fn elementwise(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
             let element = code.and_then(ElementType::from_onnx_code).ok_or_else(unknown)?;
             format!("torch.to({tensor}, {})", dtype(element)?)
         }
-        "Clip" => {
-            let mut clipped = tensor;
-            for (position, function) in [(1, "torch.maximum"), (2, "torch.minimum")] {
-                if let Some(bound) = node.input(position) {
-                    clipped = format!("{function}({clipped}, {})", emitter.tensor(bound)?);
-                }
-            }
-            clipped
-        }
+        "Clip" => clipped(emitter, node, tensor)?,
         "Div" => quotient(emitter, node, x, &tensor)?,
         "Gelu" if node.text("approximate") == Some("tanh") => gelu_by_tanh(&tensor),
         "Gelu" => format!("torch.gelu({tensor})"),
@@ -122,6 +114,16 @@ fn elementwise(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
             format!("{function}({tensor}, {axis})")
         }
     })
+}
+
+fn clipped(emitter: &mut Emitter<'_>, node: &Node, tensor: String) -> Result<String> {
+    let mut clipped = tensor;
+    for (position, function) in [(1, "torch.maximum"), (2, "torch.minimum")] {
+        if let Some(bound) = node.input(position) {
+            clipped = format!("{function}({clipped}, {})", emitter.tensor(bound)?);
+        }
+    }
+    Ok(clipped)
 }
 
 /// Of whole numbers, the quotient without its fraction.

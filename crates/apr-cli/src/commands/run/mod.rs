@@ -129,10 +129,8 @@ fn dispatch(job: &Job<'_>, given: Given, task: Option<&str>, part: &Runnable, se
     let writes = has_text && ((generates && has_logits) || given.texts.is_empty());
     check_options(job.args, false, writes)?;
     if !given.sounds.is_empty() {
-        if !reads(Meaning::Waveform) && !sounds::detects_speech(body) {
-            return Err(Failure::Usage(format!("the model takes no sound; {}", arrays::inputs_of(body))));
-        }
-        return sounds::run(job, &given.sounds, part, session);
+        let hears = reads(Meaning::Waveform) || sounds::detects_speech(body);
+        return if hears { sounds::run(job, &given.sounds, part, session) } else { Err(takes_no("sound", body)) };
     }
     if !given.pictures.is_empty() {
         return pictures::run(job, &given.pictures, &given.texts, part, session);
@@ -140,13 +138,15 @@ fn dispatch(job: &Job<'_>, given: Given, task: Option<&str>, part: &Runnable, se
     if !has_text {
         return arrays::run(job, given.arrays, part, session);
     }
-    if !reads(Meaning::TokenIds) {
-        return Err(Failure::Usage(format!("the model takes no text; {}", arrays::inputs_of(body))));
+    match reads(Meaning::TokenIds) {
+        false => Err(takes_no("text", body)),
+        true if writes => text::run(job, &given.texts, session),
+        true => texts::run(job, &given.texts, part, session),
     }
-    if writes {
-        return text::run(job, &given.texts, session);
-    }
-    texts::run(job, &given.texts, part, session)
+}
+
+fn takes_no(what: &str, body: &Body) -> Failure {
+    Failure::Usage(format!("the model takes no {what}; {}", arrays::inputs_of(body)))
 }
 
 /// Refuses options that would do nothing.
