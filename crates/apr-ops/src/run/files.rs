@@ -60,28 +60,51 @@ impl ArrayFile {
     }
 }
 
-/// The type as NumPy and as safetensors call it, and the elements, little-endian.
+/// The type as NumPy and as safetensors call it, and the elements, little-endian. Floats of few bits are widened.
 fn packed(tensor: &Tensor) -> Result<(&'static str, &'static str, Vec<u8>)> {
+    let element = tensor.element();
+    match type_names(element) {
+        Some((numpy, safetensors)) => Ok((numpy, safetensors, little_endian(tensor.data()))),
+        None if element.is_float() => packed(&tensor.cast(ElementType::F32)?),
+        None => Err(Error::version(format!("arrays of {} are written as .json alone", element.name()))),
+    }
+}
+
+fn type_names(element: ElementType) -> Option<(&'static str, &'static str)> {
+    Some(match element {
+        ElementType::F32 => ("<f4", "F32"),
+        ElementType::F64 => ("<f8", "F64"),
+        ElementType::F16 => ("<f2", "F16"),
+        ElementType::I8 => ("|i1", "I8"),
+        ElementType::I16 => ("<i2", "I16"),
+        ElementType::I32 => ("<i4", "I32"),
+        ElementType::I64 => ("<i8", "I64"),
+        ElementType::Bool => ("|b1", "BOOL"),
+        ElementType::U8 => ("|u1", "U8"),
+        ElementType::U16 => ("<u2", "U16"),
+        ElementType::U32 => ("<u4", "U32"),
+        ElementType::U64 => ("<u8", "U64"),
+        _ => return None,
+    })
+}
+
+fn little_endian(data: &Data) -> Vec<u8> {
     fn all<T: Copy, const N: usize>(values: &[T], bytes: impl Fn(T) -> [u8; N]) -> Vec<u8> {
         values.iter().flat_map(|value| bytes(*value)).collect()
     }
-    let element = tensor.element();
-    Ok(match tensor.data() {
-        Data::F32(values) => ("<f4", "F32", all(values, f32::to_le_bytes)),
-        Data::F64(values) => ("<f8", "F64", all(values, f64::to_le_bytes)),
-        Data::I8(values) if element == ElementType::I8 => ("|i1", "I8", all(values, i8::to_le_bytes)),
-        Data::I16(values) => ("<i2", "I16", all(values, i16::to_le_bytes)),
-        Data::I32(values) => ("<i4", "I32", all(values, i32::to_le_bytes)),
-        Data::I64(values) => ("<i8", "I64", all(values, i64::to_le_bytes)),
-        Data::U8(values) if element == ElementType::Bool => ("|b1", "BOOL", values.clone()),
-        Data::U8(values) if element == ElementType::U8 => ("|u1", "U8", values.clone()),
-        Data::U16(values) if element == ElementType::U16 => ("<u2", "U16", all(values, u16::to_le_bytes)),
-        Data::U16(values) if element == ElementType::F16 => ("<f2", "F16", all(values, u16::to_le_bytes)),
-        Data::U32(values) => ("<u4", "U32", all(values, u32::to_le_bytes)),
-        Data::U64(values) => ("<u8", "U64", all(values, u64::to_le_bytes)),
-        _ if element.is_float() => return packed(&tensor.cast(ElementType::F32)?),
-        _ => return Err(Error::version(format!("arrays of {} are written as .json alone", element.name()))),
-    })
+    match data {
+        Data::F32(values) => all(values, f32::to_le_bytes),
+        Data::F64(values) => all(values, f64::to_le_bytes),
+        Data::I8(values) => all(values, i8::to_le_bytes),
+        Data::I16(values) => all(values, i16::to_le_bytes),
+        Data::I32(values) => all(values, i32::to_le_bytes),
+        Data::I64(values) => all(values, i64::to_le_bytes),
+        Data::U8(values) => values.clone(),
+        Data::U16(values) => all(values, u16::to_le_bytes),
+        Data::U32(values) => all(values, u32::to_le_bytes),
+        Data::U64(values) => all(values, u64::to_le_bytes),
+        Data::Text(texts) => texts.concat().into_bytes(),
+    }
 }
 
 fn npy(tensor: &Tensor) -> Result<Vec<u8>> {
