@@ -24,7 +24,7 @@ use crate::url_cache::ListedEntry;
 const PIECE: u64 = 4 << 20;
 
 /// Pieces that are asked for at the same time.
-const AT_ONCE: usize = 8;
+const AT_ONCE: usize = 16;
 
 /// How long the interrupt flag may be left unread.
 const GLANCE: Duration = Duration::from_millis(50);
