@@ -57,7 +57,7 @@ const SHOWN: usize = 4;
 /// Chooses the files of one model.
 ///
 /// # Errors
-/// E001 for a pattern that is none, E007 for a file that is not there.
+/// E001 for a pattern that cannot be read, E007 for a file that does not exist.
 pub(crate) fn choose(files: &[RemoteFile], choice: &Choice) -> Result<Chosen> {
     let (include, exclude) = (patterns(&choice.include)?, patterns(&choice.exclude)?);
     let names: Vec<&str> = files.iter().map(|file| file.name.as_str()).filter(|name| !exclude.is_match(name)).collect();

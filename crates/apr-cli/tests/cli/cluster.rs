@@ -115,7 +115,7 @@ fn the_jobs_for_kubernetes_run_the_part_of_their_index() {
     let command = |job: &Value| -> String {
         let words = job["spec"]["template"]["spec"]["containers"][0]["command"].as_array().expect("words").clone();
         assert_eq!((&words[0], &words[1]), (&"sh".into(), &"-c".into()));
-        let line = words[2].as_str().expect("a text").replace("/work/", "");
+        let line = words[2].as_str().expect("a text").replace("/data/", "");
         format!("mkdir -p bin; ln -sf \"$APR\" bin/apr; PATH=$PWD/bin:$PATH; {line}")
     };
     for index in 0..3 {

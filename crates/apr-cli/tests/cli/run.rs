@@ -86,7 +86,7 @@ fn the_same_seed_leads_to_the_same_tokens() {
 fn what_does_not_fit_is_said_with_its_name() {
     let sandbox = sandbox().with("odd.json", "[[1], [2, 3]]").with("x.json", r#"{"nobody": [1]}"#);
     let run = |rest: &str| sandbox.apr(&format!("run {FOLDER} {rest}"));
-    run("").fails(2, &["input_ids, attention_mask, position_ids", "--input NAME=FILE"]);
+    run("").fails(2, &["input_ids, attention_mask, position_ids", "--input NAME=FILE", "--prompt TEXT"]);
     run("-i odd.json").fails(4, &["odd.json", "not as long"]);
     run("-i x.json").fails(2, &["no input 'nobody'"]);
     run("-i ids.json --want nothing").fails(4, &["no value 'nothing'"]);

@@ -237,10 +237,7 @@ impl PartsPlan {
     /// The plan's bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut bytes =
-            serde_json::to_vec_pretty(self).unwrap_or_else(|_| unreachable!("texts, numbers and lists of them"));
-        bytes.push(b'\n');
-        bytes
+        encoded(self)
     }
 
     /// What tells this plan apart from every other: BLAKE3 of [`encode`](Self::encode), in hexadecimal digits.
@@ -390,6 +387,14 @@ fn parse(bytes: &[u8], name: &str, limits: &Limits) -> Result<PartsPlan> {
         return Err(Error::format("two parts write the same file"));
     }
     Ok(plan)
+}
+
+/// A document of this format, as it is written.
+pub(super) fn encoded(document: &impl Serialize) -> Vec<u8> {
+    let bytes = serde_json::to_vec_pretty(document);
+    let mut bytes = bytes.unwrap_or_else(|_| unreachable!("texts, numbers and lists of them"));
+    bytes.push(b'\n');
+    bytes
 }
 
 #[cfg(test)]

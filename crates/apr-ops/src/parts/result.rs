@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::exact;
-use super::plan::digest_of;
+use super::plan::{digest_of, encoded};
 use crate::convert::{ConvertReport, Learnt, Rounding};
 
 /// The version of the results' format.
@@ -79,10 +79,7 @@ impl PartResult {
     /// The result's bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut bytes =
-            serde_json::to_vec_pretty(self).unwrap_or_else(|_| unreachable!("texts, numbers and lists of them"));
-        bytes.push(b'\n');
-        bytes
+        encoded(self)
     }
 }
 

@@ -3,12 +3,12 @@
 use std::io::{self, Write};
 
 use apr::Escaped;
-use apr_graph::{Body, Graph, Origin, Value as GraphValue};
+use apr_graph::{Body, Graph, Meaning, Origin, Value as GraphValue};
 use apr_infer::{Session, Tensor, Value};
 use apr_ops::run::{ArrayReport, Runnable, report};
 
-use super::Job;
 use super::output::Output;
+use super::{Job, meaning};
 use crate::failure::{Failure, Outcome};
 use crate::human;
 use crate::printer::{BOLD, DIM};
@@ -32,7 +32,9 @@ pub(super) fn run(
     let wanted = if want.is_empty() { outputs() } else { want.iter().map(String::as_str).collect() };
     let outcome = job.run(session, inputs, &wanted).map_err(|failure| match failure {
         Failure::Model(error) if error.message().starts_with(MISSING) => {
-            Failure::Usage(format!("{}: --input NAME=FILE gives one", error.message()))
+            let takes_texts = meaning(body, &body.inputs, Meaning::TokenIds).is_some();
+            let texts = if takes_texts { ", and --prompt TEXT gives a text" } else { "" };
+            Failure::Usage(format!("{}: --input NAME=FILE gives one{texts}", error.message()))
         }
         other => other,
     })?;

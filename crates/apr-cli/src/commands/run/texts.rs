@@ -227,7 +227,7 @@ impl Reading<'_> {
         let scores = softmax(logits);
         let word = |at: usize| {
             let id = at as i64;
-            // A word as it stands in a text; of a token that is none, its name.
+            // The text of the token, or the name of one that has no text.
             let text = self.tokens.0.decode(&[id]).unwrap_or_default().trim().to_owned();
             let token = if text.is_empty() { self.tokens.0.token(id).unwrap_or_default() } else { text };
             Word { id, token, score: scores[at] }

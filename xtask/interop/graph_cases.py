@@ -1,0 +1,174 @@
+"""The models that graphs.py makes: configurations of every family, of odd sizes."""
+
+DECODER = dict(
+    hidden_size=320, intermediate_size=448, vocab_size=1003, num_hidden_layers=3, num_attention_heads=5,
+    num_key_value_heads=1, max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+)
+UNGROUPED = {name: value for name, value in DECODER.items() if name != "num_key_value_heads"}
+
+GPT2 = dict(n_embd=320, n_layer=3, n_head=5, n_positions=64, vocab_size=1003, bos_token_id=1, eos_token_id=2)
+QWEN_MOE = DECODER | dict(
+    num_experts=6, num_experts_per_tok=2, moe_intermediate_size=96, shared_expert_intermediate_size=160,
+)
+DEEPSEEK = DECODER | dict(
+    num_key_value_heads=5, moe_intermediate_size=96, n_routed_experts=6, n_shared_experts=2, num_experts_per_tok=2,
+    first_k_dense_replace=1, kv_lora_rank=40, q_lora_rank=56, qk_rope_head_dim=16, qk_nope_head_dim=48, v_head_dim=32,
+    n_group=3, topk_group=2,
+)
+FALCON = dict(
+    hidden_size=320, num_hidden_layers=3, num_attention_heads=5, vocab_size=1003, ffn_hidden_size=448,
+    bos_token_id=1, eos_token_id=2, alibi=False, bias=False,
+)
+ENCODER = dict(
+    hidden_size=320, intermediate_size=448, vocab_size=1003, num_hidden_layers=3, num_attention_heads=5,
+    max_position_embeddings=64, type_vocab_size=3, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+)
+ROBERTA = ENCODER | dict(type_vocab_size=1, pad_token_id=1, bos_token_id=0)
+DISTILBERT = dict(dim=320, hidden_dim=448, n_layers=3, n_heads=5, vocab_size=1003, max_position_embeddings=64)
+MODERNBERT = ENCODER | dict(local_attention=6, num_hidden_layers=4, cls_token_id=1, sep_token_id=2, reference_compile=False)
+MODERNBERT.pop("type_vocab_size")
+T5 = dict(
+    d_model=320, d_kv=64, d_ff=448, num_layers=3, num_decoder_layers=2, num_heads=5, vocab_size=1003,
+    relative_attention_num_buckets=14, relative_attention_max_distance=20, decoder_start_token_id=0,
+)
+WHISPER = dict(
+    d_model=320, num_mel_bins=10, vocab_size=1003, max_source_positions=36, max_target_positions=40, encoder_layers=3,
+    decoder_layers=2, encoder_ffn_dim=448, decoder_ffn_dim=416, encoder_attention_heads=5, decoder_attention_heads=4,
+    pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=3, suppress_tokens=None,
+    begin_suppress_tokens=None,
+)
+VIT = dict(
+    hidden_size=320, intermediate_size=448, num_hidden_layers=3, num_attention_heads=5, image_size=30, patch_size=6,
+    num_channels=3,
+)
+CLIP_TEXT = dict(
+    hidden_size=320, intermediate_size=448, num_hidden_layers=2, num_attention_heads=5, vocab_size=1003,
+    max_position_embeddings=40, projection_dim=36, pad_token_id=0, bos_token_id=1, eos_token_id=1002,
+)
+CLIP_VISION = VIT | dict(hidden_size=256, num_attention_heads=4, projection_dim=36)
+SIGLIP_TEXT = dict(
+    bos_token_id=1, eos_token_id=1002, pad_token_id=0,
+    hidden_size=320, intermediate_size=448, num_hidden_layers=2, num_attention_heads=5, vocab_size=1003,
+    max_position_embeddings=9, projection_size=320,
+)
+SIGLIP_VISION = VIT
+WAV2VEC2 = dict(
+    hidden_size=320, intermediate_size=448, num_hidden_layers=3, num_attention_heads=5, vocab_size=103,
+    conv_dim=(24, 20, 16), conv_kernel=(10, 3, 2), conv_stride=(5, 2, 2), num_conv_pos_embeddings=6,
+    num_conv_pos_embedding_groups=4,
+)
+# transformers has no class for these: another one computes the same, and its configuration is changed.
+RENAMED = {
+    "minicpm": dict(
+        model_type="minicpm", architectures=["MiniCPMForCausalLM"], scale_emb=3.0, scale_depth=1.25, dim_model_base=80,
+    ),
+}
+
+
+def rope(kind, **more):
+    return dict(rope_parameters=dict(rope_type=kind, rope_theta=10000.0, **more))
+
+
+# name: (kind of test, class, configuration)
+CASES = {
+    "llama": ("decoder", "LlamaForCausalLM", DECODER),
+    "llama_bias": ("decoder", "LlamaForCausalLM", DECODER | dict(attention_bias=True, mlp_bias=True, num_key_value_heads=5)),
+    "llama_groups": ("decoder", "LlamaForCausalLM", DECODER | dict(num_attention_heads=4, num_key_value_heads=2, head_dim=48)),
+    "llama_tied": ("decoder", "LlamaForCausalLM", DECODER | dict(tie_word_embeddings=True)),
+    "llama_model": ("decoder", "LlamaModel", DECODER),
+    "llama_linear": ("decoder", "LlamaForCausalLM", DECODER | rope("linear", factor=4.0)),
+    "llama_dynamic": ("decoder", "LlamaForCausalLM", DECODER | dict(max_position_embeddings=12) | rope("dynamic", factor=3.0)),
+    "llama_llama3": ("decoder", "LlamaForCausalLM", DECODER | rope(
+        "llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16)),
+    "llama_yarn": ("decoder", "LlamaForCausalLM", DECODER | rope(
+        "yarn", factor=4.0, original_max_position_embeddings=16)),
+    "llama_longrope": ("decoder", "LlamaForCausalLM", DECODER | rope(
+        "longrope", factor=4.0, original_max_position_embeddings=14,
+        short_factor=[1.0 + 0.05 * at for at in range(32)], long_factor=[2.0 + 0.1 * at for at in range(32)])),
+    "llama_classifier": ("classifier", "LlamaForSequenceClassification", DECODER | dict(num_labels=5)),
+    "mistral": ("decoder", "MistralForCausalLM", DECODER | dict(sliding_window=5)),
+    "qwen2": ("decoder", "Qwen2ForCausalLM", DECODER),
+    "qwen2_window": ("decoder", "Qwen2ForCausalLM", DECODER | dict(use_sliding_window=True, sliding_window=5, max_window_layers=1)),
+    "qwen3": ("decoder", "Qwen3ForCausalLM", DECODER | dict(head_dim=48, tie_word_embeddings=True)),
+    "gemma": ("decoder", "GemmaForCausalLM", DECODER | dict(head_dim=48)),
+    "gemma2": ("decoder", "Gemma2ForCausalLM", DECODER | dict(head_dim=48, sliding_window=5, query_pre_attn_scalar=100, attn_logit_softcapping=3.0, final_logit_softcapping=2.0)),
+    "gemma3": ("decoder", "Gemma3ForCausalLM", DECODER | dict(head_dim=48, sliding_window=5, query_pre_attn_scalar=100, sliding_window_pattern=2)),
+    "phi": ("decoder", "PhiForCausalLM", DECODER | dict(partial_rotary_factor=0.375)),
+    "phi_qk": ("decoder", "PhiForCausalLM", DECODER | dict(qk_layernorm=True, num_key_value_heads=5)),
+    "phi3": ("decoder", "Phi3ForCausalLM", DECODER | dict(sliding_window=5)),
+    "phi3_longrope": ("decoder", "Phi3ForCausalLM", DECODER | dict(original_max_position_embeddings=14) | rope(
+        "longrope", short_factor=[1.0 + 0.05 * at for at in range(24)],
+        long_factor=[2.0 + 0.1 * at for at in range(24)], partial_rotary_factor=0.75)),
+    "gpt2": ("decoder", "GPT2LMHeadModel", GPT2),
+    "gpt2_scaled": ("decoder", "GPT2LMHeadModel", GPT2 | dict(scale_attn_by_inverse_layer_idx=True, scale_attn_weights=False, n_inner=444, activation_function="relu")),
+    "gpt2_model": ("decoder", "GPT2Model", GPT2),
+    "gpt2_classifier": ("classifier", "GPT2ForSequenceClassification", GPT2 | dict(num_labels=5, pad_token_id=0)),
+    "gpt_neox": ("decoder", "GPTNeoXForCausalLM", UNGROUPED),
+    "gpt_neox_serial": ("decoder", "GPTNeoXForCausalLM", UNGROUPED | dict(use_parallel_residual=False, rotary_pct=1.0, attention_bias=False)),
+    "mixtral": ("decoder", "MixtralForCausalLM", DECODER | dict(num_local_experts=5, num_experts_per_tok=2)),
+    "qwen2_moe": ("decoder", "Qwen2MoeForCausalLM", QWEN_MOE | dict(mlp_only_layers=[1], norm_topk_prob=True)),
+    "qwen3_moe": ("decoder", "Qwen3MoeForCausalLM", QWEN_MOE | dict(decoder_sparse_step=2, head_dim=48)),
+    "granite": ("decoder", "GraniteForCausalLM", DECODER | dict(embedding_multiplier=3.0, logits_scaling=4.0, residual_multiplier=0.5, attention_multiplier=0.2)),
+    "minicpm": ("decoder", "GraniteForCausalLM", DECODER | dict(embedding_multiplier=3.0, logits_scaling=4.0, residual_multiplier=1.25 / 3 ** 0.5, attention_multiplier=0.125)),
+    "smollm3": ("decoder", "SmolLM3ForCausalLM", DECODER | dict(no_rope_layer_interval=2)),
+    "cohere": ("decoder", "CohereForCausalLM", DECODER),
+    "cohere_qk": ("decoder", "CohereForCausalLM", DECODER | dict(use_qk_norm=True, attention_bias=True)),
+    "cohere2": ("decoder", "Cohere2ForCausalLM", DECODER | dict(sliding_window=5, num_hidden_layers=4)),
+    "olmo2": ("decoder", "Olmo2ForCausalLM", DECODER),
+    "olmo3": ("decoder", "Olmo3ForCausalLM", DECODER | dict(sliding_window=5, num_hidden_layers=4)),
+    "stablelm": ("decoder", "StableLmForCausalLM", DECODER | dict(use_qkv_bias=True)),
+    "stablelm_qk": ("decoder", "StableLmForCausalLM", DECODER | dict(qk_layernorm=True, use_parallel_residual=True)),
+    "glm4": ("decoder", "Glm4ForCausalLM", DECODER | dict(head_dim=48)),
+    "starcoder2": ("decoder", "Starcoder2ForCausalLM", DECODER | dict(sliding_window=5)),
+    "falcon": ("decoder", "FalconForCausalLM", FALCON),
+    "falcon_grouped": ("decoder", "FalconForCausalLM", FALCON | dict(new_decoder_architecture=True, num_kv_heads=1)),
+    "falcon_groups": ("decoder", "FalconForCausalLM", FALCON | dict(new_decoder_architecture=True, num_attention_heads=4, num_kv_heads=2, num_ln_in_parallel_attn=1)),
+    "falcon_serial": ("decoder", "FalconForCausalLM", FALCON | dict(multi_query=False, parallel_attn=False, bias=True)),
+    "deepseek_v2": ("decoder", "DeepseekV2ForCausalLM", DEEPSEEK | dict(topk_method="group_limited_greedy", routed_scaling_factor=1.5)),
+    "deepseek_v2_lite": ("decoder", "DeepseekV2ForCausalLM", DEEPSEEK | dict(q_lora_rank=None) | rope(
+        "yarn", factor=4.0, original_max_position_embeddings=16, mscale=0.7, mscale_all_dim=0.7, beta_fast=32, beta_slow=1)),
+    "deepseek_v3": ("decoder", "DeepseekV3ForCausalLM", DEEPSEEK | rope(
+        "yarn", factor=4.0, original_max_position_embeddings=16, mscale=1.0, mscale_all_dim=1.0, beta_fast=32, beta_slow=1)),
+    "gpt_oss": ("decoder", "GptOssForCausalLM", DECODER | dict(num_local_experts=6, num_experts_per_tok=2, sliding_window=5, head_dim=64) | rope(
+        "yarn", factor=4.0, original_max_position_embeddings=16, beta_fast=32.0, beta_slow=1.0, truncate=False)),
+    "bert": ("encoder", "BertModel", ENCODER),
+    "bert_mlm": ("encoder", "BertForMaskedLM", ENCODER | dict(hidden_act="relu")),
+    "bert_classifier": ("encoder", "BertForSequenceClassification", ENCODER | dict(num_labels=5)),
+    "bert_tokens": ("encoder", "BertForTokenClassification", ENCODER | dict(num_labels=5)),
+    "bert_qa": ("encoder", "BertForQuestionAnswering", ENCODER),
+    "roberta": ("encoder", "RobertaModel", ROBERTA),
+    "roberta_mlm": ("encoder", "RobertaForMaskedLM", ROBERTA),
+    "roberta_classifier": ("encoder", "RobertaForSequenceClassification", ROBERTA | dict(num_labels=5)),
+    "roberta_tokens": ("encoder", "RobertaForTokenClassification", ROBERTA | dict(num_labels=5)),
+    "distilbert": ("encoder", "DistilBertModel", DISTILBERT),
+    "distilbert_mlm": ("encoder", "DistilBertForMaskedLM", DISTILBERT),
+    "distilbert_classifier": ("encoder", "DistilBertForSequenceClassification", DISTILBERT | dict(num_labels=5)),
+    "distilbert_qa": ("encoder", "DistilBertForQuestionAnswering", DISTILBERT),
+    "modernbert": ("encoder", "ModernBertModel", MODERNBERT),
+    "modernbert_mlm": ("encoder", "ModernBertForMaskedLM", MODERNBERT),
+    "modernbert_classifier": ("encoder", "ModernBertForSequenceClassification", MODERNBERT | dict(num_labels=5)),
+    "modernbert_tokens": ("encoder", "ModernBertForTokenClassification", MODERNBERT | dict(num_labels=5, norm_bias=True, attention_bias=True, mlp_bias=True)),
+    "t5": ("seq2seq", "T5ForConditionalGeneration", T5),
+    "t5_gated": ("seq2seq", "T5ForConditionalGeneration", T5 | dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False)),
+    "t5_encoder": ("encoder", "T5EncoderModel", T5),
+    "mt5": ("seq2seq", "MT5ForConditionalGeneration", T5 | dict(feed_forward_proj="gated-gelu")),
+    "umt5": ("seq2seq", "UMT5ForConditionalGeneration", T5 | dict(feed_forward_proj="gated-gelu")),
+    "whisper": ("seq2seq", "WhisperForConditionalGeneration", WHISPER),
+    "whisper_model": ("seq2seq", "WhisperModel", WHISPER),
+    "vit": ("vision", "ViTModel", VIT),
+    "vit_classifier": ("vision", "ViTForImageClassification", VIT | dict(num_labels=5)),
+    "clip": ("dual", "CLIPModel", dict(text_config=CLIP_TEXT, vision_config=CLIP_VISION, projection_dim=36)),
+    "clip_old": ("dual", "CLIPModel", dict(text_config=CLIP_TEXT | dict(eos_token_id=2), vision_config=CLIP_VISION, projection_dim=36)),
+    "clip_text": ("text", "CLIPTextModel", CLIP_TEXT),
+    "clip_text_projection": ("text", "CLIPTextModelWithProjection", CLIP_TEXT),
+    "clip_vision": ("vision", "CLIPVisionModel", CLIP_VISION),
+    "clip_vision_projection": ("vision", "CLIPVisionModelWithProjection", CLIP_VISION),
+    "clip_classifier": ("vision", "CLIPForImageClassification", dict(text_config=CLIP_TEXT, vision_config=CLIP_VISION, projection_dim=36, num_labels=5)),
+    "siglip": ("dual", "SiglipModel", dict(text_config=SIGLIP_TEXT, vision_config=SIGLIP_VISION)),
+    "siglip_text": ("text", "SiglipTextModel", SIGLIP_TEXT),
+    "siglip_vision": ("vision", "SiglipVisionModel", SIGLIP_VISION),
+    "siglip_classifier": ("vision", "SiglipForImageClassification", dict(text_config=SIGLIP_TEXT, vision_config=SIGLIP_VISION, num_labels=5)),
+    "wav2vec2": ("sound", "Wav2Vec2Model", WAV2VEC2),
+    "wav2vec2_ctc": ("sound", "Wav2Vec2ForCTC", WAV2VEC2),
+    "wav2vec2_layer": ("sound", "Wav2Vec2ForCTC", WAV2VEC2 | dict(feat_extract_norm="layer", do_stable_layer_norm=True, conv_bias=True, num_conv_pos_embeddings=7)),
+}
