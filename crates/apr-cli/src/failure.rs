@@ -247,8 +247,8 @@ fn histogram_command(file: &str, tensor: &str) -> Option<String> {
     Some(format!("apr tensors {file} --hist {tensor}{input}"))
 }
 
-/// A word as a shell takes it, in quotes where it needs them.
-fn quoted(word: &str) -> Option<String> {
+/// A word as a shell takes it, in quotes where it needs them; `None` for one that can't be typed.
+pub(crate) fn quoted(word: &str) -> Option<String> {
     let is_plain = |c: char| c.is_alphanumeric() || "-_./:=@%+,".contains(c);
     if Escaped(word).to_string() != word {
         return None;

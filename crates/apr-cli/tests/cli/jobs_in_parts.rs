@@ -203,6 +203,16 @@ fn a_part_that_is_done_is_skipped_and_one_whose_file_is_wrong_is_done_again() {
 }
 
 #[test]
+fn the_commands_that_are_named_can_be_typed() {
+    let sandbox = model();
+    let job = ["convert", "m.safetensors", "-o", "out.apr"];
+    let run = sandbox.run(&[&["plan", "--parts", "2", "-o", "my plan.json"][..], &job].concat());
+    run.ok().says(&["apr run-part 'my plan.json' 0", "apr finish 'my plan.json'"]);
+    let report = sandbox.run(&["finish", "my plan.json", "--json"]).json();
+    assert_eq!(report["missing"][1]["command"], "apr run-part 'my plan.json' 1", "{report}");
+}
+
+#[test]
 fn an_input_that_changed_is_refused_and_named() {
     let sandbox = model();
     sandbox.write("imatrix.dat", imatrix());

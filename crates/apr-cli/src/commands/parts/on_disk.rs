@@ -8,7 +8,7 @@ use apr_ops::parts::{PartResult, PartsPlan};
 
 use crate::args::Cli;
 use crate::context::Context;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, quoted};
 
 use super::words::parsed;
 
@@ -71,7 +71,8 @@ impl OpenPlan {
 
     /// The command that does a part.
     pub(super) fn command(&self, part: usize) -> String {
-        format!("apr run-part {} {part}", self.path.display())
+        let plan = self.path.display().to_string();
+        format!("apr run-part {} {part}", quoted(&plan).unwrap_or(plan))
     }
 }
 

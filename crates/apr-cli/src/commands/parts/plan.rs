@@ -13,7 +13,7 @@ use super::words::{portable, real, typed};
 use super::{input, reported, written};
 use crate::args::PlanArgs;
 use crate::context::Context;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, quoted};
 use crate::human;
 use crate::printer::{BOLD, DIM};
 
@@ -83,6 +83,7 @@ fn render(out: &mut dyn Write, report: &PlanReport) -> io::Result<()> {
         writeln!(out, "{DIM}the files will be those of one process with --shard-size {size}{DIM:#}")?;
     }
     let last = report.parts - 1;
-    writeln!(out, "  apr run-part {plan} 0     in any order, anywhere, up to {last}")?;
-    writeln!(out, "  apr finish {plan}         when all are done")
+    let typed = quoted(&report.plan).unwrap_or_else(|| plan.to_string());
+    writeln!(out, "  apr run-part {typed} 0     in any order, anywhere, up to {last}")?;
+    writeln!(out, "  apr finish {typed}         when all are done")
 }
