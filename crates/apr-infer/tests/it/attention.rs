@@ -75,19 +75,19 @@ fn graph(case: &Case) -> Graph {
 
 fn run(case: &Case, tap: &mut dyn Tap) -> Outcome {
     let file = Apr2Builder::new().metadata("{}").build();
-    let reader = apr_format::apr2::open(file, "empty.apr", &Limits::default()).unwrap();
+    let reader = apr_format::apr2::open(file, "empty.apr", &Limits::default()).expect("a model");
     let graph = graph(case);
-    let session = Engine::prepare(&graph, &reader, RunLimits::default()).unwrap();
+    let session = Engine::prepare(&graph, &reader, RunLimits::default()).expect("a session");
     let given = shapes(case).map(|(name, shape)| {
-        let tensor = Tensor::new(shape.clone(), values(shape.iter().product())).unwrap();
-        (name.to_owned(), Value::Tensor(tensor.cast(case.element).unwrap()))
+        let tensor = Tensor::new(shape.clone(), values(shape.iter().product())).expect("a tensor");
+        (name.to_owned(), Value::Tensor(tensor.cast(case.element).expect("a tensor")))
     });
-    session.run(given.to_vec(), &["y"], &Alone, tap).unwrap()
+    session.run(given.to_vec(), &["y"], &Alone, tap).expect("outputs")
 }
 
 fn bits(outcome: &Outcome) -> Vec<u32> {
-    let tensor = outcome.outputs[0].tensor().unwrap().cast(ElementType::F32).unwrap();
-    tensor.values::<f32>().unwrap().iter().map(|value| value.to_bits()).collect()
+    let tensor = outcome.outputs[0].tensor().and_then(|tensor| tensor.cast(ElementType::F32)).expect("a tensor");
+    tensor.values::<f32>().expect("floats").iter().map(|value| value.to_bits()).collect()
 }
 
 #[test]
