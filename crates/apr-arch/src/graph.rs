@@ -3,6 +3,8 @@
 //! This module reads the table, and `settings` computes its expressions for one checkpoint. What the options mean is the
 //! blocks' affair.
 
+mod settings;
+
 use std::collections::BTreeMap;
 
 use apr_core::{Error, Result};
@@ -11,8 +13,6 @@ use serde::Deserialize;
 use crate::expression::{Expression, Value};
 use crate::name_list::Names;
 use crate::pattern::Pattern;
-
-mod settings;
 
 pub use settings::GraphSettings;
 

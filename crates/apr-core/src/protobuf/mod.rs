@@ -14,7 +14,8 @@
 //! ```
 //!
 //! Every length is checked against the message that encloses it, messages nest [`MAX_DEPTH`] deep, and what a walk
-//! keeps in memory counts against [`Limits::max_index`]. Groups (types 3 and 4) are refused: no model format has them.
+//! keeps in memory counts against [`Limits::max_index`](crate::Limits::max_index). Groups (types 3 and 4) are refused:
+//! no model format has them.
 //!
 //! ```
 //! use apr_core::Limits;

@@ -17,6 +17,7 @@ const MAX_BINS: usize = 2048;
 const DECODED_ELEMENTS: usize = 2048;
 /// Bits of a bin's number, so that edges are exact in `f64` and [`Scale::floor`] works.
 const MAX_INDEX_BITS: i32 = 51;
+
 /// Exact counts of the finite values of a tensor in bins of equal width; a complex element counts as two.
 ///
 /// The width is a power of two and the edges are its multiples, so that the bins of twice the width are pairs of these.
