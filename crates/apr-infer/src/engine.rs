@@ -1,5 +1,6 @@
 //! From a graph and its weights to a session that runs.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use apr_core::{CheckpointReader, Error, Result};
@@ -113,9 +114,8 @@ impl<'a> Session<'a> {
         tap: &mut dyn Tap,
     ) -> Result<Outcome> {
         let body = &self.graph.body;
-        let ids = wanted.iter().map(|name| named(body, name)).collect::<Result<Vec<_>>>()?;
-        let narrowed = if ids == body.outputs { None } else { Some(self.plans.get(body).narrowed(body, &ids)) };
-        let plan: &Plan = narrowed.as_ref().unwrap_or_else(|| self.plans.get(body));
+        let (ids, plan) = self.wanted(wanted)?;
+        let plan: &Plan = &plan;
         let mut machine = Machine::new(self, workers, tap);
         let mut frame = Frame::new(body);
         for (name, value) in inputs {
@@ -123,22 +123,39 @@ impl<'a> Session<'a> {
             let id = id.ok_or_else(|| Error::format(format!("the model has no input '{name}'")))?;
             machine.put(&mut frame, id, value)?;
         }
-        self.check_inputs(&frame, plan)?;
+        let missing = self.missing_of(plan, |id| frame.has(id));
+        if !missing.is_empty() {
+            return Err(Error::format(format!("the model needs inputs that are not given: {}", missing.join(", "))));
+        }
         let outputs = machine.run_frame(frame, plan, &ids)?;
         let (peak_bytes, stopped) = machine.finish();
         Ok(Outcome { outputs: outputs.unwrap_or_default(), peak_bytes, stopped })
     }
 
-    /// Refuses a run without inputs that some node needs.
-    fn check_inputs(&self, frame: &Frame<'_>, plan: &Plan) -> Result<()> {
+    /// Names of the inputs that a run needs for what is `wanted`, and that are not `given`.
+    ///
+    /// # Errors
+    /// E001 where a wanted value does not exist.
+    pub fn missing(&self, given: &[(String, Value)], wanted: &[&str]) -> Result<Vec<&str>> {
+        let (_, plan) = self.wanted(wanted)?;
+        let is_given = |id| given.iter().any(|(name, _)| *name == self.graph.body.value(id).name);
+        Ok(self.missing_of(&plan, is_given))
+    }
+
+    /// The values that are wanted, and what has to run for them.
+    fn wanted(&self, names: &[&str]) -> Result<(Vec<ValueId>, Cow<'_, Plan>)> {
+        let body = &self.graph.body;
+        let ids = names.iter().map(|name| named(body, name)).collect::<Result<Vec<_>>>()?;
+        let plan = self.plans.get(body);
+        let plan = if ids == body.outputs { Cow::Borrowed(plan) } else { Cow::Owned(plan.narrowed(body, &ids)) };
+        Ok((ids, plan))
+    }
+
+    fn missing_of(&self, plan: &Plan, is_given: impl Fn(ValueId) -> bool) -> Vec<&str> {
         let body = &self.graph.body;
         let reads = |id: &ValueId| plan.nodes.iter().any(|node| body.nodes[node.node].inputs.contains(&Some(*id)));
-        let missing = |id: &&ValueId| body.value(**id).origin == Origin::Input && !frame.has(**id) && reads(id);
-        let names: Vec<_> = body.inputs.iter().filter(missing).map(|id| body.value(*id).name.as_str()).collect();
-        if names.is_empty() {
-            return Ok(());
-        }
-        Err(Error::format(format!("the model needs inputs that are not given: {}", names.join(", "))))
+        let missing = |id: &&ValueId| body.value(**id).origin == Origin::Input && !is_given(**id) && reads(id);
+        body.inputs.iter().filter(missing).map(|id| body.value(*id).name.as_str()).collect()
     }
 
     /// Decodes the constants and finds the weights of a body and of those in it.

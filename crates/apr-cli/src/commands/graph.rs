@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anstream::adapter::strip_bytes;
 use apr::Escaped;
-use apr_graph::draw::{Branch, Depth, dot, mermaid, parameters, svg, tree};
+use apr_graph::draw::{Branch, Depth, beyond_mermaid, dot, mermaid, parameters, svg, tree};
 use apr_graph::outline::{AttributeView, Item, ItemKind, NodeView, Place, Scene, ValueView};
 use apr_graph::{Findings, Severity};
 use apr_ops::graph::{
@@ -56,7 +56,11 @@ pub(super) fn run(args: &GraphArgs, context: &Context) -> Outcome {
     let sizes = args.size.iter().cloned().collect();
     let graph = report(&source, &found, !args.unfold, &sizes);
     unknown_sizes(&graph, &args.size, context);
-    match (drawn(&graph, args)?, &args.output) {
+    let drawn = drawn(&graph, args)?;
+    if let Some(why) = drawn.as_deref().filter(|_| args.format == GraphFormat::Mermaid).and_then(beyond_mermaid) {
+        context.printer.warn(&format!("{why}; a smaller --depth may help, and --format svg has no such limit"));
+    }
+    match (drawn, &args.output) {
         (Some(text), path) => write_text(path.as_deref().unwrap_or(Path::new("-")), text.as_bytes(), args.overwrite),
         (None, None) => context.printer.report(&graph, |out, graph| render(out, graph, args)),
         (None, Some(path)) => {

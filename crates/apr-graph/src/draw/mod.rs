@@ -21,7 +21,7 @@ use std::sync::Arc;
 use crate::outline::{Item, Scene};
 
 pub use dot::dot;
-pub use mermaid::mermaid;
+pub use mermaid::{beyond_mermaid, mermaid};
 pub use svg::{TooManyBoxes, svg};
 pub use tree::{Branch, tree};
 

@@ -15,8 +15,6 @@ use crate::printer::{BOLD, DIM};
 
 /// Elements of an output that fit the terminal.
 const SHOWN: usize = 12;
-/// How the engine's error begins where inputs are missing, which is the user's affair.
-const MISSING: &str = "the model needs inputs that are not given";
 
 pub(super) fn run(
     job: &Job<'_>,
@@ -30,14 +28,15 @@ pub(super) fn run(
     let outputs = || body.outputs.iter().map(|id| body.value(*id).name.as_str()).collect::<Vec<_>>();
     let want = &job.args.want;
     let wanted = if want.is_empty() { outputs() } else { want.iter().map(String::as_str).collect() };
-    let outcome = job.run(session, inputs, &wanted).map_err(|failure| match failure {
-        Failure::Model(error) if error.message().starts_with(MISSING) => {
-            let takes_texts = meaning(body, &body.inputs, Meaning::TokenIds).is_some();
-            let texts = if takes_texts { ", and --prompt TEXT gives a text" } else { "" };
-            Failure::Usage(format!("{}: --input NAME=FILE gives one{texts}", error.message()))
-        }
-        other => other,
-    })?;
+    let missing = session.missing(&inputs, &wanted)?;
+    if !missing.is_empty() {
+        let takes_texts = meaning(body, &body.inputs, Meaning::TokenIds).is_some();
+        let texts = if takes_texts { ", and --prompt TEXT gives a text" } else { "" };
+        let missing = missing.join(", ");
+        let message = format!("the model needs inputs that are not given: {missing}: --input NAME=FILE gives one{texts}");
+        return Err(Failure::Usage(message));
+    }
+    let outcome = job.run(session, inputs, &wanted)?;
     if let Some(output) = output {
         let array = |(name, value): (&&str, &Value)| Ok(((*name).to_owned(), value.tensor()?.clone()));
         let arrays = wanted.iter().zip(&outcome.outputs).map(array).collect::<apr::Result<Vec<_>>>()?;
