@@ -33,7 +33,8 @@ pub(super) fn run(
         let takes_texts = meaning(body, &body.inputs, Meaning::TokenIds).is_some();
         let texts = if takes_texts { ", and --prompt TEXT gives a text" } else { "" };
         let missing = missing.join(", ");
-        let message = format!("the model needs inputs that are not given: {missing}: --input NAME=FILE gives one{texts}");
+        let message =
+            format!("the model needs inputs that are not given: {missing}: --input NAME=FILE gives one{texts}");
         return Err(Failure::Usage(message));
     }
     let outcome = job.run(session, inputs, &wanted)?;
