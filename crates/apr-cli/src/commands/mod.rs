@@ -31,13 +31,12 @@ mod tensors;
 mod upgrade;
 mod validate;
 mod watermark;
+mod weights;
 
+pub(crate) use self::manual::COMPLETE;
 use crate::args::Command;
 use crate::context::Context;
 use crate::failure::Outcome;
-
-/// The environment variable with which the scripts of `apr completions` ask.
-pub(crate) const COMPLETE: &str = "APR_COMPLETE";
 
 /// Runs a command.
 pub(crate) fn run(command: Command, context: &Context) -> Outcome {

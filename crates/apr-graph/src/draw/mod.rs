@@ -11,6 +11,7 @@ mod place;
 mod plan;
 mod svg;
 mod tree;
+mod vertex;
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashSet};

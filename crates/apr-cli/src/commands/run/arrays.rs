@@ -7,8 +7,8 @@ use apr_graph::{Body, Graph, Meaning, Origin, Value as GraphValue};
 use apr_infer::{Session, Tensor, Value};
 use apr_ops::run::{ArrayReport, Runnable, report};
 
+use super::job::{Job, meaning};
 use super::output::Output;
-use super::{Job, meaning};
 use crate::failure::{Failure, Outcome};
 use crate::human;
 use crate::printer::{BOLD, DIM};
