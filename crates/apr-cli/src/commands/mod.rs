@@ -20,6 +20,7 @@ mod keygen;
 mod license;
 mod lint;
 mod manual;
+mod nearby;
 mod parts;
 mod quantize;
 mod run;

@@ -9,6 +9,7 @@ use apr_ops::run::{ArrayReport, Runnable, report};
 
 use super::job::{Job, meaning};
 use super::output::Output;
+use crate::commands::nearby;
 use crate::failure::{Failure, Outcome};
 use crate::human;
 use crate::printer::{BOLD, DIM};
@@ -28,6 +29,9 @@ pub(super) fn run(
     let outputs = || body.outputs.iter().map(|id| body.value(*id).name.as_str()).collect::<Vec<_>>();
     let want = &job.args.want;
     let wanted = if want.is_empty() { outputs() } else { want.iter().map(String::as_str).collect() };
+    if let Some(name) = wanted.iter().find(|name| !session.has(name)) {
+        return Err(nearby::unknown("value", name, std::iter::once(&part.graph)));
+    }
     let missing = session.missing(&inputs, &wanted)?;
     if !missing.is_empty() {
         let takes_texts = meaning(body, &body.inputs, Meaning::TokenIds).is_some();
