@@ -29,7 +29,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) part: Option<String>,
     /// A text that goes in, read by the model's own tokenizer; a pipe gives one as well
-    #[arg(long, value_name = "TEXT", conflicts_with_all = ["want", "tokens"])]
+    #[arg(long, value_name = "TEXT", conflicts_with = "tokens")]
     pub(crate) prompt: Vec<String>,
     /// Give the text as a message of a chat, by the model's own template
     #[arg(long, conflicts_with = "tokens")]
@@ -38,7 +38,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "TEXT", requires = "chat")]
     pub(crate) system: Option<String>,
     /// Go on from these tokens, ids with commas between them
-    #[arg(long, value_name = "IDS", value_delimiter = ',', conflicts_with_all = ["input", "want"])]
+    #[arg(long, value_name = "IDS", value_delimiter = ',', conflicts_with = "input")]
     pub(crate) tokens: Vec<i64>,
     /// Most tokens to add
     #[arg(long, value_name = "N", default_value_t = 128)]

@@ -92,3 +92,27 @@ fn what_does_not_fit_is_said_with_its_name() {
     run("-i ids.json --want nothing").fails(4, &["no value 'nothing'"]);
     run("-i ids.json --max-memory 4KB").fails(1, &["E008", "node '"]);
 }
+
+#[test]
+fn any_value_within_the_blocks_is_shown_by_its_path() {
+    let sandbox = Sandbox::new();
+    let wanted = "--want layers.1/attention/shares --want layers.0 --json";
+    let json = sandbox.apr(&format!("run {FOLDER} --prompt 12+34= {wanted}")).ok().json();
+    let attention = &json["outputs"][0];
+    assert_eq!(attention["name"], "layers.1/attention/shares");
+    assert_eq!(attention["shape"], json!([1, 4, 7, 7]));
+    let values: Vec<f64> = attention["values"].as_array().expect("values").iter().filter_map(Value::as_f64).collect();
+    for (number, row) in values.chunks(7).enumerate() {
+        assert!((row.iter().sum::<f64>() - 1.0).abs() < 1e-6, "{row:?}");
+        assert!(row[number % 7 + 1..].iter().all(|&share| share == 0.0), "nothing looks ahead: {row:?}");
+    }
+    assert_eq!(json["outputs"][1]["shape"], json!([1, 7, 128]));
+    let tokens = sandbox.apr(&format!("run {FOLDER} --tokens 256,49,50,43,51,52,61 {wanted}")).ok().json();
+    assert_eq!(tokens["outputs"], json["outputs"]);
+
+    let similar = "there is no value 'layers.1/attention/share'; similar names:\n  layers.1/attention/shares";
+    let run = |rest: &str| sandbox.apr(&format!("run {FOLDER} --prompt 12 {rest}"));
+    run("--want layers.1/attention/share").fails(1, &[similar]);
+    run("--want logits --chat").fails(2, &["--want reads it only"]);
+    run("--want logits --prompt 34").fails(2, &["one text at a time"]);
+}

@@ -9,6 +9,8 @@ use apr_ops::run::{ArrayReport, Runnable, report};
 
 use super::job::{Job, meaning};
 use super::output::Output;
+use super::texts;
+use super::tokens::Tokens;
 use crate::commands::nearby;
 use crate::failure::{Failure, Outcome};
 use crate::human;
@@ -23,8 +25,23 @@ pub(super) fn run(
     part: &Runnable,
     session: &Session<'_>,
 ) -> Outcome {
-    let output = Output::of(job.args)?;
     let inputs = inputs(job, arrays, &part.graph)?;
+    show(job, inputs, part, session)
+}
+
+/// What is wanted of a text, or of tokens.
+pub(super) fn of_text(job: &Job<'_>, texts: &[String], part: &Runnable, session: &Session<'_>) -> Outcome {
+    let ids = match texts {
+        [] => job.args.tokens.clone(),
+        [text] => texts::ids(job, &Tokens::of(job.reader, job.context)?, text)?,
+        _ => return Err(Failure::Usage("--want is for one text at a time".to_owned())),
+    };
+    show(job, texts::inputs(&part.graph.body, &ids)?, part, session)
+}
+
+/// Runs a graph, and shows what is wanted.
+fn show(job: &Job<'_>, inputs: Vec<(String, Value)>, part: &Runnable, session: &Session<'_>) -> Outcome {
+    let output = Output::of(job.args)?;
     let body = &part.graph.body;
     let outputs = || body.outputs.iter().map(|id| body.value(*id).name.as_str()).collect::<Vec<_>>();
     let want = &job.args.want;

@@ -47,9 +47,14 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
         workers: Crew::new(context.threads()),
     };
     let given = Given::of(&job)?;
+    if !(args.want.is_empty() || given.sounds.is_empty() && given.pictures.is_empty()) {
+        let message = "--want is for arrays and texts: give the sound or picture as an array";
+        return Err(Failure::Usage(message.to_owned()));
+    }
     // A head that is no language model's reads a text once, so that nothing is kept.
     let writes = task.as_deref().is_none_or(|task| task == GENERATES || task.ends_with("ConditionalGeneration"));
-    let past = writes && !(given.texts.is_empty() && given.sounds.is_empty() && args.tokens.is_empty());
+    let goes_on = !(given.texts.is_empty() && given.sounds.is_empty() && args.tokens.is_empty());
+    let past = writes && goes_on && args.want.is_empty();
     let options = GraphOptions { past, task: args.task.clone(), ..GraphOptions::default() };
     with_graphs(&source, &options, |weights, parts| {
         if !given.sounds.is_empty()
@@ -73,7 +78,8 @@ fn dispatch(job: &Job<'_>, given: Given, task: Option<&str>, part: &Runnable, se
     let has_logits = meaning(body, &body.outputs, Meaning::Logits).is_some();
     let has_text = !(given.texts.is_empty() && job.args.tokens.is_empty()) && given.pictures.is_empty();
     let writes = has_text && ((generates && has_logits) || given.texts.is_empty());
-    check_options(job.args, false, writes)?;
+    let wants = !job.args.want.is_empty();
+    check_options(job.args, false, writes && !wants)?;
     if !given.sounds.is_empty() {
         let hears = reads(Meaning::Waveform) || sounds::detects_speech(body);
         return if hears { sounds::run(job, &given.sounds, part, session) } else { Err(takes_no("sound", body)) };
@@ -86,6 +92,7 @@ fn dispatch(job: &Job<'_>, given: Given, task: Option<&str>, part: &Runnable, se
     }
     match reads(Meaning::TokenIds) {
         false => Err(takes_no("text", body)),
+        true if wants => arrays::of_text(job, &given.texts, part, session),
         true if writes => text::run(job, &given.texts, session),
         true => texts::run(job, &given.texts, part, session),
     }
@@ -104,7 +111,10 @@ fn check_options(args: &RunArgs, transcribes: bool, writes: bool) -> Outcome {
     }
     let of_texts = args.chat || args.temperature > 0.0 || !args.stop.is_empty();
     if of_texts && !writes {
-        let message = "--chat, --temperature and --stop are for models that go on with texts, and this one gets none";
+        let message = match args.want.is_empty() {
+            true => "--chat, --temperature and --stop are for models that go on with texts, and this one gets none",
+            false => "--chat, --temperature and --stop are for going on with a text, and --want reads it only",
+        };
         return Err(Failure::Usage(message.to_owned()));
     }
     Ok(())

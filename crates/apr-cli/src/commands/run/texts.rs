@@ -111,7 +111,7 @@ struct Reading<'r> {
 
 impl Reading<'_> {
     fn read(&self, text: &str) -> Outcome<Made> {
-        let ids = self.ids(text)?;
+        let ids = ids(self.job, &self.tokens, text)?;
         let output = |what| meaning(self.body, &self.body.outputs, what);
         if let Some(name) = output(Meaning::Logits) {
             let logits = self.run(name, &ids)?;
@@ -132,44 +132,8 @@ impl Reading<'_> {
         Ok(Made::Embedding { pooling: "model", normalized: false, vector })
     }
 
-    /// The tokens of a text, as many as the model takes.
-    fn ids(&self, text: &str) -> Outcome<Vec<i64>> {
-        let most = self.job.facts.context().unwrap_or(usize::MAX);
-        let (ids, left_out) = self.tokens.encode_at_most(text, most, self.job.context)?;
-        // Sentence encoders are meant to be given the beginning of longer texts.
-        let expected = self.job.args.truncate || self.job.facts.file("sentence_bert_config.json").is_some();
-        match left_out {
-            0 => Ok(ids),
-            _ if expected => {
-                self.job.warn(&format!("the model takes {most} tokens: the last {left_out} of the text are left out"));
-                Ok(ids)
-            }
-            _ => Err(Failure::Usage(format!(
-                "the text is {} tokens long, and the model takes {most}; --truncate leaves out the end",
-                most + left_out
-            ))),
-        }
-    }
-
     fn run(&self, wanted: &str, ids: &[i64]) -> Outcome<Tensor> {
-        let needed = |id: &&ValueId| self.body.value(**id).origin == Origin::Input;
-        let inputs = self.body.inputs.iter().filter(needed).map(|id| {
-            let value = self.body.value(*id);
-            let row = match value.meaning {
-                Meaning::TokenIds => ids.to_vec(),
-                Meaning::AttentionMask => vec![1; ids.len()],
-                Meaning::TokenTypes => vec![0; ids.len()],
-                Meaning::PositionIds => (0..).take(ids.len()).collect(),
-                _ => {
-                    let message = format!("the model needs '{}', which a text is not", Escaped(&value.name));
-                    return Err(Failure::Usage(message));
-                }
-            };
-            let row = Tensor::new(vec![1, row.len()], row)?;
-            let row = row.cast(value.element().unwrap_or(row.element()))?;
-            Ok((value.name.clone(), Value::Tensor(row)))
-        });
-        let outcome = self.job.run(self.session, inputs.collect::<Outcome<_>>()?, &[wanted])?;
+        let outcome = self.job.run(self.session, inputs(self.body, ids)?, &[wanted])?;
         Ok(outcome.outputs.first().ok_or_else(nothing)?.tensor()?.clone())
     }
 
@@ -298,4 +262,45 @@ fn render(out: &mut dyn Write, made: &Made) -> io::Result<()> {
             words.try_for_each(|word| writeln!(out, "{:>6.2} %  {}", 100.0 * word.score, Escaped(&word.token)))
         }),
     }
+}
+
+/// The tokens of a text, as many as the model takes.
+pub(super) fn ids(job: &Job<'_>, tokens: &Tokens, text: &str) -> Outcome<Vec<i64>> {
+    let most = job.facts.context().unwrap_or(usize::MAX);
+    let (ids, left_out) = tokens.encode_at_most(text, most, job.context)?;
+    // Sentence encoders are meant to be given the beginning of longer texts.
+    let expected = job.args.truncate || job.facts.file("sentence_bert_config.json").is_some();
+    match left_out {
+        0 => Ok(ids),
+        _ if expected => {
+            job.warn(&format!("the model takes {most} tokens: the last {left_out} of the text are left out"));
+            Ok(ids)
+        }
+        _ => Err(Failure::Usage(format!(
+            "the text is {} tokens long, and the model takes {most}; --truncate leaves out the end",
+            most + left_out
+        ))),
+    }
+}
+
+/// A text as the inputs of a graph.
+pub(super) fn inputs(body: &Body, ids: &[i64]) -> Outcome<Vec<(String, Value)>> {
+    let needed = |id: &&ValueId| body.value(**id).origin == Origin::Input;
+    let input = |id: &ValueId| {
+        let value = body.value(*id);
+        let row = match value.meaning {
+            Meaning::TokenIds => ids.to_vec(),
+            Meaning::AttentionMask => vec![1; ids.len()],
+            Meaning::TokenTypes => vec![0; ids.len()],
+            Meaning::PositionIds => (0..).take(ids.len()).collect(),
+            _ => {
+                let message = format!("the model needs '{}', which a text is not", Escaped(&value.name));
+                return Err(Failure::Usage(message));
+            }
+        };
+        let row = Tensor::new(vec![1, row.len()], row)?;
+        let row = row.cast(value.element().unwrap_or(row.element()))?;
+        Ok((value.name.clone(), Value::Tensor(row)))
+    };
+    body.inputs.iter().filter(needed).map(input).collect()
 }
