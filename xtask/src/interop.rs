@@ -38,6 +38,11 @@ pub(crate) fn run(steps: &mut Steps) {
         steps.run("apr run computes what transformers computes", || {
             reference::check_graphs(&target_dir().join("debug/apr"), "apr")
         });
+        if steps.run("Optimum, to compare with", reference::set_up_optimum).is_some() {
+            steps.run("Optimum names what apr exports alike, and runs it", || {
+                reference::check_with_optimum(&target_dir().join("debug/apr"))
+            });
+        }
     }
     if llama_cpp.and(minilm).is_some() {
         steps.run("llama.cpp quantizes to the same files", || ask("apr-cli", "llama_cpp::"));

@@ -109,6 +109,37 @@ pub(crate) fn check_graphs(apr: &Path, engine: &str) -> Outcome {
     run(program(graph_python()).env("APR_GRAPH_ENGINE", engine).arg("xtask/interop/graphs.py").arg(apr))
 }
 
+/// A Python with Optimum, once it was [set up](set_up_optimum).
+fn optimum_python() -> PathBuf {
+    std::env::var_os("APR_OPTIMUM_PYTHON").map_or_else(|| folder().join("optimum/bin/python"), PathBuf::from)
+}
+
+/// Makes a virtual environment for Optimum, unless there is a Python that has it. Optimum knows no transformers 5: it gets its
+/// own, and everything large from the environment of [`set_up_transformers`].
+pub(crate) fn set_up_optimum() -> Outcome {
+    let has_it = ["-c", "import optimum.exporters.onnx, optimum.onnxruntime; print(1)"];
+    if output(program(optimum_python()).args(has_it)).is_some() {
+        return Ok(());
+    }
+    let packages = |python: &Path| {
+        let asked = output(program(python).args(["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]));
+        asked.ok_or_else(|| Stop::failed("Python says not where its packages are"))
+    };
+    let environment = folder().join("optimum");
+    run(program("python3").args(["-m", "venv", "--clear"]).arg(&environment))?;
+    let python = environment.join("bin/python");
+    let (own, shared) = (packages(&python)?, packages(&graph_python())?);
+    fs::write(Path::new(own.trim()).join("shared.pth"), shared).map_err(Stop::failed)?;
+    let mut pip = program(python);
+    pip.args(["-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input", "install", "--no-deps"]);
+    run_pip(pip.args(["--requirement", "xtask/requirements-optimum.txt"]))
+}
+
+/// Lets Optimum export and run tiny models of its families beside `apr`.
+pub(crate) fn check_with_optimum(apr: &Path) -> Outcome {
+    run(program(optimum_python()).arg("xtask/interop/optimum_check.py").arg(apr))
+}
+
 /// Looks for a Python with torch, and installs Debian's where there is none: PyPI's needs CUDA libraries to import.
 pub(crate) fn set_up_torch() -> Outcome {
     let has_torch = |python: &str| output(program(python).args(["-c", "import torch; print(1)"])).is_some();

@@ -13,6 +13,7 @@
 )]
 
 mod call;
+mod chain;
 mod constant;
 mod convert;
 mod engine;

@@ -4,9 +4,10 @@ use apr_core::{Code, Error, Result};
 use apr_graph::{AttributeValue, Body, Node, Origin, ValueId};
 
 use crate::call::{Call, Environment, Scope};
+use crate::chain::{Chain, Link};
 use crate::engine::Session;
 use crate::live::Live;
-use crate::ops::moving;
+use crate::ops::{moving, spelled_attention};
 use crate::plan::{Action, Plan, PlannedNode};
 use crate::registry::Operator;
 use crate::tap::{Flow, Step, Tap};
@@ -77,9 +78,9 @@ impl<'m> Machine<'m> {
         plan: &Plan,
         outputs: &[ValueId],
     ) -> Result<Option<Vec<Value>>> {
-        for planned in &plan.nodes {
+        for planned in self.nodes(&frame, plan) {
             let node = &frame.body.nodes[planned.node];
-            self.run_node(&mut frame, planned).map_err(|error| at_node(error, &frame.path, node))?;
+            self.run_node(&mut frame, plan, planned).map_err(|error| at_node(error, &frame.path, node))?;
             if self.stopped {
                 return Ok(None);
             }
@@ -89,6 +90,16 @@ impl<'m> Machine<'m> {
             self.live.remove(&Live::identities(value));
         }
         Ok(Some(results))
+    }
+
+    /// The nodes to run: chains as one, unless the tap wants to see what is inside of one.
+    fn nodes<'p>(&mut self, frame: &Frame<'_>, plan: &'p Plan) -> &'p [PlannedNode] {
+        let mut hidden = plan.chains.iter().flat_map(|chain| &chain.links[..chain.links.len() - 1]);
+        let is_seen = hidden.any(|link| {
+            let node = &frame.body.nodes[link.node];
+            self.tap.wants(&path(&frame.path, node), node)
+        });
+        if is_seen || plan.chains.is_empty() { &plan.nodes } else { &plan.chained }
     }
 
     /// A value that leaves a body: weights are decoded.
@@ -108,7 +119,7 @@ impl<'m> Machine<'m> {
         Ok(())
     }
 
-    fn run_node(&mut self, frame: &mut Frame<'_>, planned: &PlannedNode) -> Result<()> {
+    fn run_node(&mut self, frame: &mut Frame<'_>, plan: &Plan, planned: &PlannedNode) -> Result<()> {
         self.step()?;
         let node = &frame.body.nodes[planned.node];
         let path = path(&frame.path, node);
@@ -117,10 +128,20 @@ impl<'m> Machine<'m> {
             self.tap.before(&path, node);
         }
         let mut gone = Vec::new();
-        let inputs = self.inputs(frame, planned, &mut gone)?;
         let outputs = match planned.action {
-            Action::Operator { operator, opset } => self.operate(frame, node, operator, opset, inputs),
-            Action::Function(position) => self.call(frame, node, position, inputs, &path),
+            Action::Operator { operator, opset } => {
+                let inputs = self.inputs(frame, &node.inputs, planned, operator.decodes, &mut gone)?;
+                self.operate(frame, node, operator, opset, inputs)
+            }
+            Action::Function(position) => {
+                let inputs = self.inputs(frame, &node.inputs, planned, true, &mut gone)?;
+                self.call(frame, node, position, inputs, &path)
+            }
+            Action::Chain(number) => {
+                let chain = &plan.chains[number];
+                let inputs = self.inputs(frame, &chain.inputs, planned, true, &mut gone)?;
+                self.chain(frame, chain, inputs)
+            }
         };
         if self.stopped {
             return Ok(());
@@ -150,25 +171,23 @@ impl<'m> Machine<'m> {
         Ok(())
     }
 
-    /// The inputs of a node: taken out of the frame where nothing needs them afterwards.
+    /// The inputs of a node: taken out of the frame where nothing needs them afterwards. Weights come decoded, unless the
+    /// node decodes them itself.
     fn inputs(
         &mut self,
         frame: &mut Frame<'_>,
+        ids: &[Option<ValueId>],
         planned: &PlannedNode,
+        decodes: bool,
         gone: &mut Vec<usize>,
     ) -> Result<Vec<Option<Value>>> {
-        let node = &frame.body.nodes[planned.node];
-        let decodes = match planned.action {
-            Action::Operator { operator, .. } => operator.decodes,
-            Action::Function(_) => true,
-        };
-        let mut inputs = Vec::with_capacity(node.inputs.len());
-        for (position, id) in node.inputs.iter().enumerate() {
+        let mut inputs = Vec::with_capacity(ids.len());
+        for (position, id) in ids.iter().enumerate() {
             let Some(id) = *id else {
                 inputs.push(None);
                 continue;
             };
-            let again = node.inputs[position + 1..].contains(&Some(id));
+            let again = ids[position + 1..].contains(&Some(id));
             let taken = if planned.last.contains(&id) && !again { frame.values[id.0 as usize].take() } else { None };
             let value = match taken {
                 Some(value) => {
@@ -219,6 +238,44 @@ impl<'m> Machine<'m> {
     ) -> Result<Vec<Value>> {
         let mut inner = Inner { machine: self, frame };
         operator.run(&mut Call { node, scope: frame.scope, opset, inputs, environment: &mut inner })
+    }
+
+    /// Runs a chain: as one, or node by node where its inputs are no attention's.
+    fn chain(&mut self, frame: &Frame<'_>, chain: &Chain, inputs: Vec<Option<Value>>) -> Result<Vec<Value>> {
+        (1..chain.links.len()).try_for_each(|_| self.step())?;
+        let softmax = chain.softmax();
+        let node = &frame.body.nodes[softmax.node];
+        let mut inner = Inner { machine: self, frame };
+        let call = Call { node, scope: frame.scope, opset: softmax.opset, inputs, environment: &mut inner };
+        let axis = call.int("axis", if softmax.opset < 13 { 1 } else { -1 });
+        if let Some(mixed) = spelled_attention::attend(&call, chain.divides, axis)? {
+            return Ok(vec![mixed.into()]);
+        }
+        let inputs = call.inputs;
+        let given = |id: &ValueId| {
+            let position = chain.inputs.iter().position(|input| *input == Some(*id))?;
+            inputs[position].clone()
+        };
+        let mut last: Vec<Value> = Vec::new();
+        for link in &chain.links {
+            let node = &frame.body.nodes[link.node];
+            let mut made = last.into_iter().next();
+            // What is not given to the chain is what the node before made.
+            let of = |id: &Option<ValueId>| id.as_ref().and_then(|id| given(id).or_else(|| made.take()));
+            let inputs = node.inputs.iter().map(of).collect();
+            last = self.linked(frame, *link, inputs)?;
+        }
+        Ok(last)
+    }
+
+    /// Runs a node of a chain by itself.
+    fn linked(&mut self, frame: &Frame<'_>, link: Link, mut inputs: Vec<Option<Value>>) -> Result<Vec<Value>> {
+        for input in inputs.iter_mut().flatten().filter(|_| !link.operator.decodes) {
+            if let Value::Weight(weight) = input {
+                *input = Value::Tensor(self.decode(weight)?);
+            }
+        }
+        self.operate(frame, &frame.body.nodes[link.node], link.operator, link.opset, inputs)
     }
 
     /// Calls a function of the graph.

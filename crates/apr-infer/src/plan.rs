@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use apr_core::{Error, Result};
 use apr_graph::{Body, Graph, Node, Op, Opset, Origin, ValueId};
 
+use crate::chain::Chain;
 use crate::registry::{self, Operator};
 
 /// Most bodies and calls inside each other.
@@ -19,6 +20,8 @@ pub(crate) enum Action {
     },
     /// Position in the graph's functions.
     Function(usize),
+    /// Position in the plan's chains.
+    Chain(usize),
 }
 
 pub(crate) struct PlannedNode {
@@ -34,6 +37,10 @@ pub(crate) struct PlannedNode {
 /// The nodes of a body that have to run, in order.
 pub(crate) struct Plan {
     pub(crate) nodes: Vec<PlannedNode>,
+    /// What may be run as one.
+    pub(crate) chains: Vec<Chain>,
+    /// The same nodes, each chain in the place of its last node; empty without chains.
+    pub(crate) chained: Vec<PlannedNode>,
 }
 
 /// Plans of all bodies of a graph, by where the bodies are in memory.
@@ -154,27 +161,19 @@ fn checked_height(depth: usize, height: usize) -> Result<usize> {
 impl Plan {
     /// The nodes of a body that are needed, where `kept` values live until the end.
     fn new(body: &Body, actions: &[Action], needed: &[bool], kept: &[ValueId]) -> Self {
-        let mut seen = vec![false; body.values.len()];
-        kept.iter().for_each(|id| seen[id.0 as usize] = true);
-        let mut nodes = Vec::new();
-        for position in in_order(body).into_iter().rev().filter(|position| needed[*position]) {
-            let node = &body.nodes[position];
-            let mut planned =
-                PlannedNode { node: position, action: actions[position], last: Vec::new(), released: Vec::new() };
-            let within = read_by_bodies(node);
-            let released = within.iter().map(|id| (*id, true));
-            let inputs = node.inputs.iter().flatten().map(|id| (*id, within.contains(id)));
-            // What nothing reads is let go at once.
-            let outputs = node.outputs.iter().flatten().map(|id| (*id, true));
-            for (id, is_within) in released.chain(inputs).chain(outputs) {
-                if !std::mem::replace(&mut seen[id.0 as usize], true) {
-                    if is_within { planned.released.push(id) } else { planned.last.push(id) }
-                }
-            }
-            nodes.push(planned);
-        }
-        nodes.reverse();
-        Self { nodes }
+        let chains = Chain::all(body, actions, needed, kept);
+        let order: Vec<_> = in_order(body).into_iter().filter(|position| needed[*position]).collect();
+        let of_node = |position: &usize| Unit::of_node(body, *position, actions[*position]);
+        let nodes = with_last_uses(body, order.iter().map(of_node).collect(), kept);
+        let mut in_chain = vec![false; body.nodes.len()];
+        chains.iter().flat_map(|chain| &chain.links).for_each(|link| in_chain[link.node] = true);
+        let unit = |position: &usize| match chains.iter().position(|chain| chain.last() == *position) {
+            Some(number) => Some(Unit::of_chain(body, *position, number, &chains[number])),
+            None if in_chain[*position] => None,
+            None => Some(of_node(position)),
+        };
+        let chained = if chains.is_empty() { Vec::new() } else { order.iter().filter_map(unit).collect() };
+        Self { nodes, chained: with_last_uses(body, chained, kept), chains }
     }
 
     /// The same body, run only as far as other values need it.
@@ -194,6 +193,51 @@ impl Plan {
         }
         Self::new(body, &actions, &needed, wanted)
     }
+}
+
+/// A node, or a chain in its place, and what it reads and makes.
+struct Unit {
+    node: usize,
+    action: Action,
+    inputs: Vec<ValueId>,
+    /// What bodies in it read.
+    within: Vec<ValueId>,
+    outputs: Vec<ValueId>,
+}
+
+impl Unit {
+    fn of_node(body: &Body, position: usize, action: Action) -> Self {
+        let node = &body.nodes[position];
+        let [inputs, outputs] = [&node.inputs, &node.outputs].map(|ids| ids.iter().flatten().copied().collect());
+        Self { node: position, action, inputs, within: read_by_bodies(node), outputs }
+    }
+
+    fn of_chain(body: &Body, last: usize, number: usize, chain: &Chain) -> Self {
+        let inputs = chain.inputs.iter().flatten().copied().collect();
+        Self { inputs, ..Self::of_node(body, last, Action::Chain(number)) }
+    }
+}
+
+/// When each value is needed for the last time, where `kept` ones live until the end.
+fn with_last_uses(body: &Body, units: Vec<Unit>, kept: &[ValueId]) -> Vec<PlannedNode> {
+    let mut seen = vec![false; body.values.len()];
+    kept.iter().for_each(|id| seen[id.0 as usize] = true);
+    let mut nodes = Vec::with_capacity(units.len());
+    for Unit { node, action, inputs, within, outputs } in units.into_iter().rev() {
+        let mut planned = PlannedNode { node, action, last: Vec::new(), released: Vec::new() };
+        let released = within.iter().map(|id| (*id, true));
+        let inputs = inputs.iter().map(|id| (*id, within.contains(id)));
+        // What nothing reads is let go at once.
+        let outputs = outputs.iter().map(|id| (*id, true));
+        for (id, is_within) in released.chain(inputs).chain(outputs) {
+            if !std::mem::replace(&mut seen[id.0 as usize], true) {
+                if is_within { planned.released.push(id) } else { planned.last.push(id) }
+            }
+        }
+        nodes.push(planned);
+    }
+    nodes.reverse();
+    nodes
 }
 
 /// Positions of the nodes, each after those whose values it reads. Files should have them so, and some have not. Nodes that
@@ -232,7 +276,7 @@ fn in_order(body: &Body) -> Vec<usize> {
 }
 
 /// Values of a body that the bodies in one of its nodes read, at any depth.
-fn read_by_bodies(node: &Node) -> Vec<ValueId> {
+pub(crate) fn read_by_bodies(node: &Node) -> Vec<ValueId> {
     let outer = |body: &Body| {
         let of = |value: &apr_graph::Value| match value.origin {
             Origin::Outer(id) => Some(id),

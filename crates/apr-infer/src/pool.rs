@@ -26,8 +26,9 @@ pub(crate) fn with_capacity<T: 'static>(len: usize) -> Vec<T> {
     let mut found = Vec::new();
     if len >= SMALLEST
         && let Some(floats) = (&mut found as &mut dyn Any).downcast_mut::<Vec<f32>>()
-        && let Some(piece) = take(len)
+        && let Some(mut piece) = take(len)
     {
+        piece.clear();
         *floats = piece;
     }
     found.reserve_exact(len);
@@ -36,9 +37,18 @@ pub(crate) fn with_capacity<T: 'static>(len: usize) -> Vec<T> {
 
 /// So many zeros.
 pub(crate) fn zeros(len: usize) -> Vec<f32> {
-    if len < SMALLEST {
-        return vec![0.0; len];
+    match take(len) {
+        Some(mut piece) => {
+            piece.clear();
+            piece.resize(len, 0.0);
+            piece
+        }
+        None => vec![0.0; len],
     }
+}
+
+/// So many numbers, whatever they are: all of them are written afterwards.
+pub(crate) fn any(len: usize) -> Vec<f32> {
     match take(len) {
         Some(mut piece) => {
             piece.resize(len, 0.0);
@@ -48,8 +58,11 @@ pub(crate) fn zeros(len: usize) -> Vec<f32> {
     }
 }
 
-/// A piece that is large enough, and not much larger.
+/// A piece that is large enough, and not much larger, with what was in it.
 fn take(len: usize) -> Option<Vec<f32>> {
+    if len < SMALLEST {
+        return None;
+    }
     let of = |pool: &RefCell<Pool>| {
         let mut pool = pool.try_borrow_mut().ok()?;
         let at = pool.pieces.iter().position(|piece| (len..=2 * len).contains(&piece.capacity()))?;
@@ -61,11 +74,10 @@ fn take(len: usize) -> Option<Vec<f32>> {
 }
 
 /// Keeps the memory of elements that nothing needs any more.
-pub(crate) fn give(mut piece: Vec<f32>) {
+pub(crate) fn give(piece: Vec<f32>) {
     if piece.capacity() < SMALLEST {
         return;
     }
-    piece.clear();
     // Without a pool, at the end of a thread, the memory goes back at once.
     let _ = POOL.try_with(|pool| {
         let Ok(mut pool) = pool.try_borrow_mut() else { return };

@@ -39,11 +39,16 @@ pub(crate) fn in_pieces<T: Send>(
         out.chunks_mut(piece.max(1)).enumerate().for_each(|(number, piece)| work(number, piece));
         return;
     }
-    let pieces: Vec<_> = out.chunks_mut(piece.max(1)).map(|piece| Mutex::new(Some(piece))).collect();
-    workers.run(pieces.len(), &|number| {
-        let taken = pieces[number].lock().ok().and_then(|mut piece| piece.take());
-        if let Some(piece) = taken {
-            work(number, piece);
+    with_each(workers, out.chunks_mut(piece.max(1)), work);
+}
+
+/// Calls `work` with each of some things and its number.
+fn with_each<T: Send>(workers: &dyn Workers, things: impl Iterator<Item = T>, work: impl Fn(usize, T) + Sync) {
+    let things: Vec<_> = things.map(|thing| Mutex::new(Some(thing))).collect();
+    workers.run(things.len(), &|number| {
+        let taken = things[number].lock().ok().and_then(|mut thing| thing.take());
+        if let Some(thing) = taken {
+            work(number, thing);
         }
     });
 }
@@ -64,11 +69,15 @@ pub(crate) fn try_in_pieces<T: Send>(
     failed.into_inner().unwrap_or(None).map_or(Ok(()), |(_, error)| Err(error))
 }
 
-/// Calls `work` for every number below `pieces`; the error of the first one that failed.
-pub(crate) fn try_each(workers: &dyn Workers, pieces: usize, work: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
+/// Calls `work` with each of some things and its number; the error of the first one that failed.
+pub(crate) fn try_with_each<T: Send>(
+    workers: &dyn Workers,
+    things: Vec<T>,
+    work: impl Fn(usize, T) -> Result<()> + Sync,
+) -> Result<()> {
     let failed = Mutex::new(None);
-    workers.run(pieces, &|number| {
-        if let Err(error) = work(number) {
+    with_each(workers, things.into_iter(), |number, thing| {
+        if let Err(error) = work(number, thing) {
             note(&failed, number, error);
         }
     });

@@ -1,22 +1,26 @@
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
 use apr_infer::Workers;
+use rayon::{ThreadPool, ThreadPoolBuilder};
 
 /// Threads that run pieces of an operator's work.
 ///
-/// They are started for each piece of work that is worth it, and end with it: that takes some 20 microseconds a thread.
-#[derive(Debug, Clone, Copy)]
+/// They live as long as the crew, and so do the buffers that they keep.
+#[derive(Debug)]
 pub struct Crew {
     threads: NonZeroUsize,
+    /// The threads beside the calling one.
+    helpers: Option<ThreadPool>,
 }
 
 impl Crew {
-    /// So many threads, the calling one among them.
+    /// So many threads, the calling one among them. Where the system gives no more threads, the calling one does the work.
     #[must_use]
-    pub const fn new(threads: NonZeroUsize) -> Self {
-        Self { threads }
+    pub fn new(threads: NonZeroUsize) -> Self {
+        let beside = threads.get() - 1;
+        let helpers = (beside > 0).then(|| ThreadPoolBuilder::new().num_threads(beside).build().ok()).flatten();
+        Self { threads: helpers.as_ref().map_or(NonZeroUsize::MIN, |_| threads), helpers }
     }
 }
 
@@ -36,9 +40,10 @@ impl Workers for Crew {
                 work(piece);
             }
         };
-        thread::scope(|scope| {
+        let Some(helpers) = &self.helpers else { return take_all() };
+        helpers.in_place_scope(|scope| {
             for _ in 1..self.threads.get().min(pieces) {
-                scope.spawn(take_all);
+                scope.spawn(|_| take_all());
             }
             take_all();
         });

@@ -7,8 +7,8 @@
     reason = "kernels for a processor's features are called after detecting them; vectors are loaded"
 )]
 
-/// Adds a product to a tile: rows, how far apart they are, a packed strip of columns, the tile.
-pub(super) type Direct = fn(&[f32], usize, &[f32], Tile<'_>);
+/// Computes a tile: rows, how far apart they are, a packed strip of columns, the tile.
+pub(super) type Direct = fn(&[f32], usize, &[f32], Tile<'_, '_>);
 
 /// A way to multiply: how large its tiles are, and its loops.
 #[derive(Clone, Copy)]
@@ -17,9 +17,8 @@ pub(super) struct Kernel {
     pub(super) rows: usize,
     /// Columns of a tile.
     pub(super) columns: usize,
-    /// Adds the product of a packed strip of rows and one of columns to a tile. `out` is cut so that the tile begins at its
-    /// first element; its rows are `stride` apart. Only `height` rows and `width` columns are written.
-    pub(super) tile: fn(&[f32], &[f32], Tile<'_>),
+    /// Computes the product of a packed strip of rows and one of columns for a tile.
+    pub(super) tile: fn(&[f32], &[f32], Tile<'_, '_>),
     /// The same for a whole tile with rows that are not packed: they are as far apart as the second argument says.
     pub(super) direct: Option<Direct>,
     /// Turns rows into columns: element `at` of row `lane` goes to `out[at * strip + lane]`.
@@ -40,22 +39,27 @@ pub(crate) fn turned(lines: Lines<'_>, strip: usize, out: &mut [f32]) {
     (best().turn)(lines, strip, out);
 }
 
-/// Where a tile goes.
-pub(super) struct Tile<'a> {
-    pub(super) out: &'a mut [f32],
-    pub(super) stride: usize,
-    pub(super) height: usize,
+/// Where a tile goes: into as many rows as there are, up to all of the tile's, and `width` of their columns.
+pub(super) struct Tile<'a, 'r> {
+    pub(super) rows: &'a mut [&'r mut [f32]],
+    pub(super) first: usize,
     pub(super) width: usize,
+    /// Whether sums are added to what is there, which is written over otherwise.
+    pub(super) adds: bool,
 }
 
-impl Tile<'_> {
-    /// Adds the rows of a whole tile to the part of it that counts.
+impl Tile<'_, '_> {
+    /// Puts the rows of a whole tile into the part of it that counts.
     #[inline(always)]
-    fn add<const COLUMNS: usize>(self, sums: &[[f32; COLUMNS]]) {
-        let Tile { out, stride, height, width } = self;
-        for (row, sums) in sums.iter().enumerate().take(height) {
-            let out = &mut out[row * stride..][..width];
-            out.iter_mut().zip(sums).for_each(|(out, sum)| *out += sum);
+    fn put<const COLUMNS: usize>(self, sums: &[[f32; COLUMNS]]) {
+        let Tile { rows, first, width, adds } = self;
+        for (row, sums) in rows.iter_mut().zip(sums) {
+            let out = &mut row[first..][..width];
+            if adds {
+                out.iter_mut().zip(sums).for_each(|(out, sum)| *out += sum);
+            } else {
+                out.copy_from_slice(&sums[..width]);
+            }
         }
     }
 }
@@ -78,14 +82,14 @@ pub(super) fn best() -> Kernel {
 /// For any processor.
 pub(super) const PLAIN: Kernel = Kernel { rows: 4, columns: 8, tile: multiply, direct: None, turn };
 
-fn multiply(a: &[f32], b: &[f32], tile: Tile<'_>) {
+fn multiply(a: &[f32], b: &[f32], tile: Tile<'_, '_>) {
     let mut sums = [[0.0_f32; 8]; 4];
     for (a, b) in a.as_chunks::<4>().0.iter().zip(b.as_chunks::<8>().0) {
         for (sums, a) in sums.iter_mut().zip(a) {
             sums.iter_mut().zip(b).for_each(|(sum, b)| *sum += a * b);
         }
     }
-    tile.add(&sums);
+    tile.put(&sums);
 }
 
 fn turn(lines: Lines<'_>, strip: usize, out: &mut [f32]) {
@@ -116,13 +120,13 @@ mod x86 {
     /// Elements of a register.
     const LANES: usize = 16;
 
-    fn avx2(a: &[f32], b: &[f32], tile: Tile<'_>) {
+    fn avx2(a: &[f32], b: &[f32], tile: Tile<'_, '_>) {
         // SAFETY: `best` found the features.
         unsafe { avx2_here(a, b, tile) }
     }
 
     #[target_feature(enable = "avx2,fma")]
-    fn avx2_here(a: &[f32], b: &[f32], tile: Tile<'_>) {
+    fn avx2_here(a: &[f32], b: &[f32], tile: Tile<'_, '_>) {
         let mut sums = [[_mm256_setzero_ps(); 2]; 6];
         for (a, b) in a.as_chunks::<6>().0.iter().zip(b.as_chunks::<16>().0) {
             // SAFETY: there are twice eight elements.
@@ -141,13 +145,13 @@ mod x86 {
                 _mm256_storeu_ps(flat.as_mut_ptr().add(8), sums[1]);
             }
         }
-        tile.add(&flat);
+        tile.put(&flat);
     }
 
-    fn avx512(a: &[f32], b: &[f32], tile: Tile<'_>) {
+    fn avx512(a: &[f32], b: &[f32], tile: Tile<'_, '_>) {
         // SAFETY: `best` found the features.
         unsafe {
-            match tile.height {
+            match tile.rows.len() {
                 0..=2 => rows_here::<2>(a, b, tile),
                 3..=4 => rows_here::<4>(a, b, tile),
                 5..=8 => rows_here::<8>(a, b, tile),
@@ -156,13 +160,13 @@ mod x86 {
         }
     }
 
-    fn direct(a: &[f32], step: usize, b: &[f32], tile: Tile<'_>) {
+    fn direct(a: &[f32], step: usize, b: &[f32], tile: Tile<'_, '_>) {
         // SAFETY: `best` found the features.
         unsafe { direct_here(a, step, b, tile) }
     }
 
     #[target_feature(enable = "avx512f")]
-    fn direct_here(a: &[f32], step: usize, b: &[f32], tile: Tile<'_>) {
+    fn direct_here(a: &[f32], step: usize, b: &[f32], tile: Tile<'_, '_>) {
         let mut sums = [[_mm512_setzero_ps(); 2]; ROWS];
         let b = b.as_chunks::<32>().0;
         let rows: [&[f32]; ROWS] = core::array::from_fn(|row| &a[row * step..][..b.len()]);
@@ -181,7 +185,7 @@ mod x86 {
 
     /// The first rows of a strip; those that are missing cost nothing.
     #[target_feature(enable = "avx512f")]
-    fn rows_here<const COUNT: usize>(a: &[f32], b: &[f32], tile: Tile<'_>) {
+    fn rows_here<const COUNT: usize>(a: &[f32], b: &[f32], tile: Tile<'_, '_>) {
         let mut sums = [[_mm512_setzero_ps(); 2]; COUNT];
         for (a, b) in a.as_chunks::<ROWS>().0.iter().zip(b.as_chunks::<32>().0) {
             // SAFETY: there are twice sixteen elements.
@@ -195,18 +199,23 @@ mod x86 {
         write(sums, tile);
     }
 
-    /// Adds sums in registers to a tile. They come by value: a loop whose sums are lent would keep them in memory.
+    /// Puts sums in registers into a tile. They come by value: a loop whose sums are lent would keep them in memory.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    fn write<const COUNT: usize>(sums: [[__m512; 2]; COUNT], tile: Tile<'_>) {
-        if tile.width == 32 && tile.height == COUNT {
-            for (row, sums) in sums.iter().enumerate() {
-                let out = &mut tile.out[row * tile.stride..][..32];
+    fn write<const COUNT: usize>(sums: [[__m512; 2]; COUNT], tile: Tile<'_, '_>) {
+        if tile.width == 32 && tile.rows.len() == COUNT {
+            for (row, sums) in tile.rows.iter_mut().zip(sums) {
+                let out = &mut row[tile.first..][..32];
                 // SAFETY: there are twice sixteen elements.
                 unsafe {
                     let (left, right) = (out.as_mut_ptr(), out.as_mut_ptr().add(LANES));
-                    _mm512_storeu_ps(left, _mm512_add_ps(_mm512_loadu_ps(left), sums[0]));
-                    _mm512_storeu_ps(right, _mm512_add_ps(_mm512_loadu_ps(right), sums[1]));
+                    let mut sums = sums;
+                    if tile.adds {
+                        sums[0] = _mm512_add_ps(_mm512_loadu_ps(left), sums[0]);
+                        sums[1] = _mm512_add_ps(_mm512_loadu_ps(right), sums[1]);
+                    }
+                    _mm512_storeu_ps(left, sums[0]);
+                    _mm512_storeu_ps(right, sums[1]);
                 }
             }
             return;
@@ -219,7 +228,7 @@ mod x86 {
                 _mm512_storeu_ps(flat.as_mut_ptr().add(LANES), sums[1]);
             }
         }
-        tile.add(&flat);
+        tile.put(&flat);
     }
 
     fn turn_avx512(lines: Lines<'_>, strip: usize, out: &mut [f32]) {
@@ -294,20 +303,23 @@ mod tests {
             let (depth, width) = (7, width.min(kernel.columns));
             let a: Vec<f32> = (0..kernel.rows * depth).map(|n| (n % 5) as f32 - 2.0).collect();
             let b: Vec<f32> = (0..kernel.columns * depth).map(|n| (n % 7) as f32 - 3.0).collect();
-            for width in [width, kernel.columns] {
+            for (width, adds) in [(width, true), (kernel.columns, true), (width, false), (kernel.columns, false)] {
                 let mut out = vec![1.0; kernel.rows * kernel.columns];
-                (kernel.tile)(&a, &b, Tile { out: &mut out, stride: kernel.columns, height, width });
+                let mut rows: Vec<_> = out.chunks_mut(kernel.columns).take(height).collect();
+                (kernel.tile)(&a, &b, Tile { rows: &mut rows, first: 0, width, adds });
                 for (at, found) in out.iter().enumerate() {
                     let (row, column) = (at / kernel.columns, at % kernel.columns);
                     let of = |at: usize| a[at * kernel.rows + row] * b[at * kernel.columns + column];
-                    let sum: f32 = if row < height && column < width { (0..depth).map(of).sum() } else { 0.0 };
-                    assert_eq!(*found, 1.0 + sum);
+                    let is_inside = row < height && column < width;
+                    let sum: f32 = if is_inside { (0..depth).map(of).sum() } else { 0.0 };
+                    assert_eq!(*found, if adds || !is_inside { 1.0 + sum } else { sum });
                 }
                 let Some(direct) = kernel.direct.filter(|_| height == kernel.rows) else { continue };
                 let mut apart = vec![9.0; kernel.rows * 10];
                 (0..kernel.rows * depth).for_each(|at| apart[at % kernel.rows * 10 + at / kernel.rows] = a[at]);
                 let mut own = vec![1.0; out.len()];
-                direct(&apart, 10, &b, Tile { out: &mut own, stride: kernel.columns, height, width });
+                let mut rows: Vec<_> = own.chunks_mut(kernel.columns).collect();
+                direct(&apart, 10, &b, Tile { rows: &mut rows, first: 0, width, adds });
                 assert_eq!(own, out);
             }
         }

@@ -10,9 +10,8 @@ pub(super) fn rows(
     (rows, depth): (usize, usize),
     (row_step, depth_step): (usize, usize),
     strip: usize,
-    out: &mut Vec<f32>,
+    out: &mut [f32],
 ) {
-    let out = room(out, rows.div_ceil(strip) * strip * depth);
     for (number, packed) in out.chunks_mut((strip * depth).max(1)).enumerate() {
         let first = number * strip;
         let lanes = strip.min(rows - first);
@@ -58,7 +57,7 @@ fn strips<const STRIP: usize>(b: &[f32], (depth, columns): (usize, usize), row_s
 }
 
 /// Room for elements that are all written afterwards.
-fn room(out: &mut Vec<f32>, len: usize) -> &mut [f32] {
+pub(super) fn room(out: &mut Vec<f32>, len: usize) -> &mut [f32] {
     if out.len() < len {
         out.resize(len, 0.0);
     }

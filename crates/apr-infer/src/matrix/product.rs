@@ -2,13 +2,12 @@
 
 use std::cell::RefCell;
 use std::ops::Range;
-use std::sync::Mutex;
 
 use apr_core::Result;
 
 use super::kernel::{self, Kernel, Tile};
 use super::{Rows, Scratch, pack, row};
-use crate::workers::{Workers, try_each};
+use crate::workers::{Alone, Workers, in_pieces, try_with_each};
 
 /// Positions along the sum that are multiplied at a time: a strip of columns stays in the first-level cache.
 const DEPTH: usize = 256;
@@ -73,81 +72,92 @@ impl<'a> Right<'a> {
     }
 }
 
-/// Adds the product to `out`, which is in rows.
+/// Writes the product over what is in `out`, which is in rows.
 pub(crate) fn product(left: Left<'_>, right: Right<'_>, out: &mut [f32], workers: &dyn Workers) -> Result<()> {
+    put(left, right, out, false, workers)
+}
+
+/// Adds the product to what is in `out`, or writes it over that.
+fn put(left: Left<'_>, right: Right<'_>, out: &mut [f32], adds: bool, workers: &dyn Workers) -> Result<()> {
     let (width, right) = (right.width(), right.in_memory());
     if left.rows == 0 || width == 0 || left.depth == 0 {
+        if !adds {
+            out.fill(0.0);
+        }
         return Ok(());
     }
     match right {
         Right::Stored(matrix) if !matrix.is_transposed() && !matrix.is_in_memory() => {
-            streamed(left, matrix, out, workers)
+            streamed(left, matrix, out, adds, workers)
         }
-        _ if left.rows == 1 && left.depth_step == 1 => row::product(&left.values[..left.depth], right, out, workers),
-        _ => by_panels(left, right, out, workers),
+        _ if left.rows == 1 && left.depth_step == 1 => {
+            if !adds {
+                out.fill(0.0);
+            }
+            row::add_product(&left.values[..left.depth], right, out, workers)
+        }
+        _ => by_panels(left, right, out, adds, workers),
     }
 }
 
 /// The product with panels of columns, on several threads where that is worth it.
-fn by_panels(left: Left<'_>, right: Right<'_>, out: &mut [f32], workers: &dyn Workers) -> Result<()> {
+fn by_panels(left: Left<'_>, right: Right<'_>, out: &mut [f32], adds: bool, workers: &dyn Workers) -> Result<()> {
     let (width, kernel) = (right.width(), kernel::best());
     let size = panel_columns(left.depth, width, kernel);
     let panels = width.div_ceil(size);
-    let columns = |panel: usize| panel * size..width.min((panel + 1) * size);
-    if workers.count() == 1 || panels == 1 || left.rows * left.depth * width < WORTH {
-        return Buffers::with(|buffers| {
-            (0..panels).map(columns).try_for_each(|columns| {
-                buffers.pack(right, left.depth, columns.start, columns.len(), kernel)?;
-                buffers.multiply(left, columns.len(), kernel, &mut out[columns.start..], width);
-                Ok(())
-            })
-        });
+    let is_worth_threads = panels > 1 && left.rows * left.depth * width >= WORTH;
+    let workers = if is_worth_threads { workers } else { &Alone };
+    // For each panel its columns of each row.
+    let mut parts: Vec<_> = (0..panels).map(|_| Vec::with_capacity(left.rows)).collect();
+    for row in out.chunks_mut(width) {
+        row.chunks_mut(size).zip(&mut parts).for_each(|(piece, part)| part.push(piece));
     }
-    let shared = Mutex::new(out);
-    try_each(workers, panels, |panel| {
-        let columns = columns(panel);
-        let mut own = vec![0.0; left.rows * columns.len()];
+    let rows = LeftRows::new(left, width, kernel, workers);
+    let result = try_with_each(workers, parts, |panel, mut part| {
+        let (first, columns) = (panel * size, size.min(width - panel * size));
         Buffers::with(|buffers| {
-            buffers.pack(right, left.depth, columns.start, columns.len(), kernel)?;
-            buffers.multiply(left, columns.len(), kernel, &mut own, columns.len());
+            buffers.pack(right, left.depth, first, columns, kernel)?;
+            buffers.multiply(&rows, kernel, columns, &mut part, adds);
             Ok(())
-        })?;
-        // Copying takes a small part of the time of multiplying: threads rarely wait for each other here.
-        if let Ok(mut out) = shared.lock() {
-            add_columns(&mut out, width, &own, columns);
-        }
-        Ok(())
-    })
+        })
+    });
+    rows.finish();
+    result
 }
 
-/// Adds a matrix to some columns of one that has `width`.
-fn add_columns(out: &mut [f32], width: usize, own: &[f32], columns: Range<usize>) {
+/// Puts a matrix into some columns of one that has `width`.
+fn put_columns(out: &mut [f32], width: usize, own: &[f32], columns: Range<usize>, adds: bool) {
     for (out, own) in out.chunks_mut(width).zip(own.chunks(columns.len())) {
-        out[columns.clone()].iter_mut().zip(own).for_each(|(out, own)| *out += own);
+        let out = &mut out[columns.clone()];
+        if adds {
+            out.iter_mut().zip(own).for_each(|(out, own)| *out += own);
+        } else {
+            out.copy_from_slice(own);
+        }
     }
 }
 
 /// The product with a matrix that is read from front to back, rows at a time. Sums are added up in the order of
 /// [`Packed::multiply`], so that the result is the same as with the matrix in memory.
-fn streamed(left: Left<'_>, matrix: &dyn Rows, out: &mut [f32], workers: &dyn Workers) -> Result<()> {
+fn streamed(left: Left<'_>, matrix: &dyn Rows, out: &mut [f32], adds: bool, workers: &dyn Workers) -> Result<()> {
     let (mut scratch, mut decoded, mut own) = (Scratch::new(), Vec::new(), Vec::new());
     let width = matrix.width();
     for start in (0..left.depth).step_by(DEPTH) {
         let depth = DEPTH.min(left.depth - start);
         let values = &left.values[start * left.depth_step..];
+        let adds = adds || start > 0;
         for first in (0..width).step_by(STREAMED) {
             let columns = STREAMED.min(width - first);
             decoded.clear();
             matrix.decode(start..start + depth, first, columns, &mut scratch, &mut decoded)?;
             let (left, right) = (Left { values, depth, ..left }, Right::Rows(&decoded, columns));
             if columns == width {
-                product(left, right, out, workers)?;
+                put(left, right, out, adds, workers)?;
                 continue;
             }
-            own.clear();
-            own.resize(left.rows * columns, 0.0);
-            product(left, right, &mut own, workers)?;
-            add_columns(out, width, &own, first..first + columns);
+            let own = pack::room(&mut own, left.rows * columns);
+            put(left, right, own, false, workers)?;
+            put_columns(out, width, own, first..first + columns, adds);
         }
     }
     Ok(())
@@ -164,6 +174,50 @@ fn panel_columns(depth: usize, width: usize, kernel: Kernel) -> usize {
     even.next_multiple_of(kernel.columns)
 }
 
+/// The rows of the left matrix, as the panels need them.
+struct LeftRows<'a> {
+    left: Left<'a>,
+    /// How many are read as they lie: whole strips, where each element is used a few times only.
+    direct: usize,
+    /// All others, where they fit a cache.
+    packed: Option<Vec<f32>>,
+}
+
+thread_local! {
+    /// Where the rows of the last product were packed. Fresh memory costs more than what is done with it where products
+    /// are small.
+    static ROWS: RefCell<Vec<f32>> = RefCell::default();
+}
+
+impl<'a> LeftRows<'a> {
+    fn new(left: Left<'a>, width: usize, kernel: Kernel, workers: &dyn Workers) -> Self {
+        let is_direct = kernel.direct.is_some() && left.depth_step == 1 && width <= WIDE;
+        let direct = if is_direct { left.rows - left.rows % kernel.rows } else { 0 };
+        let rows = left.rows - direct;
+        let packed = (rows <= block_rows(left.depth, kernel)).then(|| {
+            let mut packed =
+                ROWS.with(|rows| rows.try_borrow_mut().map(|mut rows| std::mem::take(&mut *rows))).unwrap_or_default();
+            let strip = kernel.rows * left.depth;
+            let room = pack::room(&mut packed, rows.div_ceil(kernel.rows) * strip);
+            // A few strips at a time are worth a thread.
+            let strips = (WORTH / strip).max(1);
+            in_pieces(workers, room, strips * strip, |number, out| {
+                let first = direct + number * strips * kernel.rows;
+                left.pack(first..left.rows.min(first + strips * kernel.rows), kernel, out);
+            });
+            packed
+        });
+        Self { left, direct, packed }
+    }
+
+    /// Keeps the memory for the next product.
+    fn finish(self) {
+        if let Some(packed) = self.packed {
+            ROWS.with(|rows| rows.try_borrow_mut().map(|mut rows| *rows = packed)).unwrap_or_default();
+        }
+    }
+}
+
 /// Rows of the left matrix that are packed at a time: whole strips.
 fn block_rows(depth: usize, kernel: Kernel) -> usize {
     (BLOCK / depth / kernel.rows).max(1) * kernel.rows
@@ -172,10 +226,8 @@ fn block_rows(depth: usize, kernel: Kernel) -> usize {
 /// Buffers of a thread.
 #[derive(Default)]
 struct Buffers {
-    /// Rows of the left matrix.
+    /// Some rows of a left matrix that is too large to be packed as a whole.
     left: Vec<f32>,
-    /// Whether those are all of its rows, for the panels to come.
-    has_left: bool,
     /// A panel of the right matrix.
     right: Vec<f32>,
     decoded: Vec<f32>,
@@ -183,7 +235,6 @@ struct Buffers {
 }
 
 thread_local! {
-    /// Fresh memory costs more than what is done with it where products are small.
     static BUFFERS: RefCell<Buffers> = RefCell::default();
 }
 
@@ -191,10 +242,7 @@ impl Buffers {
     /// Lends the buffers of this thread.
     fn with(work: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         BUFFERS.with(|buffers| match buffers.try_borrow_mut() {
-            Ok(mut buffers) => {
-                buffers.has_left = false;
-                work(&mut buffers)
-            }
+            Ok(mut buffers) => work(&mut buffers),
             // Decoding a weight may multiply.
             Err(_) => work(&mut Self::default()),
         })
@@ -203,17 +251,19 @@ impl Buffers {
     /// Packs a panel of columns of the right matrix.
     fn pack(&mut self, right: Right<'_>, depth: usize, first: usize, columns: usize, kernel: Kernel) -> Result<()> {
         let (strip, packed) = (kernel.columns, &mut self.right);
+        let mut turn = |values: &[f32]| {
+            let packed = pack::room(packed, columns.div_ceil(strip) * strip * depth);
+            pack::rows(kernel, values, (columns, depth), (depth, 1), strip, packed);
+        };
         match right {
             Right::Rows(values, width) => {
                 pack::columns(&values[first..], (depth, columns), width, strip, packed);
             }
-            Right::Columns(values, _) => {
-                pack::rows(kernel, &values[first * depth..], (columns, depth), (depth, 1), strip, packed);
-            }
+            Right::Columns(values, _) => turn(&values[first * depth..]),
             Right::Stored(matrix) if matrix.is_transposed() => {
                 self.decoded.clear();
                 matrix.decode(first..first + columns, 0, depth, &mut self.scratch, &mut self.decoded)?;
-                pack::rows(kernel, &self.decoded, (columns, depth), (depth, 1), strip, packed);
+                turn(&self.decoded);
             }
             Right::Stored(matrix) => {
                 self.decoded.clear();
@@ -224,55 +274,59 @@ impl Buffers {
         Ok(())
     }
 
-    /// Multiplies the packed panel with all rows, some of which are packed at a time.
-    fn multiply(&mut self, left: Left<'_>, columns: usize, kernel: Kernel, out: &mut [f32], stride: usize) {
-        let (step, depth) = (left.row_step, left.depth);
-        let block = block_rows(depth, kernel);
-        // Where each element is used a few times only, whole strips are read as they lie.
-        let is_direct = kernel.direct.is_some() && left.depth_step == 1 && !self.has_left && stride <= WIDE;
-        let direct = if is_direct { left.rows / kernel.rows * kernel.rows } else { 0 };
-        if direct > 0 {
-            let packed = Packed { left: left.values, right: &self.right, rows: direct, depth, columns };
-            packed.multiply(kernel, Some(step), out, stride);
+    /// Multiplies the packed panel with all rows.
+    fn multiply(&mut self, rows: &LeftRows<'_>, kernel: Kernel, columns: usize, out: &mut [&mut [f32]], adds: bool) {
+        let LeftRows { left, direct, packed } = rows;
+        let panel = Panel { right: &self.right, depth: left.depth, columns, adds };
+        let (as_they_lie, others) = out.split_at_mut(*direct);
+        panel.multiply(kernel, left.values, Some(left.row_step), as_they_lie);
+        if let Some(packed) = packed {
+            return panel.multiply(kernel, packed, None, others);
         }
-        for first in (direct..left.rows).step_by(block) {
-            let rows = block.min(left.rows - first);
-            let values = &left.values[first * step..];
-            if !self.has_left {
-                pack::rows(kernel, values, (rows, depth), (step, left.depth_step), kernel.rows, &mut self.left);
-            }
-            let packed = Packed { left: &self.left, right: &self.right, rows, depth, columns };
-            packed.multiply(kernel, None, &mut out[first * stride..], stride);
+        let block = block_rows(left.depth, kernel);
+        for (number, out) in others.chunks_mut(block).enumerate() {
+            let first = direct + number * block;
+            let packed = pack::room(&mut self.left, out.len().div_ceil(kernel.rows) * kernel.rows * left.depth);
+            left.pack(first..first + out.len(), kernel, packed);
+            panel.multiply(kernel, packed, None, out);
         }
-        self.has_left = direct == 0 && left.rows <= block;
     }
 }
 
-/// Two packed matrices, the left one only as far as it is.
-struct Packed<'a> {
-    left: &'a [f32],
-    right: &'a [f32],
-    rows: usize,
-    depth: usize,
-    columns: usize,
+impl Left<'_> {
+    /// Packs some rows into strips.
+    fn pack(&self, rows: Range<usize>, kernel: Kernel, out: &mut [f32]) {
+        let (values, steps) = (&self.values[rows.start * self.row_step..], (self.row_step, self.depth_step));
+        pack::rows(kernel, values, (rows.len(), self.depth), steps, kernel.rows, out);
+    }
 }
 
-impl Packed<'_> {
-    /// `step` is that of the left matrix's rows where it is not packed.
-    fn multiply(&self, kernel: Kernel, step: Option<usize>, out: &mut [f32], stride: usize) {
-        let Self { left, right, rows, depth, columns } = *self;
+/// A packed panel of the right matrix, and what becomes of products with it.
+#[derive(Clone, Copy)]
+struct Panel<'a> {
+    right: &'a [f32],
+    depth: usize,
+    columns: usize,
+    /// Whether they are added to what is there.
+    adds: bool,
+}
+
+impl Panel<'_> {
+    /// `left` are packed strips, or rows that are `step` apart.
+    fn multiply(&self, kernel: Kernel, left: &[f32], step: Option<usize>, out: &mut [&mut [f32]]) {
+        let Self { right, depth, columns, adds } = *self;
         for start in (0..depth).step_by(DEPTH) {
             let len = DEPTH.min(depth - start);
-            for top in (0..rows).step_by(kernel.rows) {
+            for (number, rows) in out.chunks_mut(kernel.rows).enumerate() {
+                let top = number * kernel.rows;
                 let a = match step {
                     Some(step) => &left[top * step + start..],
                     None => &left[top * depth + start * kernel.rows..][..len * kernel.rows],
                 };
                 for first in (0..columns).step_by(kernel.columns) {
                     let b = &right[first * depth + start * kernel.columns..][..len * kernel.columns];
-                    let (height, width) = (kernel.rows.min(rows - top), kernel.columns.min(columns - first));
-                    let out = &mut out[top * stride + first..];
-                    let tile = Tile { out, stride, height, width };
+                    let width = kernel.columns.min(columns - first);
+                    let tile = Tile { rows: &mut *rows, first, width, adds: adds || start > 0 };
                     match (step, kernel.direct) {
                         (Some(step), Some(direct)) => direct(a, step, b, tile),
                         _ => (kernel.tile)(a, b, tile),
@@ -286,7 +340,6 @@ impl Packed<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workers::Alone;
 
     /// Runs pieces in reverse, so that order would show.
     struct Backwards;
@@ -332,7 +385,7 @@ mod tests {
             }
             for right in [Right::Rows(&b, width), Right::Columns(&turned, width)] {
                 for workers in [&Alone as &dyn Workers, &Backwards] {
-                    let mut out = vec![0.0; rows * width];
+                    let mut out = vec![f32::NAN; rows * width];
                     product(Left::in_rows(&a, rows, depth), right, &mut out, workers).unwrap();
                     assert_eq!(out, expected, "{rows} x {depth} x {width}");
                 }

@@ -15,7 +15,8 @@ const LANES: usize = 64;
 const ROWS: usize = 4;
 const DECODED: usize = 16;
 
-pub(super) fn product(x: &[f32], right: Right<'_>, out: &mut [f32], workers: &dyn Workers) -> Result<()> {
+/// Adds the product to `out`.
+pub(super) fn add_product(x: &[f32], right: Right<'_>, out: &mut [f32], workers: &dyn Workers) -> Result<()> {
     let depth = x.len();
     try_in_pieces(workers, out, PIECE, |number, out| {
         let first = number * PIECE;
@@ -58,6 +59,25 @@ fn by_columns(x: &[f32], matrix: &dyn Rows, first: usize, out: &mut [f32]) -> Re
     Ok(())
 }
 
+/// Elements ahead of those that are used, which are brought into the cache meanwhile: rows come from memory once, and
+/// processors stop looking ahead at the end of each page.
+const AHEAD: usize = 256;
+/// Elements of a line of the cache.
+const LINE: usize = 16;
+
+/// Asks for the [`LANES`] elements that are [`AHEAD`] of a place.
+#[inline(always)]
+fn fetch_ahead(values: &[f32], at: usize) {
+    #[cfg(all(feature = "std", target_arch = "x86_64"))]
+    for line in (0..LANES).step_by(LINE) {
+        let place = values.as_ptr().wrapping_add(at + AHEAD + line);
+        // SAFETY: asking for memory reads nothing, wherever the place is.
+        unsafe { core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(place.cast()) };
+    }
+    #[cfg(not(all(feature = "std", target_arch = "x86_64")))]
+    let _ = (values, at, AHEAD, LINE);
+}
+
 for_several_targets! {
     /// Adds rows, each times an element of `x`; they are `step` apart.
     fn add_rows(x: &[f32], rows: &[f32], step: usize, out: &mut [f32]) {
@@ -66,8 +86,13 @@ for_several_targets! {
         for (number, x) in groups.iter().enumerate() {
             let row = |at: usize| &rows[(number * ROWS + at) * step..][..len];
             let [a, b, c, d] = [row(0), row(1), row(2), row(3)];
-            for at in 0..len {
-                out[at] += (x[0] * a[at] + x[1] * b[at]) + (x[2] * c[at] + x[3] * d[at]);
+            for (piece, out) in out.chunks_mut(LANES).enumerate() {
+                let places = piece * LANES..piece * LANES + out.len();
+                [a, b, c, d].iter().for_each(|row| fetch_ahead(row, places.start));
+                let [a, b, c, d] = [&a[places.clone()], &b[places.clone()], &c[places.clone()], &d[places]];
+                for at in 0..out.len() {
+                    out[at] += (x[0] * a[at] + x[1] * b[at]) + (x[2] * c[at] + x[3] * d[at]);
+                }
             }
         }
         for (number, x) in rest.iter().enumerate() {
@@ -88,6 +113,7 @@ for_several_targets! {
             let mut sums = [0.0_f32; LANES];
             let ((a, a_rest), (b, b_rest)) = (x.as_chunks::<LANES>(), row.as_chunks::<LANES>());
             for at in 0..a.len() {
+                fetch_ahead(row, at * LANES);
                 for lane in 0..LANES {
                     sums[lane] += a[at][lane] * b[at][lane];
                 }

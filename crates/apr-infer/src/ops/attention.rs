@@ -1,5 +1,6 @@
 //! Attention: queries, keys and values in heads.
 
+use std::ops::Range;
 use std::sync::Mutex;
 
 use apr_core::{Error, Result};
@@ -12,12 +13,19 @@ use crate::matrix::{Left, Right, product};
 use crate::registry::{Operator, computes};
 use crate::shape::{broadcast, stretched};
 use crate::workers::{Alone, try_in_pieces};
-use crate::{Tensor, Value};
+use crate::{Tensor, Value, pool};
 
 pub(super) const TABLE: &[Operator] = &[computes("Attention", attention)];
 
 /// Queries whose scores are computed together, so that they stay in a cache.
 const QUERIES: usize = 128;
+
+/// The queries in blocks of nearly the same size. One is never alone, unless there is only one: the products of a single row
+/// are added up in another order.
+pub(super) fn query_blocks(queries: usize) -> impl Iterator<Item = Range<usize>> {
+    let size = queries.div_ceil(queries.div_ceil(QUERIES).max(1)).max(1);
+    (0..queries).step_by(size).map(move |first| first..queries.min(first + size))
+}
 
 /// A tensor of `[batch, heads, length, size]`.
 pub(super) struct Heads {
@@ -104,7 +112,7 @@ pub(super) fn attend(call: &Call<'_>, q: &Heads, k: &Heads, v: &Heads, rules: &R
         return Err(Error::format(format!("queries, keys and values of {shapes:?} do not go together")));
     }
     let shape = vec![q.batch, q.heads, q.len, v.size];
-    let mut out = crate::pool::zeros(call.room(&shape, ElementType::F32)?);
+    let mut out = pool::any(call.room(&shape, ElementType::F32)?);
     call.room(&[call.workers().count(), QUERIES.min(q.len), k.len], ElementType::F32)?;
     let score_shape = match rules.shown {
         Shown::Nothing => vec![0],
@@ -137,11 +145,10 @@ impl Attention<'_> {
         // Several heads of queries may share one of keys and values.
         let other = batch * k.heads + head / (q.heads / k.heads);
         let (queries, keys, values) = (q.head(number)?, k.head(other)?, v.head(other)?);
-        let mut scores = vec![0.0; QUERIES.min(q.len) * k.len];
-        for first in (0..q.len).step_by(QUERIES) {
-            let rows = QUERIES.min(q.len - first);
+        let mut scores = pool::any(QUERIES.min(q.len) * k.len);
+        for block in query_blocks(q.len) {
+            let (first, rows) = (block.start, block.len());
             let scores = &mut scores[..rows * k.len];
-            scores.fill(0.0);
             let left = Left::in_rows(&queries[first * q.size..][..rows * q.size], rows, q.size);
             product(left, Right::Columns(keys, k.len), scores, &Alone)?;
             let start = (number * q.len + first) * k.len;
@@ -151,6 +158,7 @@ impl Attention<'_> {
             let left = Left::in_rows(scores, rows, k.len);
             product(left, Right::Rows(values, v.size), &mut out[first * v.size..][..rows * v.size], &Alone)?;
         }
+        pool::give(scores);
         Ok(())
     }
 

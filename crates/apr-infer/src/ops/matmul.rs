@@ -32,32 +32,44 @@ pub(super) struct Stacks {
     pub(super) starts: Vec<[usize; 2]>,
 }
 
-/// Shapes of a product by NumPy's rules: rows and columns stand for matrices, other dimensions are stretched.
+impl Stacks {
+    /// Shapes of a product by NumPy's rules: rows and columns stand for matrices, other dimensions are stretched. The result
+    /// may be larger than the memory.
+    ///
+    /// # Errors
+    /// E001 where the shapes don't go together.
+    pub(super) fn of(call: &Call<'_>, a: &[usize], b: &[usize]) -> Result<Self> {
+        let wrong = || Error::format(format!("matrices of shapes {a:?} and {b:?} can't be multiplied"));
+        if a.is_empty() || b.is_empty() {
+            return Err(wrong());
+        }
+        let left = if a.len() == 1 { vec![1, a[0]] } else { a.to_vec() };
+        let right = if b.len() == 1 { vec![b[0], 1] } else { b.to_vec() };
+        let (outer_a, [rows, depth]) = left.split_last_chunk::<2>().ok_or_else(wrong)?;
+        let (outer_b, [depth_b, columns]) = right.split_last_chunk::<2>().ok_or_else(wrong)?;
+        if depth != depth_b {
+            return Err(wrong());
+        }
+        let outer = broadcast(&[outer_a, outer_b]).map_err(|_| wrong())?;
+        let mut shape = outer.clone();
+        shape.extend((a.len() > 1).then_some(*rows));
+        shape.extend((b.len() > 1).then_some(*columns));
+        let mut starts = Vec::with_capacity(call.room_for(&outer, size_of::<[usize; 2]>() as u64)?);
+        walk(&outer, [&stretched(outer_a, &outer), &stretched(outer_b, &outer)], |[a, b]| {
+            starts.push([a * rows * depth, b * depth * columns]);
+        });
+        Ok(Self { shape, rows: *rows, depth: *depth, columns: *columns, starts })
+    }
+}
+
+/// The same, where the result fits the memory.
 ///
 /// # Errors
-/// E001 where the shapes don't go together, E008 where the result does not fit the memory.
+/// E001 where the shapes don't go together, E008 where it does not.
 pub(super) fn stacks(call: &Call<'_>, a: &[usize], b: &[usize]) -> Result<Stacks> {
-    let wrong = || Error::format(format!("matrices of shapes {a:?} and {b:?} can't be multiplied"));
-    if a.is_empty() || b.is_empty() {
-        return Err(wrong());
-    }
-    let left = if a.len() == 1 { vec![1, a[0]] } else { a.to_vec() };
-    let right = if b.len() == 1 { vec![b[0], 1] } else { b.to_vec() };
-    let (outer_a, [rows, depth]) = left.split_last_chunk::<2>().ok_or_else(wrong)?;
-    let (outer_b, [depth_b, columns]) = right.split_last_chunk::<2>().ok_or_else(wrong)?;
-    if depth != depth_b {
-        return Err(wrong());
-    }
-    let outer = broadcast(&[outer_a, outer_b]).map_err(|_| wrong())?;
-    let mut shape = outer.clone();
-    shape.extend((a.len() > 1).then_some(*rows));
-    shape.extend((b.len() > 1).then_some(*columns));
-    call.room_for(&shape, size_of::<f64>() as u64)?;
-    let mut starts = Vec::with_capacity(call.room_for(&outer, size_of::<[usize; 2]>() as u64)?);
-    walk(&outer, [&stretched(outer_a, &outer), &stretched(outer_b, &outer)], |[a, b]| {
-        starts.push([a * rows * depth, b * depth * columns]);
-    });
-    Ok(Stacks { shape, rows: *rows, depth: *depth, columns: *columns, starts })
+    let stacks = Stacks::of(call, a, b)?;
+    call.room_for(&stacks.shape, size_of::<f64>() as u64)?;
+    Ok(stacks)
 }
 
 fn matmul(call: &mut Call<'_>) -> Result<Vec<Value>> {
@@ -73,7 +85,7 @@ fn matmul(call: &mut Call<'_>) -> Result<Vec<Value>> {
                 return Err(Error::format(format!("{:?} and {shape:?} can't be multiplied", a.shape())));
             }
             let shape = [outer, &[matrix.width()]].concat();
-            let mut out = crate::pool::zeros(call.room(&shape, ElementType::F32)?);
+            let mut out = crate::pool::any(call.room(&shape, ElementType::F32)?);
             let left = Left::in_rows(a.values()?, count(outer), depth);
             product(left, Right::Stored(&matrix), &mut out, call.workers())?;
             return Ok(vec![Tensor::new(shape, out)?.into()]);
@@ -89,7 +101,7 @@ pub(super) fn multiplied(call: &Call<'_>, a: &Tensor, b: &Tensor) -> Result<Tens
     let total = count(&stacks.shape);
     match (a.data(), b.data()) {
         (Data::F32(x), Data::F32(y)) => {
-            let mut out = crate::pool::zeros(total);
+            let mut out = crate::pool::any(total);
             singles(call, &stacks, x, y, &mut out)?;
             Tensor::new(stacks.shape, out)
         }
@@ -184,7 +196,7 @@ fn single_gemm(call: &Call<'_>, a: &Tensor, turn_a: bool, right: Right<'_>, dept
     }
     let (row_step, depth_step) = if turn_a { (1, second) } else { (second, 1) };
     let shape = vec![rows, right.width()];
-    let mut out = crate::pool::zeros(call.room(&shape, ElementType::F32)?);
+    let mut out = crate::pool::any(call.room(&shape, ElementType::F32)?);
     product(Left { values: a.values()?, rows, depth, row_step, depth_step }, right, &mut out, call.workers())?;
     Tensor::new(shape, out)
 }

@@ -391,7 +391,7 @@ fn matmul_n_bits(call: &mut Call<'_>) -> Result<Vec<Value>> {
     }
     let zeros = zero_points(call.optional(3)?, sizes)?;
     let shape = [outer, &[sizes.count]].concat();
-    let mut out = crate::pool::zeros(call.room(&shape, ElementType::F32)?);
+    let mut out = crate::pool::any(call.room(&shape, ElementType::F32)?);
     let packed = Packed { rows, scales, zeros, sizes };
     product(Left::in_rows(a.values()?, count(outer), depth), Right::Stored(&packed), &mut out, call.workers())?;
     let result = Tensor::new(shape, out)?;

@@ -31,6 +31,7 @@ mod sequence;
 mod signal;
 mod softmax;
 mod sort;
+pub(crate) mod spelled_attention;
 mod text;
 mod unary;
 mod vector;

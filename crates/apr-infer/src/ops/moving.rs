@@ -54,7 +54,7 @@ pub(crate) fn transposed(tensor: &Tensor, order: &[usize]) -> Result<Tensor> {
 
 /// Elements in another order, where neighbours in the result are apart in the input: squares of them are turned at a time.
 fn turned_floats(values: &[f32], sizes: &[usize], steps: &[usize]) -> Vec<f32> {
-    let mut out = crate::pool::zeros(values.len());
+    let mut out = crate::pool::any(values.len());
     let last = sizes.len() - 1;
     // The dimension whose neighbours lie together in the input, where there is one beside the last.
     let Some(near) = steps.iter().position(|&step| step == 1).filter(|&near| near < last) else {

@@ -1,6 +1,7 @@
 //! Graphs run as a program runs them.
 #![allow(clippy::cast_possible_truncation, reason = "small numbers")]
 
+mod attention;
 mod engine;
 mod hostile;
 mod memory;

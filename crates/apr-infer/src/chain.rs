@@ -1,0 +1,153 @@
+//! Nodes that are run as one, where nobody looks at what is between them.
+
+use apr_graph::{Body, Node, Origin, ValueId};
+
+use crate::plan::{Action, read_by_bodies};
+use crate::registry::Operator;
+
+/// Attention that a graph spells out: products of queries and keys, perhaps times or over a number, perhaps plus a mask, their
+/// softmax, and its products with values. The scores of all queries together may take more memory than everything else.
+pub(crate) struct Chain {
+    /// The nodes in the order in which they run; the last one makes the result.
+    pub(crate) links: Vec<Link>,
+    /// Queries, keys as columns, values, the number, the mask.
+    pub(crate) inputs: [Option<ValueId>; 5],
+    /// Whether products are over the number instead of times it.
+    pub(crate) divides: bool,
+}
+
+/// A node of a chain.
+#[derive(Clone, Copy)]
+pub(crate) struct Link {
+    /// Position in the body's nodes.
+    pub(crate) node: usize,
+    pub(crate) operator: &'static Operator,
+    pub(crate) opset: i64,
+}
+
+impl Chain {
+    /// The chains of the nodes that are needed, where `kept` values are needed afterwards.
+    pub(crate) fn all(body: &Body, actions: &[Action], needed: &[bool], kept: &[ValueId]) -> Vec<Self> {
+        let search = Search::new(body, actions, needed, kept);
+        (0..body.nodes.len()).filter_map(|position| search.around(position)).collect()
+    }
+
+    /// The node that makes the result.
+    pub(crate) fn last(&self) -> usize {
+        self.links.last().map_or(0, |link| link.node)
+    }
+
+    /// The softmax.
+    pub(crate) fn softmax(&self) -> Link {
+        self.links[self.links.len() - 2]
+    }
+}
+
+/// Products of queries and keys, perhaps times or over a number.
+struct Scores {
+    links: Vec<Link>,
+    queries: Option<ValueId>,
+    keys: Option<ValueId>,
+    number: Option<ValueId>,
+    divides: bool,
+}
+
+struct Search<'a> {
+    body: &'a Body,
+    actions: &'a [Action],
+    needed: &'a [bool],
+    /// For each value how often it is read, and by which node last.
+    reads: Vec<(u32, usize)>,
+}
+
+impl<'a> Search<'a> {
+    fn new(body: &'a Body, actions: &'a [Action], needed: &'a [bool], kept: &[ValueId]) -> Self {
+        let mut reads = vec![(0, 0); body.values.len()];
+        let mut read = |id: ValueId, reader: usize| {
+            let entry: &mut (u32, usize) = &mut reads[id.0 as usize];
+            *entry = (entry.0 + 1, reader);
+        };
+        for (position, node) in body.nodes.iter().enumerate().filter(|(position, _)| needed[*position]) {
+            node.inputs.iter().flatten().for_each(|id| read(*id, position));
+            // What a branch reads has to be there: it counts as read elsewhere too.
+            read_by_bodies(node).into_iter().for_each(|id| (0..2).for_each(|_| read(id, position)));
+        }
+        kept.iter().for_each(|id| (0..2).for_each(|_| read(*id, 0)));
+        Self { body, actions, needed, reads }
+    }
+
+    /// A node, if it is needed and runs that operator of ONNX.
+    fn link(&self, node: usize, name: &str) -> Option<Link> {
+        let op = &self.body.nodes[node].op;
+        match self.actions[node] {
+            Action::Operator { operator, opset } if op.domain.is_empty() && *op.name == *name && self.needed[node] => {
+                Some(Link { node, operator, opset })
+            }
+            _ => None,
+        }
+    }
+
+    /// What makes a value, if it is that operator, and nothing else reads the value.
+    fn maker(&self, id: Option<ValueId>, name: &str) -> Option<Link> {
+        let id = id?;
+        let Origin::Node(node) = self.body.value(id).origin else { return None };
+        let (reads, _) = self.reads[id.0 as usize];
+        if reads == 1 { self.link(node.0 as usize, name) } else { None }
+    }
+
+    fn input(&self, link: Link, position: usize) -> Option<ValueId> {
+        input(&self.body.nodes[link.node], position)
+    }
+
+    /// The chain around a softmax.
+    fn around(&self, position: usize) -> Option<Chain> {
+        let softmax = self.link(position, "Softmax")?;
+        let shares = self.body.nodes[position].outputs.first().copied().flatten()?;
+        let (1, reader) = self.reads[shares.0 as usize] else { return None };
+        let mixed = self.link(reader, "MatMul").filter(|mixed| self.input(*mixed, 0) == Some(shares))?;
+        let (scores, mask) = self.masked(self.input(softmax, 0))?;
+        let inputs = [scores.queries, scores.keys, self.input(mixed, 1), scores.number, mask];
+        let links = [scores.links, vec![softmax, mixed]].concat();
+        Some(Chain { links, inputs, divides: scores.divides })
+    }
+
+    /// Scores, and what is added to them.
+    fn masked(&self, id: Option<ValueId>) -> Option<(Scores, Option<ValueId>)> {
+        let Some(sum) = self.maker(id, "Add") else { return Some((self.scores(id)?, None)) };
+        let (first, second) = (self.input(sum, 0), self.input(sum, 1));
+        let (mut scores, mask) = match self.scores(first) {
+            Some(scores) => (scores, second),
+            None => (self.scores(second)?, first),
+        };
+        scores.links.push(sum);
+        Some((scores, mask))
+    }
+
+    fn scores(&self, id: Option<ValueId>) -> Option<Scores> {
+        if let Some(scores) = self.products(id) {
+            return Some(scores);
+        }
+        let (scaled, divides) = match self.maker(id, "Mul") {
+            Some(times) => (times, false),
+            None => (self.maker(id, "Div")?, true),
+        };
+        let (first, second) = (self.input(scaled, 0), self.input(scaled, 1));
+        let (mut scores, number) = match self.products(first) {
+            Some(scores) => (scores, second),
+            None if divides => return None,
+            None => (self.products(second)?, first),
+        };
+        scores.links.push(scaled);
+        Some(Scores { number, divides, ..scores })
+    }
+
+    fn products(&self, id: Option<ValueId>) -> Option<Scores> {
+        let link = self.maker(id, "MatMul")?;
+        let (queries, keys) = (self.input(link, 0), self.input(link, 1));
+        Some(Scores { links: vec![link], queries, keys, number: None, divides: false })
+    }
+}
+
+fn input(node: &Node, position: usize) -> Option<ValueId> {
+    node.inputs.get(position).copied().flatten()
+}

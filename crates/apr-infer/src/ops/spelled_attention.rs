@@ -1,0 +1,158 @@
+//! Attention that a graph spells out in products, a softmax and products, with the scores of some queries at a time.
+
+use apr_core::Result;
+use apr_graph::ElementType;
+
+use super::attention::query_blocks;
+use super::matmul::Stacks;
+use super::softmax::single_softmax_row;
+use crate::call::Call;
+use crate::matrix::{Left, Right, product};
+use crate::shape::{broadcast, stretched, walk};
+use crate::workers::{Alone, try_in_pieces};
+use crate::{Tensor, Value, pool};
+
+/// What queries find: the same bits as operator by operator. `None` where the inputs are of other types or shapes than
+/// attention's; they are queries, keys as columns, values, and perhaps a number and a mask.
+pub(crate) fn attend(call: &Call<'_>, divides: bool, axis: i64) -> Result<Option<Tensor>> {
+    let Some([q, k, v]) = floats(call, [0, 1, 2]) else { return Ok(None) };
+    let (scores, mixed) = match (Stacks::of(call, q.shape(), k.shape()), q.rank() >= 2 && v.rank() >= 2) {
+        (Ok(scores), true) => match Stacks::of(call, &scores.shape, v.shape()) {
+            Ok(mixed) => (scores, mixed),
+            Err(_) => return Ok(None),
+        },
+        _ => return Ok(None),
+    };
+    let in_a_row = mixed.starts.iter().enumerate().all(|(at, [a, _])| *a == at * scores.rows * scores.columns);
+    let is_last = axis == -1 || usize::try_from(axis).is_ok_and(|axis| axis + 1 == scores.shape.len());
+    let (Some(number), Some(mask)) = (Number::of(call, divides, &scores), Mask::of(call, &scores)?) else {
+        return Ok(None);
+    };
+    if mixed.starts.len() != scores.starts.len() || !in_a_row || !is_last {
+        return Ok(None);
+    }
+    let mut out = pool::any(call.room(&mixed.shape, ElementType::F32)?);
+    let most = query_blocks(scores.rows).map(|block| block.len()).max().unwrap_or(0);
+    call.room(&[call.workers().count(), most, scores.columns], ElementType::F32)?;
+    let attention = Spelled { q: q.values()?, k: k.values()?, v: v.values()?, scores, mixed, number, mask };
+    let piece = attention.mixed.rows * attention.mixed.columns;
+    if piece > 0 {
+        try_in_pieces(call.workers(), &mut out, piece, |stack, out| attention.stack(stack, most, out))?;
+    }
+    Tensor::new(attention.mixed.shape, out).map(Some)
+}
+
+/// Inputs that are there as tensors of `f32`.
+fn floats<'c, const N: usize>(call: &'c Call<'_>, positions: [usize; N]) -> Option<[&'c Tensor; N]> {
+    let of = |position: usize| match call.optional_value(position) {
+        Some(Value::Tensor(tensor)) if tensor.element() == ElementType::F32 => Some(tensor),
+        _ => None,
+    };
+    let found: Vec<&Tensor> = positions.iter().filter_map(|position| of(*position)).collect();
+    found.try_into().ok()
+}
+
+/// What each product is multiplied with or divided by.
+enum Number {
+    Times(f32),
+    Over(f32),
+}
+
+impl Number {
+    /// `None` where it is more than one number.
+    fn of(call: &Call<'_>, divides: bool, scores: &Stacks) -> Option<Self> {
+        if call.optional_value(3).is_none() {
+            return Some(Self::Times(1.0));
+        }
+        let [tensor] = floats(call, [3])?;
+        let &[value] = tensor.values::<f32>().ok()? else { return None };
+        let fits = tensor.rank() <= scores.shape.len();
+        fits.then_some(if divides { Self::Over(value) } else { Self::Times(value) })
+    }
+
+    fn apply(&self, scores: &mut [f32]) {
+        match *self {
+            Self::Times(1.0) => {}
+            Self::Times(number) => scores.iter_mut().for_each(|score| *score *= number),
+            Self::Over(number) => scores.iter_mut().for_each(|score| *score /= number),
+        }
+    }
+}
+
+/// What is added to the scores.
+struct Mask<'a> {
+    values: &'a [f32],
+    /// Where each stack begins.
+    starts: Vec<usize>,
+    row_step: usize,
+    column_step: usize,
+}
+
+impl<'a> Mask<'a> {
+    /// `None` where it would make the scores larger; an empty one where there is none.
+    fn of(call: &'a Call<'_>, scores: &Stacks) -> Result<Option<Self>> {
+        let nothing = Self { values: &[], starts: Vec::new(), row_step: 0, column_step: 0 };
+        if call.optional_value(4).is_none() {
+            return Ok(Some(nothing));
+        }
+        let Some([tensor]) = floats(call, [4]) else { return Ok(None) };
+        if !broadcast(&[&scores.shape, tensor.shape()]).is_ok_and(|shape| shape == scores.shape) {
+            return Ok(None);
+        }
+        let steps = stretched(tensor.shape(), &scores.shape);
+        let (outer, [row_step, column_step]) = match steps.split_last_chunk::<2>() {
+            Some((outer, last)) => (outer, *last),
+            None => return Ok(None),
+        };
+        let mut starts = Vec::with_capacity(scores.starts.len());
+        walk(&scores.shape[..outer.len()], [outer], |[start]| starts.push(start));
+        Ok(Some(Self { values: tensor.values()?, starts, row_step, column_step }))
+    }
+
+    fn add(&self, stack: usize, row: usize, scores: &mut [f32]) {
+        let Some(start) = self.starts.get(stack) else { return };
+        let values = &self.values[start + row * self.row_step..];
+        if self.column_step == 0 {
+            scores.iter_mut().for_each(|score| *score += values[0]);
+        } else {
+            scores.iter_mut().zip(values).for_each(|(score, value)| *score += value);
+        }
+    }
+}
+
+/// All stacks of matrices.
+struct Spelled<'a> {
+    q: &'a [f32],
+    k: &'a [f32],
+    v: &'a [f32],
+    scores: Stacks,
+    mixed: Stacks,
+    number: Number,
+    mask: Mask<'a>,
+}
+
+impl Spelled<'_> {
+    /// What the queries of a stack find; `most` of them are looked at together.
+    fn stack(&self, stack: usize, most: usize, out: &mut [f32]) -> Result<()> {
+        let Stacks { rows, depth, columns, .. } = self.scores;
+        let [q, k] = self.scores.starts[stack];
+        let [_, v] = self.mixed.starts[stack];
+        let width = self.mixed.columns;
+        let (keys, values) = (&self.k[k..][..depth * columns], &self.v[v..][..columns * width]);
+        let mut scores = pool::any(most * columns);
+        for block in query_blocks(rows) {
+            let scores = &mut scores[..block.len() * columns];
+            let queries = &self.q[q + block.start * depth..][..block.len() * depth];
+            product(Left::in_rows(queries, block.len(), depth), Right::Rows(keys, columns), scores, &Alone)?;
+            self.number.apply(scores);
+            for (row, scores) in block.clone().zip(scores.chunks_mut(columns.max(1))) {
+                self.mask.add(stack, row, scores);
+                single_softmax_row(scores);
+            }
+            let out = &mut out[block.start * width..][..block.len() * width];
+            product(Left::in_rows(scores, block.len(), columns), Right::Rows(values, width), out, &Alone)?;
+        }
+        pool::give(scores);
+        Ok(())
+    }
+}
