@@ -47,6 +47,21 @@ pub(crate) enum Address {
     Signed(Box<Sign>),
 }
 
+/// Where a file is asked for now.
+enum Whereabouts<'a> {
+    /// The first address, and the one that it led to.
+    Known(String, String),
+    /// The first address, which may lead elsewhere: others wait until this is dropped.
+    Asked(MutexGuard<'a, ()>),
+    /// The first address, which leads nowhere else.
+    First,
+}
+
+/// Whether an address that was learnt is good no more.
+fn is_refusal(status: u16) -> bool {
+    [400, 401, 403, 404, 410].contains(&status)
+}
+
 /// What is known of a file so far.
 #[derive(Default)]
 pub(crate) struct State {
@@ -220,59 +235,82 @@ impl Resource {
     fn send(&self, range: Range<u64>, if_range: Option<&str>) -> Result<Answer, Trouble> {
         let ask = Ask { range: Some(range), if_range, token: self.token.as_ref(), ..Ask::default() };
         for _ in 0..2 {
-            let (known, asking) = self.whereabouts();
-            let Some((origin, direct)) = known else { return self.send_first(&ask, asking) };
+            let (origin, direct) = match self.whereabouts() {
+                Whereabouts::Known(origin, direct) => (origin, direct),
+                Whereabouts::Asked(asking) => return self.send_first(&ask, asking),
+                Whereabouts::First => break,
+            };
             let answer = self.client.ask_once(&Ask { url: &direct, origin: Some(&origin), ..ask.clone() })?;
-            if ![400, 401, 403, 404, 410].contains(&answer.status) {
+            if !is_refusal(answer.status) {
                 return Ok(answer);
             }
             // It has expired, as signed addresses do; another one may have been found meanwhile.
             self.lock().direct.take_if(|(_, known)| *known == direct);
         }
-        self.send_first(&ask, None)
+        self.send_alone(&ask)
     }
 
-    /// Asks at the first address, and learns where that leads.
-    fn send_first(&self, ask: &Ask<'_>, asking: Option<MutexGuard<'_, ()>>) -> Result<Answer, Trouble> {
-        let url = match &self.address {
-            Address::Fixed(url) => url.clone(),
-            Address::Signed(sign) => sign(),
-        };
-        let asking = Cell::new(asking);
+    /// Asks at the first address, and tells those who wait where that leads, before the bytes come.
+    fn send_first(&self, ask: &Ask<'_>, asking: MutexGuard<'_, ()>) -> Result<Answer, Trouble> {
+        let origin = self.first_address();
+        let (asking, is_shared) = (Cell::new(Some(asking)), Cell::new(false));
         let found = |direct: String| {
-            self.lock().direct = Some((url.clone(), direct));
-            // Those who wait for the address need not wait for the bytes.
+            self.lock().direct = Some((origin.clone(), direct));
+            is_shared.set(true);
             drop(asking.take());
         };
-        let answer = self.client.ask_once(&Ask { url: &url, found: Some(&found), ..ask.clone() })?;
-        let is_temporary = matches!(self.address, Address::Signed(_));
-        let mut state = self.lock();
-        if answer.status < 300 && (is_temporary || answer.url != url) {
-            state.direct = Some((url.clone(), answer.url.clone()));
-        } else if answer.status < 300 {
-            state.is_here = true;
+        let answer = self.client.ask_once(&Ask { url: &origin, found: Some(&found), ..ask.clone() })?;
+        if is_shared.get() && is_refusal(answer.status) {
+            // The others may have used the address up.
+            return self.send_alone(ask);
         }
+        self.learn_address(origin, &answer);
         Ok(answer)
     }
 
-    /// The address that a redirect led to. Where it is not known yet, one request finds it: whoever makes that holds the
-    /// lock, and others wait for it instead of asking the same.
-    fn whereabouts(&self) -> (Option<(String, String)>, Option<MutexGuard<'_, ()>>) {
+    /// Asks at the first address for an address that nobody else knows until it has served.
+    fn send_alone(&self, ask: &Ask<'_>) -> Result<Answer, Trouble> {
+        let origin = self.first_address();
+        let answer = self.client.ask_once(&Ask { url: &origin, ..ask.clone() })?;
+        self.learn_address(origin, &answer);
+        Ok(answer)
+    }
+
+    fn first_address(&self) -> String {
+        match &self.address {
+            Address::Fixed(url) => url.clone(),
+            Address::Signed(sign) => sign(),
+        }
+    }
+
+    fn learn_address(&self, origin: String, answer: &Answer) {
+        if answer.status >= 300 {
+            return;
+        }
+        let mut state = self.lock();
+        if matches!(self.address, Address::Signed(_)) || answer.url != origin {
+            state.direct = Some((origin, answer.url.clone()));
+        } else {
+            state.is_here = true;
+        }
+    }
+
+    /// Where to ask. Where that is not known yet, one request finds it: whoever makes that holds the lock, and others wait for
+    /// it instead of asking the same.
+    fn whereabouts(&self) -> Whereabouts<'_> {
         let known = || {
             let state = self.lock();
-            let is_settled = state.is_here || matches!(self.address, Address::Signed(_));
-            (state.direct.clone(), is_settled)
+            match &state.direct {
+                Some((origin, direct)) => Some(Whereabouts::Known(origin.clone(), direct.clone())),
+                None if state.is_here || matches!(self.address, Address::Signed(_)) => Some(Whereabouts::First),
+                None => None,
+            }
         };
-        if let (direct, is_settled) = known()
-            && (direct.is_some() || is_settled)
-        {
-            return (direct, None);
+        if let Some(known) = known() {
+            return known;
         }
         let asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
-        match known() {
-            (None, false) => (None, Some(asking)),
-            (direct, _) => (direct, None),
-        }
+        known().unwrap_or(Whereabouts::Asked(asking))
     }
 
     fn learn(&self, answer: &Answer, len: u64) {
