@@ -191,6 +191,46 @@ def check_edits(folder):
     check((folder / "joined.gguf").read_bytes() == edited.read_bytes(), "the parts join to the file that was cut")
 
 
+def tokens_of_llama_cpp(path, prompt, count):
+    """The likeliest tokens after a prompt, keys and values kept in single precision."""
+    single = 0  # GGML_TYPE_F32
+    model = load(path, n_ctx=256, type_k=single, type_v=single)
+    model.reset()
+    model.eval(prompt)
+    tokens = []
+    while len(tokens) < count:
+        logits = np.ctypeslib.as_array(llama_cpp.llama_get_logits(model._ctx.ctx), (model.n_vocab(),))
+        tokens.append(int(logits.argmax()))
+        model.eval(tokens[-1:])
+    return tokens
+
+
+def check_runs(folder):
+    """`apr run` goes on with the tokens of llama.cpp, which gets the same values in single precision: of quantized weights
+    it would round the other operand to 8 bits too, and choose otherwise where two tokens are nearly as likely."""
+    stories = ROOT.parent / "shared/data/derived/stories260K_F16.gguf"
+    models = [(folder / f"tiny-{kind}.gguf", [[256, *b"12+34="], [256, *b"99+99="]], 4) for kind in ("fp16", "q8_0", "q4_k_m")]
+    if stories.exists():
+        prompts, count = [[1], [1, 403, 407, 261, 378], [1, 410]], 150
+        models.append((stories, prompts, count))
+        for kind in ["q8_0", "q4_k_m", "q4_0", "q6_k"]:
+            path = folder / f"stories-{kind}.gguf"
+            apr("quantize", stories, "--type", kind, "-o", path)
+            models.append((path, prompts, count))
+    else:
+        print(f"skip  {stories.name} is not there", flush=True)
+    for path, prompts, count in models:
+        same_values = folder / "f32.gguf"
+        apr("convert", path, "--precision", "fp32", "-o", same_values, "-f")
+        for prompt in prompts:
+            ids = ",".join(map(str, prompt))
+            command = [APR, "run", path, "--tokens", ids, "--max-tokens", str(count), "--json"]
+            ours = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["added"]
+            theirs = tokens_of_llama_cpp(same_values, prompt, count)
+            same = len(ours) > 0 and ours == theirs[: len(ours)]
+            check(same, f"{path.name} after {ids}: apr run adds {len(ours)} tokens as llama.cpp does")
+
+
 def check_round_trips(folder):
     """gguf-py reads the same pairs and bytes after a way through .apr."""
     def content(path):
@@ -211,6 +251,7 @@ def main():
         folder = Path(name)
         check_sums(folder)
         check_logits(folder)
+        check_runs(folder)
         check_tokens(folder / "tiny-fp16.gguf", TINY / "tokenizer.json", "tiny-llama", TEXTS)
         check_embeddings(folder)
         check_round_trips(folder)

@@ -38,6 +38,9 @@ pub(crate) fn run(steps: &mut Steps) {
         steps.run("apr run computes what transformers computes", || {
             reference::check_graphs(&target_dir().join("debug/apr"), "apr")
         });
+        steps.run("every layer's states and attention within apr run are transformers'", || {
+            reference::check_inside(&target_dir().join("debug/apr"))
+        });
         if steps.run("Optimum, to compare with", reference::set_up_optimum).is_some() {
             steps.run("Optimum names what apr exports alike, and runs it", || {
                 reference::check_with_optimum(&target_dir().join("debug/apr"))

@@ -109,6 +109,11 @@ pub(crate) fn check_graphs(apr: &Path, engine: &str) -> Outcome {
     run(program(graph_python()).env("APR_GRAPH_ENGINE", engine).arg("xtask/interop/graphs.py").arg(apr))
 }
 
+/// Compares every layer's hidden states and attention with transformers'.
+pub(crate) fn check_inside(apr: &Path) -> Outcome {
+    run(program(graph_python()).arg("xtask/interop/inside.py").arg(apr))
+}
+
 /// A Python with Optimum, once it was [set up](set_up_optimum).
 fn optimum_python() -> PathBuf {
     std::env::var_os("APR_OPTIMUM_PYTHON").map_or_else(|| folder().join("optimum/bin/python"), PathBuf::from)

@@ -107,6 +107,8 @@ impl Family {
     pub(crate) fn new(file: FamilyFile) -> Result<Self> {
         let expressions =
             |texts: &[String]| texts.iter().map(|text| Expression::parse(text)).collect::<Result<Vec<_>>>();
+        let names: Vec<&str> = file.tensors.iter().map(|entry| entry.name.as_str()).collect();
+        let graph = file.graph.as_ref().map(|graph| GraphTable::parse(graph, &names)).transpose()?;
         let mut family = Self {
             sizes: file
                 .sizes
@@ -125,7 +127,7 @@ impl Family {
                 .collect::<Result<_>>()?,
             tensors: Vec::with_capacity(file.tensors.len()),
             gguf: Gguf::parse(&file.gguf)?,
-            graph: file.graph.as_ref().map(|graph| GraphTable::parse(graph, &file.tensors)).transpose()?,
+            graph,
             understood: BTreeMap::new(),
             file,
         };

@@ -109,7 +109,8 @@ impl FamilyFile {
             }
         }
         // A family computes something else than its base until its own table says that the base's graph is the start.
-        let inherited = base.graph.as_ref().map(|graph| graph.of(&tensors)).unwrap_or_default();
+        let names: Vec<&str> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+        let inherited = base.graph.as_ref().map(|graph| graph.of(&names)).unwrap_or_default();
         Self {
             graph: self.graph.map(|graph| graph.on_top_of(&inherited)),
             tensors,

@@ -1,9 +1,9 @@
 //! Which tensors a checkpoint lacks.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
+use crate::dimensions::Dimensions;
 use crate::family::{Family, FamilyTensor, GGUF, Required};
-use crate::model::FamilyModel;
 
 /// Missing tensors that are named before the rest is left out: a configuration can ask for 2^60 layers.
 const MAX_MISSING: usize = 1000;
@@ -33,11 +33,22 @@ impl<'m> Present<'m> {
     }
 }
 
-impl FamilyModel<'_> {
+/// What says which tensors a checkpoint should have.
+#[derive(Debug)]
+pub(crate) struct Expected<'m> {
+    pub(crate) family: &'m Family,
+    pub(crate) dimensions: &'m Dimensions<'m>,
+    /// How many there are of each index.
+    pub(crate) counts: &'m BTreeMap<&'m str, u64>,
+    /// Whether parts are stacked as GGUF has them.
+    pub(crate) in_gguf_layout: bool,
+}
+
+impl Expected<'_> {
     /// Canonical names of required tensors that are not present.
     pub(crate) fn missing(&self, present: &Present<'_>) -> Vec<String> {
         let mut search = Search {
-            model: self,
+            expected: self,
             present,
             parts: present.names.iter().map(|name| part(name)).collect(),
             candidates: 0,
@@ -52,20 +63,20 @@ impl FamilyModel<'_> {
     }
 }
 
-struct Search<'s, 'm> {
-    model: &'s FamilyModel<'m>,
+struct Search<'s> {
+    expected: &'s Expected<'s>,
     present: &'s Present<'s>,
     parts: HashSet<&'s str>,
     candidates: usize,
     missing: Vec<String>,
 }
 
-impl Search<'_, '_> {
+impl Search<'_> {
     /// Adds what is missing of a tensor of the family; false where enough was looked for.
     fn look_for(&mut self, position: usize, tensor: &FamilyTensor) -> bool {
         let indices = tensor.pattern.indices();
         let counts: Option<Vec<u64>> =
-            indices.iter().map(|index| self.model.counts.get(index.as_str()).copied()).collect();
+            indices.iter().map(|index| self.expected.counts.get(index.as_str()).copied()).collect();
         let Some(counts) = counts else { return true };
         let all = counts.iter().try_fold(1_u64, |product, &count| product.checked_mul(count));
         if all == Some(self.present.counts[position]) {
@@ -83,7 +94,7 @@ impl Search<'_, '_> {
             let named: Vec<(&str, u64)> = indices.iter().map(String::as_str).zip(numbers.iter().copied()).collect();
             let required = match &tensor.required {
                 Required::Stated(stated) => *stated,
-                Required::Computed(condition) => self.model.dimensions.truth(condition, &named).unwrap_or(false),
+                Required::Computed(condition) => self.expected.dimensions.truth(condition, &named).unwrap_or(false),
             };
             match (required, depends_on_place) {
                 (true, _) => self.look_for_one(position, tensor, &numbers, &named),
@@ -101,16 +112,16 @@ impl Search<'_, '_> {
             return;
         }
         let number = |index: &str| named.iter().find(|(name, _)| *name == index).map(|(_, number)| *number);
-        let stack = self.model.family.stack_of(position).and_then(|stack| stack.pattern.name("", number));
+        let stack = self.expected.family.stack_of(position).and_then(|stack| stack.pattern.name("", number));
         if stack.as_ref().is_some_and(|stack| self.present.names.contains(stack.as_str())) {
             return;
         }
-        if !self.model.in_gguf_layout {
+        if !self.expected.in_gguf_layout {
             return self.missing.push(canonical);
         }
         match stack {
             Some(stack) => self.miss_stack(stack),
-            None if self.model.family.is_written_in(position, GGUF) => self.missing.push(canonical),
+            None if self.expected.family.is_written_in(position, GGUF) => self.missing.push(canonical),
             None => {}
         }
     }
@@ -124,7 +135,7 @@ impl Search<'_, '_> {
 
     /// Without a configuration, a part that is absent as a whole may not belong to the model.
     fn may_be_asked_for(&self, canonical: &str) -> bool {
-        !self.model.dimensions.is_guessed() || self.parts.contains(part(canonical))
+        !self.expected.dimensions.is_guessed() || self.parts.contains(part(canonical))
     }
 }
 

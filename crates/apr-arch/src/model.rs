@@ -12,7 +12,7 @@ use crate::expression::{Expression, Value};
 use crate::family::{Family, FamilyTensor, GGUF, Naming, Required};
 use crate::gguf::{GgufCut, GgufLayout, GgufValue, Layout};
 use crate::kind::{Range, TensorExpectation};
-use crate::missing::{Present, part};
+use crate::missing::{Expected, Present, part};
 use crate::names::{Match, NameGroups};
 
 /// A checkpoint, seen as a member of a family.
@@ -23,7 +23,7 @@ pub struct FamilyModel<'a> {
     /// Of each tensor: which of the family's it is.
     members: Vec<Option<Member>>,
     pub(crate) dimensions: Dimensions<'a>,
-    pub(crate) counts: BTreeMap<&'a str, u64>,
+    counts: BTreeMap<&'a str, u64>,
     /// Of each tensor, how many values an output is made of.
     inputs: Vec<u64>,
     /// Of the family's tensors, those whose dimensions are the same in every layer.
@@ -31,7 +31,7 @@ pub struct FamilyModel<'a> {
     /// What an import added, which no family knows.
     auxiliary: Option<&'a str>,
     /// Whether values lie as GGUF has them.
-    pub(crate) in_gguf_layout: bool,
+    in_gguf_layout: bool,
     is_guessed: bool,
 }
 
@@ -342,7 +342,13 @@ impl<'a> FamilyModel<'a> {
             let name = self.family.source_name(&canonical, &self.naming).unwrap_or(canonical);
             Mismatch::Missing { name }
         };
-        mismatches.extend(self.missing(&present).into_iter().map(missing));
+        let expected = Expected {
+            family: self.family,
+            dimensions: &self.dimensions,
+            counts: &self.counts,
+            in_gguf_layout: self.in_gguf_layout,
+        };
+        mismatches.extend(expected.missing(&present).into_iter().map(missing));
         mismatches
     }
 

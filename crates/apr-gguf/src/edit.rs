@@ -5,9 +5,9 @@ use serde_json::{Value as Json, json};
 
 use crate::derived::derived;
 use crate::header::ALIGNMENT;
+use crate::part::is_split_key;
 use crate::plan::{WriteOptions, plan};
 use crate::reader::GgufReader;
-use crate::split::is_split_key;
 
 /// Key of a model's chat template.
 const CHAT_TEMPLATE: &str = "tokenizer.chat_template";

@@ -53,6 +53,7 @@ pub mod ggml;
 mod header;
 mod losses;
 mod open_file;
+mod part;
 mod plan;
 mod reader;
 mod split;
@@ -66,9 +67,10 @@ pub use dtype::{from_ggml_type, ggml_type};
 pub use edit::{PairEdits, with_pairs};
 pub use format::FORMAT;
 pub use losses::lost_hyperparameters;
+pub use part::is_part_name;
 pub use plan::{WriteOptions, plan};
 pub use reader::{GgufReader, open};
-pub use split::{is_part_name, open_split};
+pub use split::open_split;
 pub use writer::GgufWriter;
 
 /// The pairs that metadata hold under [`keys::GGUF`](apr_core::keys::GGUF), in the order of the file; `None` where the key

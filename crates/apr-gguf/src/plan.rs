@@ -10,7 +10,7 @@ use apr_core::{
 use crate::encode;
 use crate::header::{ALIGNMENT, DEFAULT_ALIGNMENT, duplicate, stated_alignment};
 use crate::losses::losses;
-use crate::split::{self, is_part, is_split_key, part_name};
+use crate::part::{self, is_part, is_split_key, part_name};
 use crate::tail::{Tail, still_follows};
 use crate::writer::{GgufWriter, Plan};
 
@@ -202,9 +202,9 @@ fn part_pairs(file: usize, count: usize, tensors: usize) -> Result<[KeyValue; 3]
     let narrow = |number: usize| u16::try_from(number).map_err(|_| Error::format("more than 65,535 parts"));
     let tensors = i32::try_from(tensors).map_err(|_| Error::format("a split model of 2^31 tensors or more"))?;
     Ok([
-        KeyValue::new(split::NUMBER, narrow(file)?),
-        KeyValue::new(split::TENSORS, tensors),
-        KeyValue::new(split::COUNT, narrow(count)?),
+        KeyValue::new(part::NUMBER, narrow(file)?),
+        KeyValue::new(part::TENSORS, tensors),
+        KeyValue::new(part::COUNT, narrow(count)?),
     ])
 }
 

@@ -10,7 +10,7 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::derived::derived;
 use crate::open_file::{OpenFile, in_file, in_file_warning, is_tied};
-use crate::split::Part;
+use crate::part::Part;
 use crate::swap;
 use crate::tail::TAIL;
 

@@ -2,14 +2,14 @@
 
 mod flops;
 mod memory;
+mod sizes;
 
 use std::collections::{BTreeMap, HashSet};
 
+pub use self::sizes::Sizes;
+use self::sizes::{bytes, elements};
 use crate::finding::node_path;
-use crate::{Body, Dim, FunctionId, Graph, Inference, Meaning, Node, Op, Opset, Origin, TensorType, Value, View};
-
-/// The size that a symbol stands for; `None` where it is not said.
-pub type Sizes<'a> = &'a dyn Fn(&str) -> Option<u64>;
+use crate::{Body, Dim, FunctionId, Graph, Inference, Meaning, Node, Op, Opset, Origin, Value, View};
 
 /// What nodes cost.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -277,17 +277,6 @@ impl Counter<'_> {
 fn written(body: &Body, node: &Node, sizes: Sizes<'_>) -> u64 {
     let outputs = node.outputs.iter().flatten().filter_map(|id| bytes(body.value(*id), sizes));
     outputs.fold(0, u64::saturating_add)
-}
-
-/// How many elements a tensor has.
-fn elements(tensor: &TensorType, sizes: Sizes<'_>) -> Option<u64> {
-    let shape = tensor.shape.as_ref()?;
-    shape.iter().try_fold(1_u64, |count, dim| Some(count.saturating_mul(dim.value(sizes)?)))
-}
-
-fn bytes(value: &Value, sizes: Sizes<'_>) -> Option<u64> {
-    let tensor = value.tensor()?;
-    tensor.element?.stored_len(elements(tensor, sizes)?)
 }
 
 /// Elements and bytes of all weights, each once.

@@ -1,16 +1,15 @@
 //! Operators of an older version of ONNX, in the words of a newer one.
 
+mod edit;
 mod steps;
 
 use std::collections::HashSet;
 
 use apr_core::{Error, Result};
 
+use self::edit::Edit;
 use crate::finding::node_path;
-use crate::{
-    Attribute, AttributeKind, AttributeValue, Body, Constant, Dim, Graph, MAX_DEPTH, Node, Op, Operator, Opset, Origin,
-    ValueId, ValueType,
-};
+use crate::{AttributeValue, Body, Graph, MAX_DEPTH, Operator, Opset};
 
 /// The same graph with the operators of a newer version of ONNX. Other domains stay.
 ///
@@ -103,112 +102,6 @@ impl Upgrade {
             edit.fits(now)?;
         }
         Ok(())
-    }
-}
-
-/// A node that is changed, with nodes that come before and after it.
-struct Edit<'b> {
-    body: &'b mut Body,
-    /// What the caller of the body gets.
-    outputs: &'b HashSet<ValueId>,
-    node: Node,
-    before: Vec<Node>,
-    after: Vec<Node>,
-}
-
-impl Edit<'_> {
-    /// Where a default changes, what was the default is said.
-    fn keep_meaning(&mut self, old: &Operator, new: &Operator) {
-        for setting in &old.attributes {
-            let Some(default) = &setting.default else { continue };
-            let changed = new.setting(setting.name).is_some_and(|new| new.default.as_ref() != Some(default));
-            if changed && self.node.attribute(setting.name).is_none() {
-                self.set(setting.name, default.clone());
-            }
-        }
-    }
-
-    /// Whether the operator takes the node as it is now.
-    fn fits(&self, operator: &Operator) -> Result<(), String> {
-        let (fewest, most) = operator.input_count();
-        let inputs = self.node.inputs.len();
-        if inputs < fewest || most.is_some_and(|most| inputs > most) {
-            return Err(format!("it has {inputs} inputs"));
-        }
-        for attribute in &self.node.attributes {
-            let kind = operator.setting(&attribute.name).map(|setting| setting.kind);
-            let given = AttributeKind::of(&attribute.value);
-            if kind.is_none() || given.is_some_and(|given| Some(given) != kind) {
-                return Err(format!("attribute '{}' has no meaning there", attribute.name));
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes an attribute away.
-    fn take(&mut self, name: &str) -> Option<AttributeValue> {
-        let at = self.node.attributes.iter().position(|attribute| &*attribute.name == name)?;
-        Some(self.node.attributes.remove(at).value)
-    }
-
-    fn set(&mut self, name: &str, value: impl Into<AttributeValue>) {
-        self.take(name);
-        self.node.attributes.push(Attribute { name: name.into(), value: value.into() });
-    }
-
-    /// Makes a constant an input at a position.
-    fn input(&mut self, position: usize, name: &str, constant: Constant) {
-        let id = self.constant(name, constant);
-        if self.node.inputs.len() <= position {
-            self.node.inputs.resize(position + 1, None);
-        }
-        self.node.inputs[position] = Some(id);
-    }
-
-    fn constant(&mut self, name: &str, constant: Constant) -> ValueId {
-        let kind = ValueType::tensor(constant.element, constant.shape.iter().copied().map(Dim::fixed));
-        let name = self.name(name);
-        self.body.add_value(name, kind, Origin::Constant(constant))
-    }
-
-    /// A name of the node's own that no value has.
-    fn name(&self, name: &str) -> String {
-        let first = self.node.outputs.iter().flatten().next();
-        let own = first.map_or(self.node.name.as_str(), |id| self.body.value(*id).name.as_str());
-        // No exporter writes such names, and a node gets each of them once.
-        format!("{own}/{name}:{}", self.body.values.len())
-    }
-
-    /// Adds a node that makes one value.
-    fn made(
-        &mut self,
-        op: &str,
-        name: &str,
-        inputs: Vec<Option<ValueId>>,
-        attributes: Vec<Attribute>,
-    ) -> (ValueId, Node) {
-        let output = self.body.add_value(self.name(name), ValueType::Unknown, Origin::Missing);
-        let node = Node {
-            name: format!("{}/{name}", self.node.name),
-            op: Op::onnx(op),
-            inputs,
-            outputs: vec![Some(output)],
-            attributes,
-            doc: String::new(),
-        };
-        (output, node)
-    }
-
-    /// An attribute that is a list becomes an input of integers.
-    fn ints_to_input(&mut self, name: &str, position: usize) -> Result<(), String> {
-        match self.take(name) {
-            None => Ok(()),
-            Some(AttributeValue::Ints(values)) => {
-                self.input(position, name, Constant::ints(&values));
-                Ok(())
-            }
-            Some(_) => Err(format!("'{name}' is no list of numbers")),
-        }
     }
 }
 

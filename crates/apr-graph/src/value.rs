@@ -128,6 +128,18 @@ impl ValueType {
     pub fn tensor(element: ElementType, shape: impl IntoIterator<Item = Dim>) -> Self {
         Self::Tensor(TensorType { element: Some(element), shape: Some(shape.into_iter().collect()) })
     }
+
+    /// What messages call it.
+    pub(crate) fn described(&self) -> String {
+        match self {
+            Self::Unknown => "nothing".to_owned(),
+            Self::Tensor(tensor) => tensor.to_string(),
+            Self::SparseTensor(tensor) => format!("a sparse {tensor}"),
+            Self::Sequence(_) => "a sequence".to_owned(),
+            Self::Optional(_) => "an optional value".to_owned(),
+            Self::Map(..) => "a map".to_owned(),
+        }
+    }
 }
 
 /// The type of a tensor.

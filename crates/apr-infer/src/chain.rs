@@ -7,6 +7,7 @@ use crate::registry::Operator;
 
 /// Attention that a graph spells out: products of queries and keys, perhaps times or over a number, perhaps plus a mask, their
 /// softmax, and its products with values. The scores of all queries together may take more memory than everything else.
+#[derive(Clone)]
 pub(crate) struct Chain {
     /// The nodes in the order in which they run; the last one makes the result.
     pub(crate) links: Vec<Link>,

@@ -1,5 +1,6 @@
 //! From a graph and its weights to a session that runs.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use apr_core::{CheckpointReader, Error, Result};
@@ -9,6 +10,7 @@ use crate::machine::{Frame, Machine};
 use crate::plan::{Plan, Plans};
 use crate::tap::Tap;
 use crate::value::WeightHandle;
+use crate::wanted::Wanted;
 use crate::weight::{Store, Weight, Weights};
 use crate::workers::Workers;
 use crate::{Tensor, Value, constant};
@@ -99,8 +101,9 @@ const SMALL: u64 = 64 << 10;
 impl<'a> Session<'a> {
     /// Runs the graph.
     ///
-    /// `inputs` are values by the names of the body's inputs; those that have a default may be left out. `wanted` are
-    /// names of values of the main body, outputs or not; only what they need is run.
+    /// `inputs` are values by the names of the body's inputs; those that have a default may be left out. `wanted` are names
+    /// of values, outputs or not, or of the nodes that make them; only what they need is run. Those within a function that
+    /// is called begin with the name of the call: `layers.3/attention/shares`.
     ///
     /// # Errors
     /// With the name of the node at fault: E001 for inputs that do not fit, or numbers out of range; E008 over the
@@ -113,32 +116,70 @@ impl<'a> Session<'a> {
         tap: &mut dyn Tap,
     ) -> Result<Outcome> {
         let body = &self.graph.body;
-        let ids = wanted.iter().map(|name| named(body, name)).collect::<Result<Vec<_>>>()?;
-        let narrowed = if ids == body.outputs { None } else { Some(self.plans.get(body).narrowed(body, &ids)) };
-        let plan: &Plan = narrowed.as_ref().unwrap_or_else(|| self.plans.get(body));
-        let mut machine = Machine::new(self, workers, tap);
+        let wanted = self.wanted(wanted)?;
+        let needed = needed(&wanted);
+        let plan: &Plan = &self.plan(&needed);
+        let mut machine = Machine::new(self, workers, tap, within(&wanted));
         let mut frame = Frame::new(body);
         for (name, value) in inputs {
             let id = body.inputs.iter().copied().find(|id| body.value(*id).name == name);
             let id = id.ok_or_else(|| Error::format(format!("the model has no input '{name}'")))?;
             machine.put(&mut frame, id, value)?;
         }
-        self.check_inputs(&frame, plan)?;
-        let outputs = machine.run_frame(frame, plan, &ids)?;
-        let (peak_bytes, stopped) = machine.finish();
-        Ok(Outcome { outputs: outputs.unwrap_or_default(), peak_bytes, stopped })
+        let missing = self.missing_of(plan, |id| frame.has(id));
+        if !missing.is_empty() {
+            return Err(Error::format(format!("the model needs inputs that are not given: {}", missing.join(", "))));
+        }
+        let own = machine.run_frame(frame, plan, &needed)?;
+        let (peak_bytes, stopped, mut within) = machine.finish();
+        let mut outputs = Vec::new();
+        if let Some(own) = own {
+            for wanted in &wanted {
+                let missing = |name: &str| Error::format(format!("the value '{name}' was not computed"));
+                outputs.push(match wanted {
+                    Wanted::Own(id) => {
+                        let at = needed.iter().position(|needed| needed == id);
+                        at.map(|at| own[at].clone()).ok_or_else(|| missing(&body.value(*id).name))?
+                    }
+                    Wanted::Within { path, .. } => within.remove(path).ok_or_else(|| missing(path))?,
+                });
+            }
+        }
+        Ok(Outcome { outputs, peak_bytes, stopped })
     }
 
-    /// Refuses a run without inputs that some node needs.
-    fn check_inputs(&self, frame: &Frame<'_>, plan: &Plan) -> Result<()> {
+    /// Names of the inputs that a run needs for what is `wanted`, and that are not `given`.
+    ///
+    /// # Errors
+    /// E001 where a wanted value does not exist.
+    pub fn missing(&self, given: &[(String, Value)], wanted: &[&str]) -> Result<Vec<&str>> {
+        let plan = self.plan(&needed(&self.wanted(wanted)?));
+        let is_given = |id| given.iter().any(|(name, _)| *name == self.graph.body.value(id).name);
+        Ok(self.missing_of(&plan, is_given))
+    }
+
+    /// Whether there is a value with a name, as [`run`](Self::run) takes it.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        Wanted::named(self.graph, name).is_ok()
+    }
+
+    fn wanted(&self, names: &[&str]) -> Result<Vec<Wanted>> {
+        names.iter().map(|name| Wanted::named(self.graph, name)).collect()
+    }
+
+    /// What has to run for some values.
+    fn plan(&self, needed: &[ValueId]) -> Cow<'_, Plan> {
+        let body = &self.graph.body;
+        let plan = self.plans.get(body);
+        if needed == body.outputs { Cow::Borrowed(plan) } else { Cow::Owned(plan.narrowed(body, needed)) }
+    }
+
+    fn missing_of(&self, plan: &Plan, is_given: impl Fn(ValueId) -> bool) -> Vec<&str> {
         let body = &self.graph.body;
         let reads = |id: &ValueId| plan.nodes.iter().any(|node| body.nodes[node.node].inputs.contains(&Some(*id)));
-        let missing = |id: &&ValueId| body.value(**id).origin == Origin::Input && !frame.has(**id) && reads(id);
-        let names: Vec<_> = body.inputs.iter().filter(missing).map(|id| body.value(*id).name.as_str()).collect();
-        if names.is_empty() {
-            return Ok(());
-        }
-        Err(Error::format(format!("the model needs inputs that are not given: {}", names.join(", "))))
+        let missing = |id: &&ValueId| body.value(**id).origin == Origin::Input && !is_given(**id) && reads(id);
+        body.inputs.iter().filter(missing).map(|id| body.value(*id).name.as_str()).collect()
     }
 
     /// Decodes the constants and finds the weights of a body and of those in it.
@@ -198,11 +239,23 @@ impl<'a> Session<'a> {
     }
 }
 
-fn named(body: &Body, name: &str) -> Result<ValueId> {
-    // Outputs first: an exporter may give another value the same name.
-    let outputs = body.outputs.iter().copied().find(|id| body.value(*id).name == name);
-    let any = || body.values.iter().position(|value| value.name == name);
-    outputs
-        .or_else(|| any().map(|position| ValueId(u32::try_from(position).unwrap_or(u32::MAX))))
-        .ok_or_else(|| Error::format(format!("the model has no value '{name}'")))
+/// Values of the main body that are wanted, or that are made by calls in which something is.
+fn needed(wanted: &[Wanted]) -> Vec<ValueId> {
+    let mut needed = Vec::with_capacity(wanted.len());
+    for wanted in wanted {
+        match wanted {
+            Wanted::Own(id) => needed.push(*id),
+            Wanted::Within { outputs, .. } => needed.extend(outputs),
+        }
+    }
+    needed
+}
+
+/// Paths of values within calls.
+fn within(wanted: &[Wanted]) -> Vec<String> {
+    let path = |wanted: &Wanted| match wanted {
+        Wanted::Own(_) => None,
+        Wanted::Within { path, .. } => Some(path.clone()),
+    };
+    wanted.iter().filter_map(path).collect()
 }

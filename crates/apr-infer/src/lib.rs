@@ -29,6 +29,7 @@ mod shape;
 mod tap;
 mod tensor;
 mod value;
+mod wanted;
 mod weight;
 mod workers;
 

@@ -1,5 +1,7 @@
 //! Runs plans: one node after the other, values let go after their last use.
 
+use std::collections::HashMap;
+
 use apr_core::{Code, Error, Result};
 use apr_graph::{AttributeValue, Body, Node, Origin, ValueId};
 
@@ -12,6 +14,7 @@ use crate::plan::{Action, Plan, PlannedNode};
 use crate::registry::Operator;
 use crate::tap::{Flow, Step, Tap};
 use crate::value::{Look, WeightHandle};
+use crate::wanted;
 use crate::weight::{Store, Weight};
 use crate::workers::Workers;
 use crate::{Tensor, Value};
@@ -43,16 +46,25 @@ pub(crate) struct Machine<'m> {
     live: Live,
     steps: u64,
     stopped: bool,
+    /// Paths of values within calls that are wanted, and those that are there.
+    wanted: Vec<String>,
+    within: HashMap<String, Value>,
 }
 
 impl<'m> Machine<'m> {
-    pub(crate) fn new(session: &'m Session<'m>, workers: &'m dyn Workers, tap: &'m mut dyn Tap) -> Self {
-        Self { session, workers, tap, live: Live::default(), steps: 0, stopped: false }
+    pub(crate) fn new(
+        session: &'m Session<'m>,
+        workers: &'m dyn Workers,
+        tap: &'m mut dyn Tap,
+        wanted: Vec<String>,
+    ) -> Self {
+        let live = Live::default();
+        Self { session, workers, tap, live, steps: 0, stopped: false, wanted, within: HashMap::new() }
     }
 
-    /// Most bytes alive at a time, and whether the tap stopped the run.
-    pub(crate) fn finish(self) -> (u64, bool) {
-        (self.live.peak(), self.stopped)
+    /// Most bytes alive at a time, whether the tap stopped the run, and the values within calls that were wanted.
+    pub(crate) fn finish(self) -> (u64, bool, HashMap<String, Value>) {
+        (self.live.peak(), self.stopped, self.within)
     }
 
     pub(crate) fn put(&mut self, frame: &mut Frame<'_>, id: ValueId, value: Value) -> Result<()> {
@@ -92,12 +104,13 @@ impl<'m> Machine<'m> {
         Ok(Some(results))
     }
 
-    /// The nodes to run: chains as one, unless the tap wants to see what is inside of one.
+    /// The nodes to run: chains as one, unless something looks at what is inside of one.
     fn nodes<'p>(&mut self, frame: &Frame<'_>, plan: &'p Plan) -> &'p [PlannedNode] {
         let mut hidden = plan.chains.iter().flat_map(|chain| &chain.links[..chain.links.len() - 1]);
         let is_seen = hidden.any(|link| {
             let node = &frame.body.nodes[link.node];
-            self.tap.wants(&path(&frame.path, node), node)
+            let is_wanted = |path: &String| wanted::output_at(frame.body, &frame.path, node, path).is_some();
+            self.wanted.iter().any(is_wanted) || self.tap.wants(&path(&frame.path, node), node)
         });
         if is_seen || plan.chains.is_empty() { &plan.nodes } else { &plan.chained }
     }
@@ -167,6 +180,17 @@ impl<'m> Machine<'m> {
             let Some(id) = id else { continue };
             let missing = || Error::version(format!("output {position} is not computed here"));
             self.put(frame, *id, outputs.get(position).ok_or_else(missing)?.clone())?;
+        }
+        for path in self.wanted.clone() {
+            let found = wanted::output_at(frame.body, &frame.path, node, &path).and_then(|at| outputs.get(at));
+            if let Some(value) = found {
+                let value = match value {
+                    Value::Weight(weight) => Value::Tensor(self.decode(weight)?),
+                    value => value.clone(),
+                };
+                self.hold(&value)?;
+                self.within.insert(path, value);
+            }
         }
         Ok(())
     }

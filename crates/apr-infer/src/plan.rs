@@ -24,6 +24,7 @@ pub(crate) enum Action {
     Chain(usize),
 }
 
+#[derive(Clone)]
 pub(crate) struct PlannedNode {
     /// Position in the body's nodes.
     pub(crate) node: usize,
@@ -35,6 +36,7 @@ pub(crate) struct PlannedNode {
 }
 
 /// The nodes of a body that have to run, in order.
+#[derive(Clone)]
 pub(crate) struct Plan {
     pub(crate) nodes: Vec<PlannedNode>,
     /// What may be run as one.

@@ -7,188 +7,27 @@
 mod alike;
 mod compare;
 mod metadata;
+mod options;
 mod pairing;
 mod parts;
+mod report;
 mod room;
 
 use std::collections::BTreeSet;
 
-use apr_arch::FamilyModel;
 use apr_core::Progress;
-use apr_registry::{CheckpointReader, DType, Pipeline, Result, Shape};
-use globset::GlobMatcher;
-use serde::Serialize;
+use apr_registry::{CheckpointReader, Pipeline, Result};
 
 use apr_tokenizer::vocabulary;
 
 pub use alike::{Alike, alike};
+pub use options::{DiffOptions, Side};
 pub use parts::{PartOfDiff, diff_in_parts, diff_part, diff_units};
+pub use report::{DiffReport, L2Gate, MetadataChange, TensorDiff, Verdict, VocabChanges};
 
 use compare::{Comparison, Norms, compare};
 use metadata::metadata_changes;
 use pairing::{Pair, Pairing, pair};
-
-use crate::graph::{Computed, StructureDiff};
-
-/// What to compare, and how strictly.
-#[derive(Debug, Clone)]
-pub struct DiffOptions {
-    /// Largest difference between two values that still counts as a match.
-    pub tolerance: f64,
-    /// Only tensors of the left model whose name matches.
-    pub filter: Option<GlobMatcher>,
-    /// Left name, right name, for tensors that are called differently.
-    pub mapping: Vec<(String, String)>,
-    /// Read tensors whose files state equal digests, too.
-    pub read: bool,
-    /// A gate: the largest Euclidean distance of the two models.
-    pub max_l2: Option<f64>,
-}
-
-impl Default for DiffOptions {
-    fn default() -> Self {
-        Self { tolerance: 1e-6, filter: None, mapping: Vec::new(), read: false, max_l2: None }
-    }
-}
-
-/// How a pair of tensors compares.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Verdict {
-    /// The bytes are the same.
-    Identical,
-    /// The bytes are the same, the shape is another one.
-    Reshaped,
-    /// No value differs by more than the tolerance.
-    Match,
-    /// Values differ, by no more than the narrower dtype rounds.
-    Rounded,
-    /// Some value differs by more.
-    Drift,
-    /// Shapes differ, or a dtype that can't be decoded; values were not compared.
-    Incomparable,
-}
-
-/// A tensor of the left model and its counterpart.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct TensorDiff {
-    /// Name in the left model.
-    pub name: String,
-    /// Name in the right model, where it is another one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub other_name: Option<String>,
-    /// Whether only its bytes show that it is the same tensor.
-    pub renamed: bool,
-    /// How they compare.
-    pub verdict: Verdict,
-    /// Whether equal digests that the files state are all that shows it; the bytes were not read.
-    pub by_digest: bool,
-    /// Whether the files state equal digests and the bytes differ: one of them is damaged.
-    pub damaged: bool,
-    /// Dtypes, left and right.
-    pub dtypes: [DType; 2],
-    /// Shapes, left and right.
-    pub shapes: [Shape; 2],
-    /// Largest difference between two values, infinite where one side is not a number; `None` when not compared.
-    pub max_delta: Option<f64>,
-    /// Euclidean norm of the difference.
-    pub l2: Option<f64>,
-    /// Cosine of the angle between the two, as vectors; `None` where one is zero.
-    pub cosine: Option<f64>,
-    /// Norm of the difference over that of the values, where dtypes differ.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub relative_error: Option<f64>,
-    /// What of it the dtypes allow.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub allowed: Option<f64>,
-}
-
-/// A limit for the distance of two models.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct L2Gate {
-    /// The largest Euclidean norm of the difference.
-    pub limit: f64,
-    /// Whether it was kept, and all tensors could be compared.
-    pub passed: bool,
-}
-
-/// A metadata key whose values differ; `None` where it is missing.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct MetadataChange {
-    /// The key; of a GGUF pair `gguf.` and its key.
-    pub key: String,
-    /// Value in the left model, as JSON; of a long array its length.
-    pub left: Option<serde_json::Value>,
-    /// Value in the right model, as JSON.
-    pub right: Option<serde_json::Value>,
-}
-
-/// How many tokens came and went.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct VocabChanges {
-    /// In the right model only.
-    pub added: usize,
-    /// In the left model only.
-    pub removed: usize,
-}
-
-/// The report of `apr diff`.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct DiffReport {
-    /// The left model.
-    pub left: String,
-    /// The right model.
-    pub right: String,
-    /// Whether nothing differs beyond the tolerance: tensors, vocabulary, names.
-    pub same: bool,
-    /// 100 for equal models: one minus the norm of the difference over the sum of both norms, in percent; a tensor
-    /// without counterpart counts as wholly different.
-    pub similarity: f64,
-    /// Largest difference between two values.
-    pub max_delta: f64,
-    /// Euclidean norm of the whole difference.
-    pub l2: f64,
-    /// The limit that was asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub l2_gate: Option<L2Gate>,
-    /// Pairs, in the order of the left model.
-    pub tensors: Vec<TensorDiff>,
-    /// Names that only the left model has.
-    pub removed: Vec<String>,
-    /// Names that only the right model has.
-    pub added: Vec<String>,
-    /// Tokens, where both models carry a vocabulary.
-    pub vocab: Option<VocabChanges>,
-    /// Metadata that differs, provenance aside.
-    pub metadata: Vec<MetadataChange>,
-    /// What differs in what they compute, where that is known of both in the same way.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub structure: Option<StructureDiff>,
-    /// Bytes that were read.
-    pub bytes_read: u64,
-}
-
-impl DiffReport {
-    /// The same with what differs in what the models compute.
-    #[must_use]
-    pub fn with_graphs(mut self, left: &Computed, right: &Computed) -> Self {
-        self.structure = StructureDiff::new(left, right);
-        self.same &= self.structure.as_ref().is_none_or(StructureDiff::is_empty);
-        self
-    }
-}
-
-/// A model to compare: its checkpoint, what the user calls it, and its family where that is known, so that tensors are
-/// found under the names of another convention.
-#[derive(Clone, Copy)]
-pub struct Side<'a> {
-    /// The checkpoint.
-    pub reader: &'a dyn CheckpointReader,
-    /// As the user wrote it.
-    pub name: &'a str,
-    /// The family.
-    pub model: Option<&'a FamilyModel<'a>>,
-}
 
 /// Compares two checkpoints.
 ///

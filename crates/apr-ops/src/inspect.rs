@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use apr_arch::{Description, FamilyModel};
-use apr_core::{Companion, FileInfo, StoredForm};
+use apr_core::{Companion, FileInfo};
 use apr_registry::{CheckpointReader, DType, Format, Metadata, keys};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
@@ -12,6 +12,7 @@ use apr_quantize::{file_type_name, recorded_scheme};
 use apr_source::adapter::{Adapter, adapter_of};
 
 use crate::graph::{Computed, PartSummary, summaries};
+use crate::tensors::codec_name;
 
 /// The report of `apr inspect`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -179,14 +180,6 @@ fn codec_shares(reader: &dyn CheckpointReader) -> Vec<CodecShare> {
     let mut shares: Vec<_> = shares.into_values().collect();
     shares.sort_by_key(|share| std::cmp::Reverse(share.tensors));
     shares
-}
-
-/// A stored form in words, by the bits of the index entry's flags (`docs/format/apr2.md`, "Index").
-pub(crate) fn codec_name(form: StoredForm) -> String {
-    let layout = ["", "csr", "bsr"].get((form.flags >> 8 & 0xf) as usize).copied().unwrap_or("other");
-    let filter = if form.flags & 0xf0 == 0 { "" } else { "planes" };
-    let codec = ["", "lz4", "zstd", "entropy"].get((form.flags & 0xf) as usize).copied().unwrap_or("other");
-    [layout, filter, codec].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("+")
 }
 
 fn dtype_shares(reader: &dyn CheckpointReader) -> Vec<DTypeShare> {

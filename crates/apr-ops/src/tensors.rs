@@ -1,6 +1,6 @@
 //! Lists of tensors, with statistics where asked for.
 
-use apr_core::{Progress, Sum};
+use apr_core::{Progress, StoredForm, Sum};
 use apr_registry::digest::ChunkSums;
 use apr_registry::{CheckpointReader, DType, Pipeline, Result, Shape};
 use apr_tensor::stats::{Histogram, Moments, Stats};
@@ -10,7 +10,6 @@ use apr_view::values::{self, Buffers};
 use globset::GlobMatcher;
 use serde::Serialize;
 
-use crate::inspect::codec_name;
 use crate::integrity::{Tally, check_parts, of_plain};
 
 /// What orders the list.
@@ -256,4 +255,12 @@ fn moments<P: Pipeline>(
         Ok(())
     })?;
     Ok(result)
+}
+
+/// A stored form in words, by the bits of the index entry's flags (`docs/format/apr2.md`, "Index").
+pub(crate) fn codec_name(form: StoredForm) -> String {
+    let layout = ["", "csr", "bsr"].get((form.flags >> 8 & 0xf) as usize).copied().unwrap_or("other");
+    let filter = if form.flags & 0xf0 == 0 { "" } else { "planes" };
+    let codec = ["", "lz4", "zstd", "entropy"].get((form.flags & 0xf) as usize).copied().unwrap_or("other");
+    [layout, filter, codec].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("+")
 }

@@ -14,9 +14,9 @@ use std::sync::Arc;
 use apr_archive::{Archive, Entry, Section};
 use apr_core::{ByteSource, Error, Escaped, Limits, Result};
 
-use crate::archive;
 use crate::contents::Contents;
 use crate::options::OpenOptions;
+use crate::state_dict::read_state_dict;
 
 /// Entries that are left out and named; the rest is counted.
 const NAMED: usize = 8;
@@ -60,7 +60,7 @@ pub(crate) fn read(
     weights.check_packing()?;
     let section = Section::new(Arc::clone(source), weights.place, weights.len)?;
     let inner = Archive::read(&section, limits)
-        .and_then(|archive| archive::read_state_dict(Arc::new(section), archive, options, limits));
+        .and_then(|archive| read_state_dict(Arc::new(section), archive, options, limits));
     let (mut contents, inner) = inner.map_err(|error| match error.offset() {
         Some(offset) => error.at(weights.place.saturating_add(offset)),
         None => error.at(weights.place),

@@ -15,7 +15,7 @@ use crate::contents::{Contents, Origin};
 use crate::flatten::{Flat, flatten};
 use crate::options::OpenOptions;
 use crate::view::Range;
-use crate::{archive, legacy, overlaps, scan, tar, trainer};
+use crate::{archive, legacy, overlaps, scan, tar, tar_checkpoint, trainer};
 
 /// Key of the plain values in the metadata: path to value.
 const VALUES: &str = "pytorch";
@@ -73,7 +73,7 @@ fn read(source: Box<dyn ByteSource>, name: &str, limits: &Limits, options: &Open
         let reader = PytorchReader::new(source, name, contents, options, limits);
         return reader.map_err(|error| origin.located(error));
     } else if tar::recognise(&head) {
-        tar::read(&*source, options, limits)?
+        tar_checkpoint::read(&*source, options, limits)?
     } else if head.starts_with(&[0x80]) {
         legacy::read(&*source, options, limits)?
     } else {

@@ -12,7 +12,7 @@ use apr_safetensors::Order;
 
 use crate::companions::WithCompanions;
 use crate::in_folder::{InFolder, Shards, shard_number};
-use crate::{OpenOptions, PlanOptions};
+use crate::options::{OpenOptions, PlanOptions};
 
 /// A source of any kind.
 pub(crate) type Bytes = Box<dyn ByteSource>;

@@ -1,61 +1,10 @@
 //! Bytes decide which reader opens a file; the extension only chooses whose error is shown.
 
 use apr_core::{ByteSource, CheckpointReader, Error, Format, HEAD_LEN, Limits, Metadata, Result, SourceSet, read_vec};
-use apr_format::apr2::{self, Keys};
+use apr_format::apr2;
 
 use crate::formats::{FORMATS, Registration};
-
-/// How to open: within which limits, and what to take on trust.
-#[derive(Debug, Clone, Default)]
-pub struct OpenOptions {
-    /// How much of a file's claims are believed.
-    pub limits: Limits,
-    /// The family of a legacy GGML file, which does not say it, where detection fails.
-    pub family: Option<String>,
-    /// Full names of classes, as `__main__.Net`, whose pickled instances are read for their parameters. Nothing of the
-    /// class runs.
-    pub pickle_classes: Vec<String>,
-    /// What opens an encrypted model.
-    pub keys: Keys,
-}
-
-impl From<&Limits> for OpenOptions {
-    fn from(limits: &Limits) -> Self {
-        Self { limits: *limits, ..Self::default() }
-    }
-}
-
-impl From<&Self> for OpenOptions {
-    fn from(options: &Self) -> Self {
-        options.clone()
-    }
-}
-
-impl OpenOptions {
-    /// The keys as typed models take them: one password, one private key.
-    #[cfg(all(feature = "typed", feature = "encryption"))]
-    pub(crate) fn aprn(&self) -> apr_format::aprn::LoadOptions {
-        use apr_format::crypto::Unlock;
-        let mut options = apr_format::aprn::LoadOptions::default();
-        for key in &self.keys.unlock {
-            match key {
-                Unlock::Password(password) => options.password = Some(password.as_slice().into()),
-                Unlock::Identity(key) => options.identity = Some((*key.secret_bytes()).into()),
-            }
-        }
-        options
-    }
-
-    #[cfg(all(feature = "typed", not(feature = "encryption")))]
-    #[allow(clippy::unused_self, reason = "as with the feature")]
-    pub(crate) fn aprn(&self) -> apr_format::aprn::LoadOptions {
-        apr_format::aprn::LoadOptions::default()
-    }
-
-    pub(crate) fn pytorch(&self) -> apr_pytorch::OpenOptions {
-        apr_pytorch::OpenOptions { classes: self.pickle_classes.clone(), ..apr_pytorch::OpenOptions::default() }
-    }
-}
+use crate::options::OpenOptions;
 
 /// The format that the first bytes of a file speak for: [`HEAD_LEN`] are enough, fewer may be too few.
 ///

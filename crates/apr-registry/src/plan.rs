@@ -1,66 +1,12 @@
 //! Planning the output.
 
 use apr_core::{Alignments, CheckpointWriter, Computes, Error, Format, Metadata, Result, Target, TensorInfo};
-use apr_format::apr2::{self, CompanionFile};
+use apr_format::apr2::CompanionFile;
 
 use crate::formats::FORMATS;
-
-/// How the output is laid out.
-#[derive(Debug, Clone)]
-pub struct PlanOptions {
-    /// The format, which must be one that is written.
-    pub format: &'static Format,
-    /// Name of the file, which shards and index are named after.
-    pub file_name: String,
-    /// Write a folder: named files, companions beside the weights.
-    pub folder: bool,
-    /// Most bytes of tensors in a shard.
-    pub shard_size: Option<u64>,
-    /// Write only this one of the shards, counted from 0; of APR2 output. `None` for all of them.
-    pub shard: Option<usize>,
-    /// What tensors are aligned to, in bytes; `None` for the format's own choice: 64 in APR2, the source's or 32 in GGUF.
-    pub alignment: Option<u32>,
-    /// How APR2 tensors are stored; alignment, order and `file_name` are the ones here.
-    pub apr2: apr2::WriteOptions,
-    /// The tensors come in the order of their first use, and the file says so.
-    pub streaming: bool,
-    /// Sort safetensors entries as its library does instead of keeping the source's order.
-    pub canonical: bool,
-    /// What the model computes, where the format says that: a file for each, in a folder if there are several.
-    pub models: Vec<apr_onnx::write::Model>,
-    /// Where an ONNX model has the bytes of its tensors.
-    pub external_data: apr_onnx::write::ExternalData,
-}
+use crate::options::PlanOptions;
 
 impl PlanOptions {
-    /// A single file with the format's defaults.
-    #[must_use]
-    pub fn new(format: &'static Format, file_name: impl Into<String>) -> Self {
-        let file_name = file_name.into();
-        Self {
-            format,
-            file_name,
-            folder: false,
-            shard_size: None,
-            shard: None,
-            alignment: None,
-            apr2: apr2::WriteOptions::default(),
-            streaming: false,
-            canonical: false,
-            models: Vec::new(),
-            external_data: apr_onnx::write::ExternalData::Auto,
-        }
-    }
-
-    /// What the format can be written with.
-    ///
-    /// # Errors
-    /// E001 for a format that is only read.
-    pub fn target(&self) -> Result<&'static Target> {
-        let Format { name, target, .. } = self.format;
-        target.as_ref().ok_or_else(|| Error::format(format!("this version of apr reads {name}, and does not write it")))
-    }
-
     /// Refuses options that the format does not have; the error calls them as the command line does.
     ///
     /// # Errors
@@ -157,7 +103,7 @@ mod tests {
     #[test]
     fn options_that_a_format_lacks_are_refused() {
         let sharded = PlanOptions { shard_size: Some(1), ..PlanOptions::new(&apr_pytorch::FORMAT, "model.pt") };
-        let odd = PlanOptions { alignment: Some(16), ..PlanOptions::new(&apr2::FORMAT, "model.apr") };
+        let odd = PlanOptions { alignment: Some(16), ..PlanOptions::new(&crate::apr2::FORMAT, "model.apr") };
         let read_only = PlanOptions::new(&apr_pytorch::ZIP, "model.zip");
         let cases = [
             (sharded, "--shard-size works for .apr, .safetensors, .gguf output"),

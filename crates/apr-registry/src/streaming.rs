@@ -10,7 +10,8 @@ use apr_core::{
 use apr_format::apr2::{self, Header};
 
 use crate::few_reads::{FewReads, FewReadsSet, Hold};
-use crate::open::{OpenOptions, is_manifest};
+use crate::open::is_manifest;
+use crate::options::OpenOptions;
 
 /// A tensor in memory.
 #[derive(Debug, Clone, PartialEq, Eq)]

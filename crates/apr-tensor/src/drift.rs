@@ -1,6 +1,6 @@
 //! How far a tensor has drifted from its original, for example by quantization.
 
-use crate::kernel;
+use crate::kernel::{self, LANES, total};
 use crate::square_root::square_root;
 
 /// Sums over two tensors of equal shape, mergeable over chunks.
@@ -42,7 +42,7 @@ impl Drift {
         assert_eq!(original.len(), new.len(), "both tensors must have the same elements");
         let mut drift = Self::default();
         for (original, new) in original.chunks(kernel::BLOCK).zip(new.chunks(kernel::BLOCK)) {
-            drift.merge(&kernel::drift(original, new));
+            drift.merge(&of_block(original, new));
         }
         drift
     }
@@ -87,6 +87,46 @@ impl Drift {
         let dot = (self.sum_squares + self.sum_squares_new - self.sum_squared_error) / 2.0;
         (norms > 0.0).then(|| (dot / norms).clamp(-1.0, 1.0))
     }
+}
+
+/// Compares two slices of equal length, of at most [`kernel::BLOCK`] elements.
+fn of_block(original: &[f32], new: &[f32]) -> Drift {
+    let mut lanes = kernel::drift(original.as_chunks().0, new.as_chunks().0);
+    let (rest, new_rest) = (original.as_chunks::<LANES>().1, new.as_chunks::<LANES>().1);
+    let (mut last, mut new_last) = ([0.0; LANES], [0.0; LANES]);
+    last[..rest.len()].copy_from_slice(rest);
+    new_last[..new_rest.len()].copy_from_slice(new_rest);
+    lanes.add(&last, &new_last);
+    let sum_squared_error = total(lanes.squared_error);
+    if !sum_squared_error.is_finite() {
+        return drift_of_finite_pairs(original, new);
+    }
+    Drift {
+        count: original.len() as u64,
+        non_finite: 0,
+        sum_squared_error,
+        sum_squares: total(lanes.squares),
+        sum_squares_new: total(lanes.squares_new),
+        max_error: lanes.max_error.into_iter().fold(0.0, f32::max).into(),
+    }
+}
+
+/// For values of which some are NaN or infinite, or so large that their difference is.
+#[cold]
+fn drift_of_finite_pairs(original: &[f32], new: &[f32]) -> Drift {
+    let mut drift = Drift { count: original.len() as u64, ..Drift::default() };
+    for (&value, &new) in original.iter().zip(new) {
+        if !(value.is_finite() && new.is_finite()) {
+            drift.non_finite += 1;
+            continue;
+        }
+        let (value, new) = (f64::from(value), f64::from(new));
+        drift.sum_squared_error += (value - new) * (value - new);
+        drift.sum_squares += value * value;
+        drift.sum_squares_new += new * new;
+        drift.max_error = drift.max_error.max((value - new).abs());
+    }
+    drift
 }
 
 #[cfg(test)]

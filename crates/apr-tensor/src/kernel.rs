@@ -10,17 +10,17 @@
 mod avx2;
 #[cfg(all(feature = "std", target_arch = "x86_64"))]
 mod avx512;
+mod lanes;
 
-use crate::cast::{CastCounts, Narrow, ToF16};
-use crate::drift::Drift;
+pub(crate) use lanes::{DriftLanes, LANES, total};
+
+use self::lanes::MomentLanes;
+use crate::narrow::{CastCounts, Narrow, ToF16, narrow_anywhere};
 use crate::stats::Scale;
 use crate::wire::{self, Real, Wire};
 
 /// Elements of a block: short enough for `f64` to stay in the first-level cache between two passes over it.
 pub(crate) const BLOCK: usize = 4096;
-
-/// Independent sums, for four AVX2 registers of `f64`: enough to hide the latency of an addition.
-const LANES: usize = 16;
 
 macro_rules! for_several_targets {
     ($($function:tt)*) => {
@@ -132,16 +132,13 @@ fn block_of_widened<W: Wire<Value = f32>>(stored: &[W::Stored]) -> Block {
     block::<wire::NativeF32>(values)
 }
 
-/// Compares two slices of equal length, of at most [`BLOCK`] elements.
-pub(crate) fn drift(original: &[f32], new: &[f32]) -> Drift {
+/// Compares groups of values, of at most [`BLOCK`] values together, with as many others.
+pub(crate) fn drift(original: &[[f32; LANES]], new: &[[f32; LANES]]) -> DriftLanes {
     #[cfg(all(feature = "std", target_arch = "x86_64"))]
-    {
-        let (groups, new_groups) = (original.as_chunks().0, new.as_chunks().0);
-        if let Some(lanes) = avx512::drift(groups, new_groups).or_else(|| avx2::drift(groups, new_groups)) {
-            return finish_drift(lanes, original, new);
-        }
+    if let Some(lanes) = avx512::drift(original, new).or_else(|| avx2::drift(original, new)) {
+        return lanes;
     }
-    finish_drift(drift_lanes(original.as_chunks().0, new.as_chunks().0), original, new)
+    drift_lanes(original, new)
 }
 
 /// Summary of a few elements.
@@ -161,31 +158,6 @@ fn widen_anywhere<W: Wire<Value: Into<R>>, R: Real>(stored: &[W::Stored], values
     for (value, &stored) in values.iter_mut().zip(stored) {
         *value = W::load(stored).into();
     }
-}
-
-#[inline(always)]
-fn narrow_anywhere<W: Wire, N: Narrow>(stored: &[W::Stored], rounded: &mut [N::Stored]) -> CastCounts {
-    let (mut overflowed, mut flushed, mut inexact) = (0_u32, 0_u32, 0_u32);
-    for (rounded, &stored) in rounded.iter_mut().zip(stored) {
-        let exact: f64 = W::load(stored).into();
-        let (bytes, value) = N::round(exact);
-        let value = f64::from(value);
-        *rounded = bytes;
-        overflowed += u32::from(N::overflows(exact, value));
-        flushed += u32::from((value == 0.0) & (exact != 0.0));
-        inexact += u32::from((value != exact) & !exact.is_nan());
-    }
-    CastCounts { overflowed: overflowed.into(), flushed: flushed.into(), inexact: inexact.into() }
-}
-
-/// What is kept of each lane while a block is summed up.
-#[derive(Clone, Copy)]
-struct MomentLanes<V> {
-    min: [V; LANES],
-    max: [V; LANES],
-    zeros: [u32; LANES],
-    sums: [f64; LANES],
-    squares: [f64; LANES],
 }
 
 #[inline(always)]
@@ -308,15 +280,6 @@ fn bin_offsets_anywhere(values: &[f64], scale: &Scale, first: i64, offsets: &mut
     }
 }
 
-/// What is kept of each lane while values are compared.
-#[derive(Debug, Default, PartialEq)]
-struct DriftLanes {
-    squared_error: [f64; LANES],
-    squares: [f64; LANES],
-    squares_new: [f64; LANES],
-    max_error: [f32; LANES],
-}
-
 #[inline(always)]
 fn drift_lanes_anywhere(original: &[[f32; LANES]], new: &[[f32; LANES]]) -> DriftLanes {
     let mut lanes = DriftLanes::default();
@@ -326,90 +289,13 @@ fn drift_lanes_anywhere(original: &[[f32; LANES]], new: &[[f32; LANES]]) -> Drif
     lanes
 }
 
-impl DriftLanes {
-    #[inline(always)]
-    #[expect(clippy::needless_range_loop, reason = "a lane is a place in several arrays")]
-    fn add(&mut self, original: &[f32; LANES], new: &[f32; LANES]) {
-        // Loops of one sum each: the compiler finds no vector instructions for a common one.
-        let mut error = [0.0_f32; LANES];
-        for lane in 0..LANES {
-            error[lane] = original[lane] - new[lane];
-        }
-        for lane in 0..LANES {
-            let distance = error[lane].abs();
-            self.max_error[lane] = if distance > self.max_error[lane] { distance } else { self.max_error[lane] };
-        }
-        for (sum, value) in self.squared_error.iter_mut().zip(error) {
-            *sum += f64::from(value) * f64::from(value);
-        }
-        for (sum, &value) in self.squares.iter_mut().zip(original) {
-            *sum += f64::from(value) * f64::from(value);
-        }
-        for (sum, &value) in self.squares_new.iter_mut().zip(new) {
-            *sum += f64::from(value) * f64::from(value);
-        }
-    }
-}
-
-/// Adds the values after the last group and joins the lanes.
-fn finish_drift(mut lanes: DriftLanes, original: &[f32], new: &[f32]) -> Drift {
-    let (rest, new_rest) = (original.as_chunks::<LANES>().1, new.as_chunks::<LANES>().1);
-    let (mut last, mut new_last) = ([0.0; LANES], [0.0; LANES]);
-    last[..rest.len()].copy_from_slice(rest);
-    new_last[..new_rest.len()].copy_from_slice(new_rest);
-    lanes.add(&last, &new_last);
-    let sum_squared_error = total(lanes.squared_error);
-    if !sum_squared_error.is_finite() {
-        return drift_of_finite_pairs(original, new);
-    }
-    Drift {
-        count: original.len() as u64,
-        non_finite: 0,
-        sum_squared_error,
-        sum_squares: total(lanes.squares),
-        sum_squares_new: total(lanes.squares_new),
-        max_error: lanes.max_error.into_iter().fold(0.0, f32::max).into(),
-    }
-}
-
-/// For values of which some are NaN or infinite, or so large that their difference is.
-#[cold]
-fn drift_of_finite_pairs(original: &[f32], new: &[f32]) -> Drift {
-    let mut drift = Drift { count: original.len() as u64, ..Drift::default() };
-    for (&value, &new) in original.iter().zip(new) {
-        if !(value.is_finite() && new.is_finite()) {
-            drift.non_finite += 1;
-            continue;
-        }
-        let (value, new) = (f64::from(value), f64::from(new));
-        drift.sum_squared_error += (value - new) * (value - new);
-        drift.sum_squares += value * value;
-        drift.sum_squares_new += new * new;
-        drift.max_error = drift.max_error.max((value - new).abs());
-    }
-    drift
-}
-
-/// Adds the halves, then the quarters, and so on.
-#[inline(always)]
-fn total(mut lanes: [f64; LANES]) -> f64 {
-    let mut half = LANES / 2;
-    while half > 0 {
-        for lane in 0..half {
-            lanes[lane] += lanes[lane + half];
-        }
-        half /= 2;
-    }
-    lanes[0]
-}
-
 #[cfg(test)]
 mod tests {
     use alloc::vec;
     use alloc::vec::Vec;
 
     use super::*;
-    use crate::cast::{ToBf16, ToF8E4m3, ToF8E5m2, ToF32};
+    use crate::narrow::{ToBf16, ToF8E4m3, ToF8E5m2, ToF32};
     use crate::wire;
 
     /// Numbers of all magnitudes, from a linear congruential generator; without NaN, whose bits are not compared.
@@ -467,7 +353,7 @@ mod tests {
             for kernel in [avx2::drift, avx512::drift] {
                 assert!(kernel(original.as_chunks().0, new.as_chunks().0).is_none_or(|found| found == lanes));
             }
-            assert_eq!(drift(original, new), finish_drift(lanes, original, new));
+            assert_eq!(drift(original.as_chunks().0, new.as_chunks().0), lanes);
         }
     }
 

@@ -48,6 +48,7 @@ pub mod cast;
 pub mod drift;
 pub mod element;
 mod half_float;
+mod narrow;
 mod small_float;
 pub mod sparse;
 mod square_root;

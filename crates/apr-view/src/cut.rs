@@ -2,36 +2,27 @@
 
 use apr_core::{DType, Error, Result, Shape, TensorInfo};
 
+use crate::four_bits::FourBits;
+use crate::rows::{Cut, Turned};
 use crate::strided::{Strided, Woven};
 use crate::transform::{Change, Kind, needs_floats};
 
-/// Which rows of a tensor are cut out, where its rows stand in groups.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cut {
-    /// Groups of rows, each of which is cut alike.
-    pub groups: u64,
-    /// The first row in a group.
-    pub first: u64,
-    /// How far the next row is.
-    pub step: u64,
-    /// How many rows.
-    pub count: u64,
-    /// Where rows are columns.
-    pub turned: Turned,
-}
-
-/// Where rows are columns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Turned {
-    /// In neither.
-    No,
-    /// In the tensor that is cut.
-    Before,
-    /// In what is cut out.
-    After,
-}
-
 impl Change {
+    /// The rows that are cut out of four-bit floats, in GGUF's blocks; elements and exponents are at these positions of the
+    /// base.
+    ///
+    /// # Errors
+    /// E001 when the two tensors are not those of one of four-bit floats.
+    pub fn four_bits(
+        blocks: (&TensorInfo, usize),
+        scales: (&TensorInfo, usize),
+        cut: Cut,
+        name: &str,
+    ) -> Result<(TensorInfo, Self)> {
+        let (info, rows) = FourBits::of(blocks, scales, cut, name)?;
+        Ok((info, Self(Kind::FourBits(rows))))
+    }
+
     /// What is cut out of the tensor at `position` of the base, as one of this name.
     ///
     /// # Errors

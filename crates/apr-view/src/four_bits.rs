@@ -7,8 +7,7 @@
 
 use apr_core::{CheckpointReader, DType, Error, Result, TensorInfo};
 
-use crate::cut::Cut;
-use crate::transform::{Change, Kind};
+use crate::rows::Cut;
 
 /// Bytes of a block's elements.
 const ELEMENTS: usize = 16;
@@ -28,13 +27,13 @@ pub(crate) struct FourBits {
     cut: Cut,
 }
 
-impl Change {
+impl FourBits {
     /// The rows that are cut out of four-bit floats, in GGUF's blocks; elements and exponents are at these positions of the
     /// base.
     ///
     /// # Errors
     /// E001 when the two tensors are not those of one of four-bit floats.
-    pub fn four_bits(
+    pub(crate) fn of(
         (blocks, at): (&TensorInfo, usize),
         (scales, scales_at): (&TensorInfo, usize),
         cut: Cut,
@@ -55,7 +54,7 @@ impl Change {
         let columns = row_blocks.checked_mul(2 * ELEMENTS as u64).ok_or_else(unfit)?;
         let shape = [groups, cut.count, columns].into();
         let info = TensorInfo { name: name.to_owned(), dtype: DType::MXFP4, shape };
-        Ok((info, Self(Kind::FourBits(FourBits { blocks: at, scales: scales_at, rows, row_blocks, cut }))))
+        Ok((info, Self { blocks: at, scales: scales_at, rows, row_blocks, cut }))
     }
 }
 
@@ -108,7 +107,8 @@ mod tests {
     use apr_core::Limits;
 
     use super::*;
-    use crate::cut::Turned;
+    use crate::Change;
+    use crate::rows::Turned;
 
     fn model(rows: u8) -> Box<dyn CheckpointReader> {
         let blocks = usize::from(rows) * 16;

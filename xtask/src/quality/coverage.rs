@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::process::{output, program, run as run_program, target_dir, workspace};
-use crate::quality::{percent, report};
+use crate::quality::report::{self, percent};
 use crate::steps::{Outcome, Steps, Stop};
 use crate::targets::PORTABLE;
 use crate::tools::Tool;

@@ -49,9 +49,3 @@ fn parse<'a>(arguments: &[&'a str]) -> Result<(Vec<&'a str>, usize), String> {
     }
     Ok((wanted, sample))
 }
-
-/// A percentage that is not rounded up, so that 95.0 means it.
-fn percent(part: usize, whole: usize) -> f64 {
-    let tenths = (part * 1000).checked_div(whole).unwrap_or(1000);
-    tenths as f64 / 10.0
-}

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::process::{output, program, target_dir};
-use crate::quality::{percent, report};
+use crate::quality::report::{self, percent};
 use crate::steps::{Outcome, Steps, Stop};
 use crate::tools::Tool;
 

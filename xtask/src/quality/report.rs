@@ -17,3 +17,9 @@ pub(crate) fn write(measure: &str, figures: &str) -> Outcome {
     println!("{figures}");
     fs::write(&path, format!("{before}{begin}\n{}\n\n{end}{after}", figures.trim())).map_err(Stop::failed)
 }
+
+/// A percentage that is not rounded up, so that 95.0 means it.
+pub(crate) fn percent(part: usize, whole: usize) -> f64 {
+    let tenths = (part * 1000).checked_div(whole).unwrap_or(1000);
+    tenths as f64 / 10.0
+}

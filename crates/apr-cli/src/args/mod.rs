@@ -15,6 +15,7 @@ pub(crate) mod settings;
 mod shard;
 mod upgrade;
 mod watermark;
+mod write;
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -27,7 +28,7 @@ pub(crate) use container::{
     Compress, ContainerArgs, DecryptArgs, EditArgs, EncryptArgs, IssueArgs, KeyPurpose, KeygenArgs, LicenseAction,
     SignArgs, VerifyArgs,
 };
-pub(crate) use convert::{ConvertArgs, ExportArgs, ImportArgs, Precision, Sha256, WriteArgs};
+pub(crate) use convert::{ConvertArgs, ExportArgs, ImportArgs, Sha256};
 pub(crate) use look::{
     DebugArgs, DiffArgs, ExplainArgs, GraphArgs, GraphFormat, InspectArgs, LintArgs, ScanArgs, Sort, TensorsArgs,
     ValidateArgs,
@@ -40,6 +41,7 @@ pub(crate) use run::{PoolingWay, RunArgs};
 pub(crate) use shard::{JoinArgs, ShardArgs};
 pub(crate) use upgrade::UpgradeArgs;
 pub(crate) use watermark::{DetectArgs, EmbedArgs, WatermarkAction};
+pub(crate) use write::{Precision, WriteArgs};
 
 use crate::human::parse_size;
 

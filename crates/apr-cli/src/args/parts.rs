@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::convert::parse_shard_size;
+use super::write::parse_shard_size;
 
 fn parse_parts(text: &str) -> Result<usize, String> {
     let most = apr_ops::parts::MAX_PARTS;

@@ -94,10 +94,10 @@ pub(crate) struct QuantizeArgs {
     #[arg(long, value_name = "P", hide_short_help = true)]
     pub(crate) prefix: Option<String>,
     /// Target format [default: by the output's extension]
-    #[arg(long, value_name = "FORMAT", value_parser = super::convert::parse_target())]
+    #[arg(long, value_name = "FORMAT", value_parser = super::write::parse_target())]
     pub(crate) format: Option<&'static Format>,
     /// Cut the output into files of at most this many bytes of tensors, such as 5GB
-    #[arg(long, value_name = "SIZE", value_parser = super::convert::parse_shard_size)]
+    #[arg(long, value_name = "SIZE", value_parser = super::write::parse_shard_size)]
     pub(crate) shard_size: Option<u64>,
     // What has a heading of its own comes last: what follows it would stand under it.
     #[command(flatten)]

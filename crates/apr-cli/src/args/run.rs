@@ -15,7 +15,8 @@ pub(crate) struct RunArgs {
     /// (.txt), sounds (.wav, .flac, .mp3, .ogg), pictures (.png, .jpg, .webp); NAME= says which input an array is for
     #[arg(short, long, value_name = "[NAME=]FILE", value_parser = parse_named_file)]
     pub(crate) input: Vec<(Option<String>, PathBuf)>,
-    /// What should come out: outputs, or any other value of the graph [default: the outputs]
+    /// What should come out: outputs, or any other value by its path, such as layers.3/attention/shares [default: the
+    /// outputs]
     #[arg(long, value_name = "NAME")]
     pub(crate) want: Vec<String>,
     /// Write what comes out as arrays: .npy, .npz, .safetensors, .json

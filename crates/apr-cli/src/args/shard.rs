@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::convert::parse_shard_size;
+use super::write::parse_shard_size;
 
 /// Arguments of `shard`.
 #[derive(Debug, Args)]

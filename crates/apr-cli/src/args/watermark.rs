@@ -28,7 +28,7 @@ pub(crate) struct EmbedArgs {
     #[arg(long, value_name = "X")]
     pub(crate) strength: Option<f64>,
     /// Target format [default: by the output's extension]
-    #[arg(long, value_name = "FORMAT", value_parser = super::convert::parse_target())]
+    #[arg(long, value_name = "FORMAT", value_parser = super::write::parse_target())]
     pub(crate) format: Option<&'static Format>,
     /// Replace what is there
     #[arg(short = 'f', long)]

@@ -5,16 +5,16 @@ use std::path::Path;
 
 use anstream::adapter::strip_bytes;
 use apr::Escaped;
-use apr_graph::draw::{Branch, Depth, dot, mermaid, parameters, svg, tree};
-use apr_graph::outline::{AttributeView, Item, ItemKind, NodeView, Place, Scene, ValueView};
+use apr_graph::draw::{Branch, Depth, beyond_mermaid, dot, mermaid, parameters, svg, tree};
+use apr_graph::outline::{AttributeView, Item, ItemKind, Place, Scene, ValueView};
 use apr_graph::{Findings, Severity};
 use apr_ops::graph::{
     Computed, CostReport, EndReport, GraphReport, NodeReport, Origin, PartReport, computed, nodes, report,
 };
 use apr_source::Source;
-use apr_view::nearest;
 
 use super::beside::write_text;
+use super::nearby;
 use crate::args::{GraphArgs, GraphFormat};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
@@ -56,7 +56,11 @@ pub(super) fn run(args: &GraphArgs, context: &Context) -> Outcome {
     let sizes = args.size.iter().cloned().collect();
     let graph = report(&source, &found, !args.unfold, &sizes);
     unknown_sizes(&graph, &args.size, context);
-    match (drawn(&graph, args)?, &args.output) {
+    let drawn = drawn(&graph, args)?;
+    if let Some(why) = drawn.as_deref().filter(|_| args.format == GraphFormat::Mermaid).and_then(beyond_mermaid) {
+        context.printer.warn(&format!("{why}; a smaller --depth may help, and --format svg has no such limit"));
+    }
+    match (drawn, &args.output) {
         (Some(text), path) => write_text(path.as_deref().unwrap_or(Path::new("-")), text.as_bytes(), args.overwrite),
         (None, None) => context.printer.report(&graph, |out, graph| render(out, graph, args)),
         (None, Some(path)) => {
@@ -109,24 +113,9 @@ fn show_node(source: &Source<'_>, found: &Computed, name: &str, context: &Contex
     let reports = nodes(source, found, name, &context.pipeline()?, &bar)?;
     drop(bar);
     if reports.is_empty() {
-        return Err(unknown_node(found, name));
+        return Err(nearby::unknown("node", name, found.parts.iter().map(|part| &part.graph)));
     }
     context.printer.report(&reports, |out, reports| reports.iter().try_for_each(|report| render_node(out, report)))
-}
-
-fn unknown_node(found: &Computed, name: &str) -> Failure {
-    /// Paths that are compared; models of families have some thousands.
-    const COMPARED: usize = 50_000;
-    let paths: Vec<String> = found.parts.iter().flat_map(|part| NodeView::paths(&part.graph, COMPARED)).collect();
-    let similar = nearest(name, paths.iter().map(String::as_str), 5);
-    let mut message = format!("there is no node '{}'", Escaped(name));
-    if !similar.is_empty() {
-        message.push_str("; similar names:");
-        for name in similar {
-            message.push_str(&format!("\n  {}", Escaped(name)));
-        }
-    }
-    Failure::General(message)
 }
 
 fn render(out: &mut dyn Write, graph: &GraphReport, args: &GraphArgs) -> io::Result<()> {

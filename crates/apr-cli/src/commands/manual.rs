@@ -11,13 +11,15 @@ use clap_complete::env::Shells;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
-use super::COMPLETE;
 use crate::args::Cli;
 use crate::args::examples::examples;
 use crate::args::settings::{ENVIRONMENT, FILES, KEYS};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::signals;
+
+/// The environment variable with which the scripts of `apr completions` ask.
+pub(crate) const COMPLETE: &str = "APR_COMPLETE";
 
 /// Prints a script with which a shell asks `apr` what a word may become.
 pub(super) fn completions(shell: Shell) -> Outcome {

@@ -20,6 +20,7 @@ mod keygen;
 mod license;
 mod lint;
 mod manual;
+mod nearby;
 mod parts;
 mod quantize;
 mod run;
@@ -31,13 +32,12 @@ mod tensors;
 mod upgrade;
 mod validate;
 mod watermark;
+mod weights;
 
+pub(crate) use self::manual::COMPLETE;
 use crate::args::Command;
 use crate::context::Context;
 use crate::failure::Outcome;
-
-/// The environment variable with which the scripts of `apr completions` ask.
-pub(crate) const COMPLETE: &str = "APR_COMPLETE";
 
 /// Runs a command.
 pub(crate) fn run(command: Command, context: &Context) -> Outcome {

@@ -12,7 +12,8 @@ use core::arch::x86_64::{
     _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64, _mm512_xor_si512,
 };
 
-use super::Digest;
+/// What a chunk or a subtree is summed up as.
+type ChainingValue = [u8; 32];
 
 /// Chunks side by side.
 const LANES: usize = 16;
@@ -45,7 +46,7 @@ const SCHEDULE: [[usize; 16]; 7] = {
 
 /// The chaining value of a subtree that is not the root and starts `offset` bytes into the input, as
 /// `finalize_non_root` returns it; `None` if the processor or the length is not one that this is for.
-pub(super) fn subtree(bytes: &[u8], offset: u64) -> Option<Digest> {
+pub(super) fn subtree(bytes: &[u8], offset: u64) -> Option<ChainingValue> {
     let len = bytes.len();
     let suits = len.is_power_of_two() && len >= 2 * LANES * CHUNK && std::arch::is_x86_feature_detected!("avx512f");
     // SAFETY: the processor has AVX-512F.
@@ -53,10 +54,10 @@ pub(super) fn subtree(bytes: &[u8], offset: u64) -> Option<Digest> {
 }
 
 #[target_feature(enable = "avx512f")]
-fn subtree_avx512(bytes: &[u8], offset: u64) -> Digest {
+fn subtree_avx512(bytes: &[u8], offset: u64) -> ChainingValue {
     let blocks = bytes.as_chunks::<BLOCK>().0;
     let groups = blocks.as_chunks::<{ CHUNK / BLOCK }>().0.as_chunks::<LANES>().0;
-    let mut values: Vec<[Digest; LANES]> = Vec::with_capacity(groups.len());
+    let mut values: Vec<[ChainingValue; LANES]> = Vec::with_capacity(groups.len());
     for (group, counter) in groups.iter().zip((offset / CHUNK as u64..).step_by(LANES)) {
         values.push(chunks(group, counter));
     }
@@ -78,7 +79,7 @@ fn subtree_avx512(bytes: &[u8], offset: u64) -> Digest {
 /// The chaining values of chunks that are not the root; the first has the number `counter`.
 #[target_feature(enable = "avx512f")]
 #[expect(clippy::cast_possible_truncation, reason = "the counter's halves")]
-fn chunks(input: &[[[u8; BLOCK]; CHUNK / BLOCK]; LANES], counter: u64) -> [Digest; LANES] {
+fn chunks(input: &[[[u8; BLOCK]; CHUNK / BLOCK]; LANES], counter: u64) -> [ChainingValue; LANES] {
     let half = |shift: u32| {
         let counters: [u32; LANES] = core::array::from_fn(|lane| (counter.wrapping_add(lane as u64) >> shift) as u32);
         vector(counters)
@@ -97,7 +98,7 @@ fn chunks(input: &[[[u8; BLOCK]; CHUNK / BLOCK]; LANES], counter: u64) -> [Diges
 
 /// The chaining values above pairs of them.
 #[target_feature(enable = "avx512f")]
-fn parents(pairs: &[[u8; BLOCK]; LANES]) -> [Digest; LANES] {
+fn parents(pairs: &[[u8; BLOCK]; LANES]) -> [ChainingValue; LANES] {
     let words = transposed(core::array::from_fn(|lane| load(&pairs[lane])));
     let mut state = INITIAL.map(|word| all(word));
     compress(&mut state, &words, [all(0); 2], PARENT);
@@ -188,7 +189,7 @@ fn transposed(mut rows: [__m512i; 16]) -> [__m512i; 16] {
 /// The chaining value of each lane.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn digests(state: &[__m512i; 8]) -> [Digest; LANES] {
+fn digests(state: &[__m512i; 8]) -> [ChainingValue; LANES] {
     let mut words = [all(0); 16];
     words[..8].copy_from_slice(state);
     transposed(words).map(|lane| {

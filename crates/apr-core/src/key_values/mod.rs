@@ -29,17 +29,12 @@ use serde::{Serialize, Serializer};
 pub(crate) use self::json::{pack, pairs_of};
 pub(crate) use self::parse::Header;
 pub use self::value::{Array, KeyValue, Value};
-use self::wire::{Wire, WireValue};
+use self::wire::{ARRAY, TEXT, Wire, WireValue};
 use crate::json_pieces::JsonPieces;
 use crate::{Error, Escaped, Result};
 
 /// Arrays within each other; no known writer nests any.
 pub(crate) const MAX_DEPTH: usize = 4;
-
-/// GGUF's number of an array.
-const ARRAY: u32 = 9;
-/// GGUF's number of a text.
-const TEXT: u32 = 8;
 
 /// Key-value pairs in the order of their file, packed; no key appears twice.
 ///

@@ -13,7 +13,8 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess,
 use serde_json::{Map, Value as Json};
 
 use super::value::number_of;
-use super::{ARRAY, FIELD, KeyValues, KeyValuesBuilder, MAX_DEPTH, TEXT, wire};
+use super::wire::{self, ARRAY, TEXT};
+use super::{FIELD, KeyValues, KeyValuesBuilder, MAX_DEPTH};
 
 /// The entry of metadata that holds pairs, and these.
 pub(crate) struct Header {

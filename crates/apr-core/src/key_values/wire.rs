@@ -8,7 +8,12 @@ use serde::{Serialize, Serializer};
 
 use super::floats::{F32, F64};
 use super::value::name_of;
-use super::{ARRAY, Array, TEXT, Value};
+use super::{Array, Value};
+
+/// GGUF's number of an array.
+pub(super) const ARRAY: u32 = 9;
+/// GGUF's number of a text.
+pub(super) const TEXT: u32 = 8;
 
 pub(crate) fn put_len(out: &mut Vec<u8>, len: usize) {
     out.extend((len as u64).to_le_bytes());

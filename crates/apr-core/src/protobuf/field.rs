@@ -4,8 +4,11 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::{MAX_DEPTH, Span, Walker, cut_off};
+use super::walker::{Span, Walker, cut_off};
 use crate::{Error, Result};
+
+/// Most messages inside each other; protobuf's own libraries stop here too.
+pub const MAX_DEPTH: u32 = 100;
 
 /// A message that is being walked over.
 #[derive(Debug, Clone, Copy)]
@@ -13,6 +16,20 @@ pub struct Message {
     at: u64,
     end: u64,
     depth: u32,
+}
+
+impl Walker<'_> {
+    /// The message that the whole source is.
+    #[must_use]
+    pub fn message(&self) -> Message {
+        Message::new(Span { offset: 0, len: self.source.len() }, 0)
+    }
+
+    /// The message in a span that was met before. It counts as one of the outermost.
+    #[must_use]
+    pub fn message_in(&self, span: Span) -> Message {
+        Message::new(span, 0)
+    }
 }
 
 impl Message {

@@ -2,7 +2,11 @@
 
 use apr_core::{Alignments, Computes, Convention, Format, QuantizedTypes, Target};
 
-use super::{MAGIC, MAGIC_0_2};
+/// First bytes of a file.
+pub const MAGIC: [u8; 4] = *b"APR1";
+
+/// First bytes of the files of whisper-apr 0.2, which the v2 dialects have too.
+pub(super) const MAGIC_0_2: [u8; 4] = *b"APR\0";
 
 /// The container of whisper-apr, and the one of the same name of aprender.
 pub static FORMAT: Format = Format {

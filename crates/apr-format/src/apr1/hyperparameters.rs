@@ -7,8 +7,10 @@ use alloc::vec::Vec;
 use apr_core::{Error, Metadata, Result, keys};
 use serde_json::{Map, Value, json};
 
-use super::METADATA_KEY;
 use crate::older::Fields;
+
+/// The metadata key of what only the header of such a file knows.
+pub const METADATA_KEY: &str = "apr1";
 
 /// The header's names in the order of its fields, and the name of each in a configuration.
 const FIELDS: [(&str, &str); 10] = [

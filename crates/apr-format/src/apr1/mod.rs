@@ -58,17 +58,10 @@ use alloc::boxed::Box;
 use apr_core::{ByteSource, Error, Limits, Result};
 
 pub use crate::older::OlderReader as Apr1Reader;
-pub use format::FORMAT;
+use format::MAGIC_0_2;
+pub use format::{FORMAT, MAGIC};
+pub use hyperparameters::METADATA_KEY;
 pub use writer::{Apr1Writer, WriteOptions, plan};
-
-/// First bytes of a file.
-pub const MAGIC: [u8; 4] = *b"APR1";
-
-/// First bytes of the files of whisper-apr 0.2, which the v2 dialects have too.
-const MAGIC_0_2: [u8; 4] = *b"APR\0";
-
-/// The metadata key of what only the header of such a file knows.
-pub const METADATA_KEY: &str = "apr1";
 
 /// Opens an APR1 file. Reads header, index, vocabulary, and no tensor bytes.
 ///

@@ -8,9 +8,9 @@ use alloc::vec::Vec;
 use apr_core::{ByteSource, DType, Error, Limits, Metadata, Result, Shape, TensorInfo, keys, read_vec};
 use serde_json::json;
 
-use super::hyperparameters::Hyperparameters;
+use super::format::MAGIC;
+use super::hyperparameters::{Hyperparameters, METADATA_KEY};
 use super::vocabulary::Vocabulary;
-use super::{MAGIC, METADATA_KEY};
 use crate::older::{Encoding, Entry, Fields, Parts, Scale, Section, padded_name, read_front, used_dims};
 
 /// Length of the header after the magic, in bytes.

@@ -14,8 +14,7 @@ use apr_core::{
 };
 use serde_json::Value;
 
-use super::METADATA_KEY;
-use super::hyperparameters::Hyperparameters;
+use super::hyperparameters::{Hyperparameters, METADATA_KEY};
 use super::vocabulary::{MERGES, VOCAB_SIZE, VOCABULARY, VOCABULARY_ENCODING, Vocabulary};
 use super::whisper::{ENTRY_LEN, HAS_FILTERBANK, HAS_VOCABULARY, HEADER_LEN, Header, NAME_LEN, VERSION};
 use crate::apr2::CompanionFile;

@@ -218,3 +218,14 @@ impl Header {
         warnings
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flag_that_is_set_stays_set() {
+        let flags = Flags::SIGNED.with(Flags::SIGNED, true).with(Flags::ENCRYPTED, true).with(Flags::LICENSED, false);
+        assert_eq!(flags.names(), ["encrypted", "signed"]);
+    }
+}

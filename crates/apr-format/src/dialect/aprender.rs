@@ -10,7 +10,8 @@ use apr_core::digest::Crc32;
 use apr_core::{ByteSource, DType, Error, Limits, Metadata, Result, Shape, TensorInfo, keys, read_vec};
 use serde_json::{Value, json};
 
-use super::{MAGIC_0_20, dtype, metadata};
+use super::format::MAGIC_0_20;
+use super::{dtype, metadata};
 use crate::older::{Entry, Fields, Parts, Section, checked_name, read_front};
 
 /// Length of the header, in bytes.

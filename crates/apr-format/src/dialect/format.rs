@@ -2,8 +2,12 @@
 
 use apr_core::{Convention, Format};
 
-use super::{MAGIC, MAGIC_0_20};
 use crate::{apr1, apr2};
+
+/// First bytes of the dialects, except for that of aprender 0.20, which has those of APR2.
+pub(super) const MAGIC: [u8; 4] = *b"APR\0";
+/// First bytes of the files of aprender 0.20.
+pub(super) const MAGIC_0_20: [u8; 4] = *b"APR2";
 
 /// APR v2 as other programs wrote it.
 pub static FORMAT: Format = Format {

@@ -46,13 +46,9 @@ use apr_core::{ByteSource, Error, Limits, Result};
 
 pub use crate::older::OlderReader as DialectReader;
 pub use format::FORMAT;
+use format::{MAGIC, MAGIC_0_20};
 
 use crate::older::Parts;
-
-/// First bytes of the dialects, except for that of aprender 0.20, which has those of APR2.
-const MAGIC: [u8; 4] = *b"APR\0";
-/// First bytes of the files of aprender 0.20.
-const MAGIC_0_20: [u8; 4] = *b"APR2";
 
 /// Opens a file. Reads header, metadata and index, and no tensor bytes.
 ///

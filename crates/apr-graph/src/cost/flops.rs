@@ -1,6 +1,6 @@
 //! Operations of a node.
 
-use super::{Sizes, elements};
+use super::sizes::{Sizes, elements};
 use crate::{Body, Node, Origin, TensorType};
 
 /// How the operations of an operator are counted.

@@ -1,6 +1,7 @@
 //! Which values are in memory while a node runs.
 
-use super::{Sizes, bytes, flops};
+use super::flops;
+use super::sizes::{Sizes, bytes};
 use crate::check::order;
 use crate::{Body, Node, Origin};
 

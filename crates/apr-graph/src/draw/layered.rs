@@ -4,8 +4,8 @@
 //! a layer get a bend in it; the order within layers is chosen for few crossings (`order.rs`), then places that keep the
 //! order and make edges straight (`place.rs`). A group is laid out by itself and is one box in the group around it.
 
-use super::order;
-use super::place;
+use super::vertex::{Link, Vertex};
+use super::{order, place};
 
 /// Space between boxes of a layer.
 const GAP: f64 = 22.0;
@@ -44,27 +44,6 @@ pub(super) struct Placed {
     pub(super) routes: Vec<Vec<(f64, f64)>>,
     pub(super) width: f64,
     pub(super) height: f64,
-}
-
-/// A box or a bend in a layer.
-#[derive(Debug, Clone)]
-pub(super) struct Vertex {
-    pub(super) layer: usize,
-    pub(super) width: f64,
-    pub(super) is_bend: bool,
-    /// What is above it, and where each edge leaves that and enters this, from the left sides.
-    pub(super) above: Vec<Link>,
-    pub(super) below: Vec<Link>,
-}
-
-/// An edge between neighbouring layers, seen from one side.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Link {
-    pub(super) other: usize,
-    /// Where it touches this vertex, from its left side.
-    pub(super) here: f64,
-    /// Where it touches the other.
-    pub(super) there: f64,
 }
 
 /// Places boxes whose edges are given. `first` boxes at the beginning are in the uppermost layer, `last` at the end in the

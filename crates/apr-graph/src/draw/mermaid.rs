@@ -20,6 +20,21 @@ pub fn mermaid(scene: &Scene, depth: &Depth) -> String {
     text
 }
 
+/// Why Mermaid refuses to draw a text unless its page is set up otherwise (its settings `maxEdges` and `maxTextSize`):
+/// `None` where it draws it.
+#[must_use]
+pub fn beyond_mermaid(text: &str) -> Option<String> {
+    const EDGES: usize = 500;
+    const CHARACTERS: usize = 50_000;
+    let (edges, characters) = (text.matches(" --> ").count(), text.chars().count());
+    (edges > EDGES || characters > CHARACTERS).then(|| {
+        format!(
+            "Mermaid draws up to {EDGES} edges and {CHARACTERS} characters unless its page is set up otherwise; \
+             these are {edges} edges and {characters} characters"
+        )
+    })
+}
+
 /// `end` is a word of the language.
 fn name(class: Class) -> &'static str {
     if class == Class::End { "port" } else { class.name() }
@@ -85,6 +100,9 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line} is not in\n{text}");
         }
+        assert_eq!(beyond_mermaid(&text), None);
+        let many = text.replace("n_0 --> n_1_in0\n", &"n_0 --> n_1_in0\n".repeat(500));
+        assert!(beyond_mermaid(&many).is_some_and(|why| why.contains("these are 50")), "{:?}", beyond_mermaid(&many));
         let text = dot(&scene, &Depth::Levels(0));
         assert!(text.contains("n_1 -> n_2;") && text.contains("label=\"x&#34;\","), "{text}");
     }

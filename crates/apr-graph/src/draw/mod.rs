@@ -11,6 +11,7 @@ mod place;
 mod plan;
 mod svg;
 mod tree;
+mod vertex;
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashSet};
@@ -20,7 +21,7 @@ use std::sync::Arc;
 use crate::outline::{Item, Scene};
 
 pub use dot::dot;
-pub use mermaid::mermaid;
+pub use mermaid::{beyond_mermaid, mermaid};
 pub use svg::{TooManyBoxes, svg};
 pub use tree::{Branch, tree};
 

@@ -1,6 +1,6 @@
 //! The order of boxes and bends within layers, for few crossings.
 
-use super::layered::{Link, Vertex};
+use super::vertex::{Link, Vertex};
 
 /// How often the layers are gone through, down and up.
 const SWEEPS: usize = 12;

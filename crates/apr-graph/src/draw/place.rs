@@ -1,6 +1,6 @@
 //! Places from left to right that keep the order of layers and make edges straight.
 
-use super::layered::{Link, Vertex};
+use super::vertex::{Link, Vertex};
 
 /// How often the layers are gone through, down and up.
 const SWEEPS: usize = 24;

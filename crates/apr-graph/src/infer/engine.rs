@@ -3,10 +3,10 @@
 use std::collections::{HashMap, HashSet};
 
 use super::functions::Key;
-use super::merge::without_shape;
-use super::{Inference, MAX_DEPTH, Signature, merge};
+use super::inference::{Inference, MAX_DEPTH, Signature};
+use super::merge::{merge, without_shape};
 use crate::finding::node_path;
-use crate::operators::{Call, Input, Known, elements, known, type_of};
+use crate::operators::{self, Call, Input, Known, elements, known, type_of};
 use crate::{
     Attribute, AttributeValue, Body, Dim, Findings, Function, Graph, Node, Op, Operator, Opset, Origin, Severity,
     ValueId, ValueType,
@@ -209,7 +209,7 @@ impl<'g> Engine<'g> {
         }
         let mut call = read(node, operator, around, scope);
         // What the inputs' types or shapes contradict is said, and the rest is known all the same.
-        let shapes = operator.rule.map_or(Ok(()), |rule| rule(&mut call)).err();
+        let shapes = operators::rule(operator).map_or(Ok(()), |rule| rule(&mut call)).err();
         let elements = elements::apply(&mut call).err();
         known::fill(&mut call);
         let mut made = Made { kinds: call.outputs, known: call.known, problems: Vec::new() };

@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 
 use super::engine::{Around, Engine, Made, Scope};
-use super::{Signature, merge};
+use super::inference::Signature;
+use super::merge::merge;
 use crate::finding::node_path;
 use crate::operators::{Input, Known};
 use crate::{Attribute, AttributeValue, FunctionId, Node, Severity, ValueType};

@@ -26,7 +26,9 @@ pub(crate) fn merge(declared: &ValueType, inferred: ValueType) -> Result<ValueTy
         }
         // What may be absent is there where the file says so.
         (declared, ValueType::Optional(inferred)) => merge(declared, *inferred),
-        (declared, inferred) => Err(format!("{} is declared, and {} is made", kind(declared), kind(&inferred))),
+        (declared, inferred) => {
+            Err(format!("{} is declared, and {} is made", declared.described(), inferred.described()))
+        }
     }
 }
 
@@ -74,7 +76,7 @@ pub(crate) fn either(a: &ValueType, b: &ValueType) -> Result<ValueType, String> 
         (ValueType::Optional(a), ValueType::Optional(b)) => ValueType::Optional(Box::new(either(a, b)?)),
         (ValueType::Optional(a), b) | (b, ValueType::Optional(a)) => ValueType::Optional(Box::new(either(a, b)?)),
         (a, b) if a == b => a.clone(),
-        (a, b) => return Err(format!("{} and {} differ", kind(a), kind(b))),
+        (a, b) => return Err(format!("{} and {} differ", a.described(), b.described())),
     })
 }
 
@@ -85,17 +87,5 @@ pub(crate) fn without_shape(kind: &ValueType) -> ValueType {
         ValueType::Sequence(inner) => ValueType::Sequence(Box::new(without_shape(inner))),
         ValueType::Optional(inner) => ValueType::Optional(Box::new(without_shape(inner))),
         other => other.clone(),
-    }
-}
-
-/// A type for messages.
-pub(crate) fn kind(kind: &ValueType) -> String {
-    match kind {
-        ValueType::Unknown => "nothing".to_owned(),
-        ValueType::Tensor(tensor) => tensor.to_string(),
-        ValueType::SparseTensor(tensor) => format!("a sparse {tensor}"),
-        ValueType::Sequence(_) => "a sequence".to_owned(),
-        ValueType::Optional(_) => "an optional value".to_owned(),
-        ValueType::Map(..) => "a map".to_owned(),
     }
 }

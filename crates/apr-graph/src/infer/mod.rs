@@ -3,37 +3,12 @@
 mod control;
 mod engine;
 mod functions;
+mod inference;
 mod merge;
 
-use crate::{Body, Findings, FunctionId, Graph, ValueType};
+use crate::Graph;
 
-pub(crate) use merge::merge;
-
-/// Deepest nesting of bodies and calls that is followed. Protobuf's own readers stop near it too.
-pub const MAX_DEPTH: usize = 64;
-
-/// What [`infer`] found.
-#[derive(Debug, Default)]
-pub struct Inference {
-    /// Contradictions, and what was not followed.
-    pub findings: Findings,
-    /// For each call of a function in the main body and the bodies in it, in the order in which they are met: its place
-    /// in `signatures`; `None` where it was not followed.
-    pub calls: Vec<Option<usize>>,
-    /// Functions with the types of a call; calls with the same types share one.
-    pub signatures: Vec<Signature>,
-}
-
-/// A function as it is called with certain types.
-#[derive(Debug)]
-pub struct Signature {
-    /// Which function.
-    pub function: FunctionId,
-    /// Its body, with the types of these calls.
-    pub body: Body,
-    /// The calls in it, as in [`Inference::calls`].
-    pub calls: Vec<Option<usize>>,
-}
+pub use inference::{Inference, MAX_DEPTH, Signature};
 
 /// Finds out the type of each value, and writes it to [`crate::Value::kind`].
 ///
@@ -71,11 +46,6 @@ pub fn infer(graph: &mut Graph) -> Inference {
         }
     }
     inference
-}
-
-/// A type for messages.
-pub(crate) fn kind_text(kind: &ValueType) -> String {
-    merge::kind(kind)
 }
 
 #[cfg(test)]

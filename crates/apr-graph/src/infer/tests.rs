@@ -1,5 +1,5 @@
 use super::*;
-use crate::{BodyBuilder, Constant, Dim, ElementType, GraphBuilder, Meaning, Origin, Severity, ValueId};
+use crate::{BodyBuilder, Constant, Dim, ElementType, GraphBuilder, Meaning, Origin, Severity, ValueId, ValueType};
 
 fn shown(graph: &Graph, id: ValueId) -> String {
     graph.body.value(id).tensor().map_or("nothing".to_owned(), ToString::to_string)

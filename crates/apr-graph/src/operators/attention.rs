@@ -1,7 +1,6 @@
 //! Attention, positions that rotate, and states that are carried on.
 
-use super::Rule;
-use super::call::{Call, show};
+use super::call::{Call, Rule, show};
 use super::elementwise::like_first;
 use crate::Dim;
 

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::Operator;
+use super::operator::Operator;
 use crate::{Attribute, AttributeValue, Constant, ConstantData, Dim, ElementType, Node, TensorType, ValueType};
 
 /// Most elements of a tensor whose contents are followed, and of a constant whose elements are looked at.
@@ -80,6 +80,9 @@ pub(crate) struct Input<'a> {
     pub(crate) kind: &'a ValueType,
     pub(crate) known: Option<&'a Known>,
 }
+
+/// Gives the shapes of the outputs, and types that the table does not say. An error says why the inputs do not fit.
+pub(crate) type Rule = fn(&mut Call<'_>) -> Result<(), String>;
 
 /// A node, with what is known of its inputs, and what its rule says of its outputs.
 #[derive(Debug)]

@@ -1,7 +1,6 @@
 //! Windows that move over an image: convolutions and pools.
 
-use super::Rule;
-use super::call::{Call, same, show};
+use super::call::{Call, Rule, same, show};
 use crate::Dim;
 
 pub(super) const RULES: &[(&str, Rule)] = &[

@@ -1,7 +1,6 @@
 //! Operators that make a tensor out of sizes, settings or nothing.
 
-use super::Rule;
-use super::call::{Call, Known, MAX_KNOWN, product};
+use super::call::{Call, Known, MAX_KNOWN, Rule, product};
 use crate::{AttributeValue, Constant, Dim, ElementType, TensorType, ValueType};
 
 pub(super) const RULES: &[(&str, Rule)] = &[

@@ -36,7 +36,7 @@ fn bind(call: &Call<'_>) -> (Bound, Option<String>) {
         let Some(parameter) = call.operator.input(position) else { continue };
         let kind = call.kind(position);
         if !parameter.types.allows(kind) {
-            let kind = crate::infer::kind_text(kind);
+            let kind = kind.described();
             let (name, version) = (call.operator.name, call.operator.since);
             let input = call.name_of(position);
             problem.get_or_insert(format!("{input} is {kind}, which {name} of version {version} does not take"));

@@ -1,7 +1,6 @@
 //! Operators that treat each element by itself: outputs have the shape of the input, or the inputs' shapes together.
 
-use super::Rule;
-use super::call::{Call, broadcast, show};
+use super::call::{Call, Rule, broadcast, show};
 use crate::Dim;
 
 pub(super) const RULES: &[(&str, Rule)] = &[

@@ -1,7 +1,6 @@
 //! Images of another size, and points between pixels.
 
-use super::Rule;
-use super::call::{Call, axes};
+use super::call::{Call, Rule, axes};
 use crate::Dim;
 
 pub(super) const RULES: &[(&str, Rule)] = &[

@@ -1,7 +1,6 @@
 //! Operators that take or put elements by their places.
 
-use super::Rule;
-use super::call::{Call, Known, MAX_KNOWN, axes, axis, show};
+use super::call::{Call, Known, MAX_KNOWN, Rule, axes, axis, show};
 use super::elementwise::like_first;
 use crate::Dim;
 

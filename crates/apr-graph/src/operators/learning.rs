@@ -1,7 +1,6 @@
 //! Operators of classical machine learning, `ai.onnx.ml`.
 
-use super::Rule;
-use super::call::Call;
+use super::call::{Call, Rule};
 use super::elementwise::like_first;
 use crate::{AttributeValue, Dim, ElementType};
 

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Rule;
-use super::call::{Call, broadcast, same, show};
+use super::call::{Call, Rule, broadcast, same, show};
 use crate::Dim;
 
 pub(super) const RULES: &[(&str, Rule)] = &[

@@ -1,8 +1,7 @@
 //! Operators of `com.microsoft`, which onnxruntime's optimiser and exporters for it write.
 
-use super::Rule;
 use super::attention::past_length;
-use super::call::{Call, axis, broadcast, same};
+use super::call::{Call, Rule, axis, broadcast, same};
 use super::convolution::{convolve, global_pool, pool};
 use super::elementwise::{like_first, together};
 use super::matrix::{gemm, product_shape};

@@ -1,7 +1,6 @@
 //! Operators that change a shape and no element, or put elements elsewhere.
 
-use super::Rule;
-use super::call::{Call, Known, MAX_KNOWN, axes, axis, product, same, show};
+use super::call::{Call, Known, MAX_KNOWN, Rule, axes, axis, product, same, show};
 use super::creation::from_sizes;
 use crate::{Dim, ValueType};
 

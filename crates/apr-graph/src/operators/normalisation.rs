@@ -1,7 +1,6 @@
 //! Normalisations.
 
-use super::Rule;
-use super::call::{Call, axis};
+use super::call::{Call, Rule, axis};
 use super::elementwise::like_first;
 use crate::{Dim, ElementType, TensorType};
 

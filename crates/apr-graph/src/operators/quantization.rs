@@ -1,7 +1,6 @@
 //! Integers that stand for floats.
 
-use super::Rule;
-use super::call::Call;
+use super::call::{Call, Rule};
 use super::elementwise::like_first;
 use crate::{ElementType, TensorType};
 

@@ -1,7 +1,6 @@
 //! Networks that read a sequence step by step.
 
-use super::Rule;
-use super::call::Call;
+use super::call::{Call, Rule};
 use crate::Dim;
 
 pub(super) const RULES: &[(&str, Rule)] = &[("GRU", recurrent), ("LSTM", recurrent), ("RNN", recurrent)];

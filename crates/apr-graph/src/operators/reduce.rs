@@ -1,7 +1,6 @@
 //! Operators that make one element of many along some dimensions.
 
-use super::Rule;
-use super::call::{Call, axes, axis};
+use super::call::{Call, Rule, axes, axis};
 use crate::Dim;
 
 pub(super) const RULES: &[(&str, Rule)] = &[

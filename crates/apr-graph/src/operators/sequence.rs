@@ -1,7 +1,6 @@
 //! Sequences of tensors, and values that may be absent.
 
-use super::Rule;
-use super::call::{Call, Known, axis};
+use super::call::{Call, Known, Rule, axis};
 use super::movement::inner;
 use crate::{Dim, ElementType, TensorType, ValueType};
 

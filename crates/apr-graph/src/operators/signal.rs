@@ -1,7 +1,6 @@
 //! Spectra of signals.
 
-use super::Rule;
-use super::call::{Call, axis};
+use super::call::{Call, Rule, axis};
 use crate::Dim;
 
 pub(super) const RULES: &[(&str, Rule)] = &[("DFT", dft), ("STFT", stft)];

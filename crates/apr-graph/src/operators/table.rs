@@ -12,8 +12,8 @@
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-use super::{AttributeKind, Occurs, Operator, Parameter, Setting, TypeSet, rule};
-use crate::AttributeValue;
+use super::operator::{AttributeKind, Occurs, Operator, Parameter, Setting, TypeSet};
+use crate::{AttributeValue, Op};
 
 const TABLES: [(&str, &str); 5] = [
     ("", include_str!("onnx.txt")),
@@ -23,13 +23,45 @@ const TABLES: [(&str, &str); 5] = [
     ("com.microsoft", include_str!("microsoft.txt")),
 ];
 
+impl Operator {
+    /// What an operator is in a version of its domain's operators. `None` where the domain is not known, or has no such
+    /// operator yet. One that is gone is returned as `deprecated`.
+    #[must_use]
+    pub fn of(op: &Op, version: i64) -> Option<&'static Self> {
+        Self::versions(&op.domain, &op.name).iter().rev().find(|operator| operator.since <= version)
+    }
+
+    /// All versions of an operator, oldest first; empty where it is not known.
+    #[must_use]
+    pub fn versions(domain: &str, name: &str) -> &'static [Self] {
+        Tables::get().versions(domain, name)
+    }
+
+    /// Whether the operators of a domain are known.
+    #[must_use]
+    pub fn knows_domain(domain: &str) -> bool {
+        Tables::get().has_domain(domain)
+    }
+
+    /// Every version of every operator, in no order.
+    pub fn all() -> impl Iterator<Item = &'static Self> {
+        Tables::get().all()
+    }
+
+    /// The newest version of ONNX's own operators that is known.
+    #[must_use]
+    pub fn newest() -> i64 {
+        Self::all().filter(|operator| operator.domain.is_empty()).map(|operator| operator.since).max().unwrap_or(1)
+    }
+}
+
 /// All versions of each operator, oldest first, by domain and name.
-pub(super) struct Tables {
+struct Tables {
     domains: HashMap<&'static str, HashMap<&'static str, Vec<Operator>>>,
 }
 
 impl Tables {
-    pub(super) fn get() -> &'static Self {
+    fn get() -> &'static Self {
         static TABLES: OnceLock<Tables> = OnceLock::new();
         TABLES.get_or_init(Self::read)
     }
@@ -47,15 +79,15 @@ impl Tables {
         Self { domains }
     }
 
-    pub(super) fn versions(&self, domain: &str, name: &str) -> &[Operator] {
+    fn versions(&self, domain: &str, name: &str) -> &[Operator] {
         self.domains.get(domain).and_then(|operators| operators.get(name)).map_or(&[], Vec::as_slice)
     }
 
-    pub(super) fn has_domain(&self, domain: &str) -> bool {
+    fn has_domain(&self, domain: &str) -> bool {
         self.domains.contains_key(domain)
     }
 
-    pub(super) fn all(&self) -> impl Iterator<Item = &Operator> {
+    fn all(&self) -> impl Iterator<Item = &Operator> {
         self.domains.values().flat_map(HashMap::values).flatten()
     }
 }
@@ -95,7 +127,6 @@ impl Above {
             inputs: parameters(columns[0]),
             outputs: parameters(columns[1]),
             attributes: columns[2].split_whitespace().map(setting).collect(),
-            rule: rule(domain, self.name),
         }
     }
 }

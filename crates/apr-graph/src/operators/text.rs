@@ -1,7 +1,6 @@
 //! Texts, and losses of classes: what is left.
 
-use super::Rule;
-use super::call::Call;
+use super::call::{Call, Rule};
 use crate::Dim;
 
 pub(super) const RULES: &[(&str, Rule)] = &[

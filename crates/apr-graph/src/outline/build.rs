@@ -7,12 +7,25 @@ use std::sync::Arc;
 use super::context::{Argument, Context, Flow};
 use super::fold::{self, Run};
 use super::members::{Member, members, parts};
-use super::{Edge, End, Item, ItemKind, OutlineOptions, Port, Scene};
+use super::scene::{Edge, End, Item, ItemKind, Port, Scene};
 use crate::{AttributeValue, Function, Graph, Node, Op, Origin, ValueId};
 
 /// Most parts of a path that are groups, and most functions and branches within each other; what lies deeper is shown as
 /// one node.
 const DEEPEST: usize = 48;
+
+/// How much of the structure an outline shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutlineOptions {
+    /// Whether equal neighbours become one item.
+    pub fold: bool,
+}
+
+impl Default for OutlineOptions {
+    fn default() -> Self {
+        Self { fold: true }
+    }
+}
 
 /// Makes the scenes of a graph.
 pub(super) struct Outliner<'a> {
@@ -350,7 +363,7 @@ fn hash_attributes(node: &Node, hasher: &mut DefaultHasher) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{OutlineOptions, outline};
+    use super::super::outline;
     use super::*;
     use crate::{BodyBuilder, Dim, ElementType, GraphBuilder, Meaning};
 

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{Port, WeightUse, shown};
+use super::scene::{Port, WeightUse, shown};
 use crate::{Body, Dim, Node, Origin, Value, ValueId};
 
 /// What a function is called with.

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::shown;
+use super::scene::shown;
 use crate::{
     AttributeValue, Body, Constant, ConstantData, Function, Graph, MAX_DEPTH, Node, Origin, ValueId, ValueType,
 };

@@ -1,6 +1,6 @@
 //! Versions of operators that need more than another number.
 
-use super::Edit;
+use super::edit::Edit;
 use crate::{Attribute, AttributeValue, Constant, ConstantData, ElementType, Op, ValueId, ValueType};
 
 pub(super) type Step = fn(&mut Edit<'_>) -> Result<(), String>;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{BodyBuilder, ElementType, GraphBuilder, Meaning, check, infer};
+use crate::{BodyBuilder, Dim, ElementType, GraphBuilder, Meaning, ValueId, check, infer};
 
 /// A graph of an older version with one node.
 fn graph(opset: i64, shape: &[u64], write: impl FnOnce(&mut BodyBuilder, ValueId) -> ValueId) -> Graph {

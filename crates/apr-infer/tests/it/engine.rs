@@ -224,3 +224,32 @@ fn results_are_the_same_bits_for_any_number_of_threads() {
     let (alone, together) = (run(&Alone), run(&OneForEach));
     assert_eq!(alone.tensor().unwrap(), together.tensor().unwrap());
 }
+
+#[test]
+fn values_within_calls_are_named_by_their_paths() {
+    let mut graph = GraphBuilder::new(17);
+    let mut layer = BodyBuilder::default();
+    let x = layer.parameter("x");
+    let grown = layer.op("Exp", [x]).output("attention/grown");
+    let y = layer.op("Neg", [grown]).output("out");
+    layer.output("y", y, Meaning::Unknown);
+    let op = graph.function("local", "Layer", layer);
+    let body = graph.body();
+    let mut value = body.input("x", ElementType::F32, [Dim::symbol("n")], Meaning::Unknown);
+    for number in 0..2 {
+        value = body.call(&op, [value]).output(&format!("layers.{number}"));
+    }
+    body.output("y", value, Meaning::Unknown);
+    let graph = graph.finish();
+    let wanted = ["layers.1/attention/grown", "y", "layers.0/attention/grown", "layers.0/out"];
+    let outputs = run(&graph, Tensor::row(vec![0.0_f32]), &wanted, RunLimits::default()).unwrap();
+    let found: Vec<f32> = outputs.iter().map(|output| output.tensor().unwrap().values::<f32>().unwrap()[0]).collect();
+    let inverse = (-1.0_f32).exp();
+    assert_eq!(found, [inverse, -inverse, 1.0, -1.0]);
+    // Only the first call runs.
+    let few = limits(|limits| limits.max_steps = 3);
+    assert!(run(&graph, Tensor::row(vec![0.0_f32]), &["layers.0/attention/grown"], few).is_ok());
+    for name in ["layers.2/attention/grown", "layers.0/attention", "layers.0/", "attention/grown"] {
+        assert!(run(&graph, Tensor::row(vec![0.0_f32]), &[name], RunLimits::default()).is_err(), "{name}");
+    }
+}

@@ -4,8 +4,8 @@ use apr_core::Result;
 use apr_core::protobuf::Span;
 use apr_graph::{Attribute, AttributeValue, Constant};
 
-use super::Converter;
 use super::bodies::Frames;
+use super::converter::Converter;
 use super::types::value_type;
 use crate::proto::{self, AttributeKind};
 use crate::reader::Scope;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use apr_core::Result;
 use apr_graph::{AttributeValue, Body, Dim, ElementType, Node, NodeId, Origin, TensorType, ValueId, ValueType};
 
-use super::Converter;
+use super::converter::Converter;
 use super::types::value_type;
 use crate::proto;
 use crate::reader::Scope;

@@ -2,21 +2,18 @@
 
 mod attributes;
 mod bodies;
+mod converter;
 mod meaning;
 mod small;
 mod types;
 
-use std::collections::HashSet;
-use std::sync::Arc;
-
 use apr_core::Result;
-use apr_core::protobuf::{Span, Walker};
-use apr_graph::{Function, Graph, Name, Op, Opset};
+use apr_graph::{Function, Graph};
 
 use crate::proto;
 use crate::reader::{OnnxReader, Scope};
 use bodies::Frames;
-use small::SmallTensors;
+use converter::Converter;
 
 impl OnnxReader {
     /// What the model computes. Weights are those of the checkpoint, by name; small tensors of integers, and those of
@@ -35,20 +32,7 @@ impl OnnxReader {
     }
 }
 
-/// What the parts of a conversion share.
-pub(crate) struct Converter<'a> {
-    walker: Walker<'a>,
-    small: SmallTensors<'a>,
-    /// Operators, domains, attributes: few names, used by many nodes.
-    names: HashSet<Name>,
-}
-
-impl<'a> Converter<'a> {
-    fn new(reader: &'a OnnxReader) -> Self {
-        let walker = Walker::new(&reader.sources()[0], reader.limits());
-        Self { walker, small: SmallTensors::new(reader), names: HashSet::new() }
-    }
-
+impl Converter<'_> {
     fn model(&mut self, model: &proto::Model) -> Result<Graph> {
         let mut graph = Graph { opsets: self.opsets(&model.opsets), ..Graph::default() };
         for function in &model.functions {
@@ -77,32 +61,5 @@ impl<'a> Converter<'a> {
             body: self.function_body(function, &scope)?,
             doc: self.doc(function.doc)?,
         })
-    }
-
-    fn opsets(&mut self, opsets: &[proto::OperatorSet]) -> Vec<Opset> {
-        let own = |domain: &str| if domain == "ai.onnx" { String::new() } else { domain.to_owned() };
-        opsets.iter().map(|set| Opset { domain: self.name(&own(&set.domain)), version: set.version }).collect()
-    }
-
-    fn op(&mut self, domain: &str, name: &str, overload: &str) -> Op {
-        let domain = if domain == "ai.onnx" { "" } else { domain };
-        Op { domain: self.name(domain), name: self.name(name), overload: self.name(overload) }
-    }
-
-    /// The name, once in memory however many use it.
-    fn name(&mut self, text: &str) -> Name {
-        if let Some(name) = self.names.get(text) {
-            return Arc::clone(name);
-        }
-        let name: Name = text.into();
-        self.names.insert(Arc::clone(&name));
-        name
-    }
-
-    fn doc(&mut self, span: Option<Span>) -> Result<String> {
-        match span {
-            Some(span) => Ok(String::from_utf8_lossy(&self.walker.bytes(span)?).into_owned()),
-            None => Ok(String::new()),
-        }
     }
 }

@@ -3,7 +3,10 @@
 use apr_core::Result;
 use apr_core::protobuf::{Field, Message, Span, Walker};
 
-use super::{Attribute, Node, OperatorSet, Property, ValueInfo, each, push};
+use super::entries::{OperatorSet, Property};
+use super::node::{Attribute, Node};
+use super::types::ValueInfo;
+use super::walk::{each, push};
 
 /// A body that nodes call by its name: `FunctionProto`.
 #[derive(Debug, Clone, PartialEq, Default)]

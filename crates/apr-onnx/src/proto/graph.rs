@@ -3,7 +3,11 @@
 use apr_core::Result;
 use apr_core::protobuf::{Field, Message, Span, Walker};
 
-use super::{Node, Property, SparseTensor, Tensor, ValueInfo, each, push};
+use super::entries::Property;
+use super::node::Node;
+use super::tensor::{SparseTensor, Tensor};
+use super::types::ValueInfo;
+use super::walk::{each, push};
 
 /// What a model or a branch of it computes: `GraphProto`.
 #[derive(Debug, Clone, PartialEq, Default)]

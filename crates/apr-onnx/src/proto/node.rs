@@ -3,7 +3,11 @@
 use apr_core::Result;
 use apr_core::protobuf::{Field, Message, Span, Walker};
 
-use super::{Graph, Property, SparseTensor, Tensor, Type, each, push, small};
+use super::entries::Property;
+use super::graph::Graph;
+use super::tensor::{SparseTensor, Tensor};
+use super::types::Type;
+use super::walk::{each, push, small};
 
 /// An operation: `NodeProto`.
 #[derive(Debug, Clone, PartialEq, Default)]

@@ -3,7 +3,8 @@
 use apr_core::protobuf::{Element, Field, Runs, Span, Walker};
 use apr_core::{ByteSource, Error, Limits, Result};
 
-use super::{Property, each, push, small};
+use super::entries::Property;
+use super::walk::{each, push, small};
 
 /// A tensor: `TensorProto`. Its data are not read; it says where they lie.
 #[derive(Debug, Clone, PartialEq, Default)]

@@ -3,7 +3,8 @@
 use apr_core::Result;
 use apr_core::protobuf::{Field, Message, Span, Walker};
 
-use super::{Property, each, push, small};
+use super::entries::Property;
+use super::walk::{each, push, small};
 
 /// A value with its type: `ValueInfoProto`.
 #[derive(Debug, Clone, PartialEq, Default)]

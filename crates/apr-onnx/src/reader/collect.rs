@@ -6,10 +6,10 @@ use apr_core::{Error, Escaped, Limits, Result, Shape, TensorInfo, counted};
 use apr_graph::ElementType;
 use serde_json::{Map, Value};
 
-use super::Message;
 use super::build::{self, Built};
 use super::content::Content;
 use super::external::Files;
+use super::message::Message;
 use super::paths::{self, Found, Owner};
 use crate::names::{Candidate, Revealed};
 use crate::proto::Graph;

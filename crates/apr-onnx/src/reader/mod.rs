@@ -4,6 +4,7 @@ mod build;
 mod collect;
 mod content;
 mod external;
+mod message;
 mod numbers;
 mod paths;
 mod sparse;
@@ -23,12 +24,14 @@ use serde_json::Value;
 use crate::describe;
 use crate::names::{self, Revealed};
 use crate::proto::{Model, Tensor};
-use crate::{scan, skeleton};
+use crate::scan;
+use crate::skeleton::{COMPANION, Uncut};
 pub(crate) use collect::SMALL;
 use collect::{Collected, Item};
 use content::{Content, Source};
 use external::Files;
 pub(crate) use external::{Place, check_location};
+use message::Message;
 pub(crate) use paths::{Scope, each_tensor};
 
 /// An ONNX model opened for reading; [`open`] and [`open_in`] make it.
@@ -49,14 +52,6 @@ pub struct OnnxReader {
     revealed: BTreeMap<String, Revealed>,
     /// The file around the tensors.
     companion: Option<Companion>,
-}
-
-/// What a file holds.
-#[derive(Debug)]
-enum Message {
-    Model(Box<Model>),
-    /// A tensor alone.
-    Tensor(Box<Tensor>),
 }
 
 /// Whose names and layout the tensors of an opened model have.
@@ -195,15 +190,21 @@ impl OnnxReader {
         if self.model().is_none() {
             return;
         }
-        let len = skeleton::len(self);
+        let len = self.uncut().len();
         if self.limits.check_companion(len).is_ok() {
-            self.companion = Some(Companion { name: skeleton::COMPANION.to_owned(), len });
+            self.companion = Some(Companion { name: COMPANION.to_owned(), len });
         } else {
             self.warnings.push(format!(
                 "without the data of its tensors the file has {len} bytes: too many to travel with them, so the graph stays \
                  behind"
             ));
         }
+    }
+
+    /// The files as the skeleton is cut out of them.
+    fn uncut(&self) -> Uncut<'_> {
+        let tensors = self.flat_ranges().map(|(_, range)| range).collect();
+        Uncut { files: &self.files, sources: &self.sources, tensors }
     }
 
     /// Says which tensors have other names than in the file, and how many are constants of the graph.
@@ -298,7 +299,7 @@ impl CheckpointReader for OnnxReader {
         if self.companion.is_none() || companion > 0 {
             return Err(Companion::absent(companion));
         }
-        skeleton::cut(self).map_err(|error| self.in_own_file(error))
+        self.uncut().cut().map_err(|error| self.in_own_file(error))
     }
 
     fn format(&self) -> &'static Format {

@@ -23,7 +23,7 @@ mod writer;
 use apr_core::{Error, Loss, Result, TensorInfo, check_file_name};
 use apr_graph::Graph;
 
-pub use self::model::ir_version;
+pub use self::model::{Properties, ir_version};
 pub use self::writer::OnnxWriter;
 
 use self::message::Message;
@@ -70,39 +70,6 @@ impl Model {
     #[must_use]
     pub fn new(file_name: &str, graph: Graph) -> Self {
         Self { file_name: file_name.to_owned(), graph, properties: Properties::default() }
-    }
-}
-
-/// What a model's file says besides the graph.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Properties {
-    /// The least version of the file format to write; a newer one is written where the graph needs it.
-    pub ir_version: i64,
-    /// The program that wrote the model.
-    pub producer_name: String,
-    /// Its version.
-    pub producer_version: String,
-    /// Reverse domain name of who made the model.
-    pub domain: String,
-    /// Version of the model.
-    pub model_version: Option<i64>,
-    /// A note for people.
-    pub doc: String,
-    /// Free pairs of keys and values.
-    pub metadata: Vec<(String, String)>,
-}
-
-impl Default for Properties {
-    fn default() -> Self {
-        Self {
-            ir_version: 0,
-            producer_name: "apr".into(),
-            producer_version: env!("CARGO_PKG_VERSION").into(),
-            domain: String::new(),
-            model_version: None,
-            doc: String::new(),
-            metadata: Vec::new(),
-        }
     }
 }
 

@@ -3,11 +3,43 @@
 use apr_core::Result;
 use apr_graph::{Function, Graph, Opset};
 
-use super::Properties;
 use super::body::{Encoder, Scope};
 use super::message::Message;
 use super::node::attribute;
 use super::weights::{Weights, pair};
+
+/// What a model's file says besides the graph.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Properties {
+    /// The least version of the file format to write; a newer one is written where the graph needs it.
+    pub ir_version: i64,
+    /// The program that wrote the model.
+    pub producer_name: String,
+    /// Its version.
+    pub producer_version: String,
+    /// Reverse domain name of who made the model.
+    pub domain: String,
+    /// Version of the model.
+    pub model_version: Option<i64>,
+    /// A note for people.
+    pub doc: String,
+    /// Free pairs of keys and values.
+    pub metadata: Vec<(String, String)>,
+}
+
+impl Default for Properties {
+    fn default() -> Self {
+        Self {
+            ir_version: 0,
+            producer_name: "apr".into(),
+            producer_version: env!("CARGO_PKG_VERSION").into(),
+            domain: String::new(),
+            model_version: None,
+            doc: String::new(),
+            metadata: Vec::new(),
+        }
+    }
+}
 
 /// Versions of ONNX's file format, each with the newest operator set of the release that brought it.
 const IR_VERSIONS: [(i64, i64); 12] = [

@@ -9,17 +9,8 @@ use apr_registry::{DType, Result};
 use apr_view::{Origin, Parts};
 
 use super::nodes::attribute;
+use super::storage::Blocks;
 use super::{Binding, Weight, typed};
-
-/// How quantized tensors stay quantized.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Blocks {
-    /// As integers and scales that ONNX's own `DequantizeLinear` multiplies.
-    #[default]
-    Dequantized,
-    /// The same, and matrix products by `MatMulNBits` of onnxruntime, which multiplies without a copy in floats.
-    MatMulNBits,
-}
 
 /// Elements of a block.
 const BLOCK: u64 = 32;

@@ -14,6 +14,7 @@
 mod blocks;
 mod look;
 mod nodes;
+mod storage;
 
 use std::collections::{HashMap, HashSet};
 
@@ -26,20 +27,8 @@ use apr_registry::{CheckpointReader, DType, Error, Loss, Result, TensorInfo};
 use apr_tensor::cast::can_cast;
 use apr_view::{Change, Origin, Parts};
 
-pub use self::blocks::Blocks;
 use self::look::Strides;
-
-/// How tensors are stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Storage {
-    /// Floats of 16 to 64 bits become this dtype; `None`: they stay what they are.
-    pub precision: Option<DType>,
-    /// Quantized tensors become this dtype; `None`: they stay quantized where the format can say what they mean, and
-    /// become single precision otherwise.
-    pub dequantize: Option<DType>,
-    /// How quantized tensors stay quantized.
-    pub blocks: Blocks,
-}
+pub use self::storage::{Blocks, Storage};
 
 /// Graphs whose weights name the tensors of one list, each tensor as it is.
 #[derive(Debug, Default)]

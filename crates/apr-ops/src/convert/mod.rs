@@ -18,76 +18,31 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod error;
 mod judge;
 mod receive;
+mod recipe;
 mod report;
 mod work;
 
-use apr_core::{Layout, Progress, StoredForm};
-use apr_quantize::recode::{self, Recode};
+use apr_core::{Layout, Progress};
 use apr_quantize::{QualityGate, QuantizationReport, TensorTarget};
 use apr_registry::apr2::CompanionFile;
 use apr_registry::{
-    CheckpointReader, CheckpointWriter, DType, Error, Loss, Metadata, Notes, Pipeline, PlanOptions, Result, Sink,
-    TensorInfo, keys,
+    CheckpointReader, CheckpointWriter, DType, Loss, Metadata, Notes, Pipeline, PlanOptions, Result, Sink, TensorInfo,
+    keys,
 };
 use apr_tensor::cast::can_cast;
 use serde_json::json;
 
+pub use error::ConvertError;
 pub use report::{ConvertReport, ConvertedTensor, Learnt, Rounding};
 
 use self::judge::Judge;
 use self::receive::{Received, Receiver, Target};
+use self::recipe::{Recipe, keep_forms, recipe};
 use self::work::{ChunkBuffers, Measures, Worker};
-use crate::inline::{InlineValidator, ValidationConfig, ValidationError};
-
-/// Why a conversion ended early.
-#[derive(Debug)]
-pub enum ConvertError {
-    /// The source can't be read or the target not be written.
-    Model(Error),
-    /// A tensor is not what a healthy model has, and errors end the job.
-    Invalid(ValidationError),
-    /// A tensor has values that the dtype it should get can't hold: no quantized one holds NaN or infinity.
-    Unfit {
-        /// What is wrong with the tensor.
-        error: ValidationError,
-        /// The dtype.
-        dtype: DType,
-    },
-    /// Quantization moved values further than the gate allows.
-    Gate {
-        /// What exceeds it.
-        failures: Vec<String>,
-        /// Everything that was measured.
-        report: Box<QuantizationReport>,
-    },
-}
-
-impl From<Error> for ConvertError {
-    fn from(error: Error) -> Self {
-        Self::Model(error)
-    }
-}
-
-impl From<ValidationError> for ConvertError {
-    fn from(error: ValidationError) -> Self {
-        Self::Invalid(error)
-    }
-}
-
-impl std::fmt::Display for ConvertError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Model(error) => error.fmt(f),
-            Self::Invalid(error) => error.fmt(f),
-            Self::Unfit { error, dtype } => write!(f, "{error}, which {dtype} can't hold"),
-            Self::Gate { failures, .. } => write!(f, "quality gate failed: {}", failures.join(", ")),
-        }
-    }
-}
-
-impl std::error::Error for ConvertError {}
+use crate::inline::{InlineValidator, ValidationConfig};
 
 /// What a conversion changes.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -116,25 +71,6 @@ impl ConvertOptions {
         let dequantize = self.dequantize.filter(|_| from.is_quantized());
         let to = dequantize.or(self.precision.filter(|&to| cast(to))).unwrap_or(from);
         to.into()
-    }
-}
-
-/// A tensor's way.
-enum Recipe {
-    /// Its bytes stay.
-    Keep,
-    /// They stay, and compressed as they are.
-    Stored(StoredForm),
-    /// From float to float.
-    Cast(DType),
-    /// From or to blocks.
-    Recode(Recode),
-}
-
-impl Recipe {
-    /// Whether what is written is what is read.
-    fn keeps_bytes(&self) -> bool {
-        matches!(self, Self::Keep | Self::Stored(_))
     }
 }
 
@@ -167,7 +103,7 @@ pub fn plan(reader: &dyn CheckpointReader, options: &ConvertOptions, target: &Pl
         .collect();
 
     let mut target = target.clone();
-    let recipes = keep_forms(reader, recipes, options, &mut target);
+    let recipes = keep_forms(reader, recipes, options.decompress, &mut target);
 
     // Order is part of a safetensors file's identity only while its entries are the source's.
     let changed = recipes.iter().any(|recipe| !matches!(recipe, Recipe::Keep | Recipe::Stored(_)));
@@ -198,40 +134,6 @@ pub fn plan(reader: &dyn CheckpointReader, options: &ConvertOptions, target: &Pl
     // A gate is about all tensors together.
     let gate = options.gate.filter(|_| target.shard.is_none());
     Ok(Conversion { writer, recipes, validator, gate, outputs: target_infos, report })
-}
-
-fn recipe(reader: &dyn CheckpointReader, tensor: usize, target: &TensorTarget, gated: bool) -> Result<Recipe> {
-    let info = &reader.tensors()[tensor];
-    if info.dtype == target.dtype {
-        return Ok(Recipe::Keep);
-    }
-    if let Some(recode) = recode::needed(reader, tensor, target, gated)? {
-        return Ok(Recipe::Recode(recode));
-    }
-    if can_cast(info.dtype, target.dtype) {
-        return Ok(Recipe::Cast(target.dtype));
-    }
-    Err(Error::format(format!("{} does not become {}", info.dtype, target.dtype)).for_tensor(&info.name))
-}
-
-/// Leaves compressed tensors as they are where their bytes stay and the target is of their kind.
-fn keep_forms(
-    reader: &dyn CheckpointReader,
-    recipes: Vec<Recipe>,
-    options: &ConvertOptions,
-    target: &mut PlanOptions,
-) -> Vec<Recipe> {
-    if !target.format.target.is_some_and(|target| target.seals) || options.decompress || target.apr2.compresses() {
-        return recipes;
-    }
-    let kept = recipes.into_iter().enumerate().map(|(tensor, recipe)| match (recipe, reader.stored(tensor).form()) {
-        (Recipe::Keep, Some(form)) => Recipe::Stored(form),
-        (recipe, _) => recipe,
-    });
-    let kept: Vec<_> = kept.collect();
-    let form = |recipe: &Recipe| if let Recipe::Stored(form) = recipe { Some(*form) } else { None };
-    target.apr2.forms = kept.iter().map(form).collect();
-    kept
 }
 
 fn target_metadata(reader: &dyn CheckpointReader, target: &PlanOptions) -> Metadata {

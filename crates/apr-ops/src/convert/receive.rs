@@ -4,13 +4,14 @@ use apr_core::{Progress, counted};
 use apr_quantize::QualityLog;
 use apr_quantize::recode::{Found, Recode};
 use apr_registry::digest::TensorDigest;
-use apr_registry::{CheckpointReader, CheckpointWriter, DType, DTypeKind, Error, Loss, Result, Sink, TensorInfo};
+use apr_registry::{CheckpointWriter, DType, DTypeKind, Error, Loss, Result, Sink, TensorInfo};
 use apr_tensor::cast::CastCounts;
 
+use super::error::{ConvertError, digest_mismatch};
 use super::judge::Judge;
+use super::recipe::Recipe;
 use super::report::Rounding;
 use super::work::{ChunkBuffers, ChunkTask, TaskKind, Worker};
-use super::{ConvertError, Recipe};
 use crate::inline::{InlineValidator, ValidationError};
 use crate::integrity::{Checks, Mismatch, Tally};
 use crate::physics::Violation;
@@ -188,14 +189,6 @@ impl<'a> Receiver<'a> {
             mismatches: self.mismatches,
         })
     }
-}
-
-pub(super) fn digest_mismatch(reader: &dyn CheckpointReader, tensor: usize) -> Error {
-    let file = reader.files().first().map_or("", |file| file.name.as_str());
-    Error::checksum("its bytes do not match its digest")
-        .for_tensor(&reader.tensors()[tensor].name)
-        .at(reader.stored(tensor).range.offset)
-        .in_file(file)
 }
 
 fn overflow_loss(name: &str, to: DType, counts: CastCounts) -> Option<Loss> {

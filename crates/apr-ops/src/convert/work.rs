@@ -10,8 +10,8 @@ use apr_tensor::stats::Moments;
 use apr_view::chunks::{Chunk, chunks, pieces, take};
 use apr_view::values;
 
-use super::Recipe;
-use super::receive::digest_mismatch;
+use super::error::digest_mismatch;
+use super::recipe::Recipe;
 use crate::integrity::Checks;
 
 /// One chunk on its way through a slot of the pipeline; the buffers are reused.

@@ -10,7 +10,7 @@ use apr_source::companions::{Learnt, learn_from};
 use apr_source::naming;
 use serde_json::{Map, Value};
 
-use super::MetadataChange;
+use super::report::MetadataChange;
 
 /// Items of an array that are still shown one by one.
 const LONG: usize = 16;

@@ -9,7 +9,7 @@ use apr_source::naming::NAMES;
 use apr_view::chunks::{chunks, take};
 use globset::GlobMatcher;
 
-use super::{DiffOptions, Side};
+use super::options::{DiffOptions, Side};
 
 /// Positions of a tensor and its counterpart.
 #[derive(Debug, Clone, Copy)]

@@ -11,8 +11,10 @@ use apr_source::exported::as_stored;
 use apr_tensor::cast::can_cast;
 use apr_view::View;
 
-use super::planned::Parts;
-use super::{Job, JobError, Planned};
+use super::description::Job;
+use super::error::JobError;
+use super::planned::{Parts, Planned};
+
 use crate::convert::ConvertOptions;
 use crate::import::{Foreign, restore};
 use crate::inline::{InlineValidator, ValidationConfig};

@@ -5,8 +5,10 @@ use apr_registry::{Convention, PlanOptions, QuantizedTypes, Result as ModelResul
 use apr_source::Source;
 use apr_view::{Unpacked, View};
 
-use super::planned::Parts;
-use super::{Job, JobError, Planned};
+use super::description::Job;
+use super::error::JobError;
+use super::planned::{Parts, Planned};
+
 use crate::convert::ConvertOptions;
 use crate::import::{Foreign, PrepareOptions, prepare, restore};
 use crate::inline::{InlineValidator, ValidationConfig};

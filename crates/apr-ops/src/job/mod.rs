@@ -22,84 +22,26 @@
 //! ```
 
 mod computed;
+mod description;
 mod error;
 mod exported;
 mod layout;
 mod planned;
 mod scripted;
 mod weights;
+mod wishes;
 
-use apr_registry::{CheckpointReader, Computes, Convention, Error, Format, Metadata, PlanOptions, keys};
+use apr_registry::{CheckpointReader, Computes, Convention, Error, Format};
 use apr_source::Source;
 use apr_view::{View, sort_by_first_use};
 
-pub use computed::GraphWishes;
+pub use description::{Job, Naming};
 pub use error::JobError;
 pub use planned::{JobReport, Planned};
 pub use weights::Weights;
-
-use crate::inline::ValidationConfig;
-
-/// What is to be done with a model.
-#[derive(Debug, Clone)]
-#[must_use = "a job does nothing until it is planned and run"]
-pub struct Job {
-    /// The format to write, and how its files are laid out.
-    pub target: PlanOptions,
-    /// Only the tensors whose names start so; what starts them is taken off.
-    pub prefix: Option<String>,
-    /// What happens to names and layout.
-    pub naming: Naming,
-    /// What happens to the weights.
-    pub weights: Weights,
-    /// What is wanted of the graph, where the target says what the model computes.
-    pub graph: GraphWishes,
-    /// How tensors are checked on the way.
-    pub validation: ValidationConfig,
-    /// Licence of the model, where its files don't tell.
-    pub license: Option<String>,
-    /// What people call the model, for formats that want a name, where the model does not say it.
-    pub title: Option<String>,
-    /// Taking the source's encryption away is what the job is for, and not told.
-    pub opens: bool,
-    /// SHA-256 of the source's file in hexadecimal digits, to be written down.
-    pub source_sha256: Option<String>,
-    /// Where a model comes from that was not on this machine: entries of the metadata's `source`.
-    pub provenance: Option<Metadata>,
-}
-
-/// What happens to the names and the layout of a model's tensors.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Naming {
-    /// They become those of the target format.
-    OfTarget,
-    /// They stay: the job copies a model.
-    AsTheyAre,
-}
+pub use wishes::GraphWishes;
 
 impl Job {
-    /// A conversion that checks everything and changes no value.
-    pub fn new(target: PlanOptions) -> Self {
-        Self {
-            target,
-            prefix: None,
-            naming: Naming::OfTarget,
-            weights: Weights::default(),
-            graph: GraphWishes::default(),
-            validation: ValidationConfig::strict(),
-            license: None,
-            title: None,
-            opens: false,
-            source_sha256: None,
-            provenance: None,
-        }
-    }
-
-    /// A copy of the model as it is.
-    pub fn copy(target: PlanOptions) -> Self {
-        Self { naming: Naming::AsTheyAre, validation: ValidationConfig::off(), ..Self::new(target) }
-    }
-
     /// Plans the job from headers and companions alone, and hands the plan to `then`, which runs it or only looks at it.
     ///
     /// # Errors
@@ -137,71 +79,6 @@ impl Job {
         }
         Ok(selected)
     }
-
-    /// Whether the target says what the model computes.
-    fn computes(&self) -> Computes {
-        self.target.format.target.map_or(Computes::Nothing, |target| target.computes)
-    }
-
-    /// Refuses what would do nothing, or say two things at once.
-    fn check(&self) -> Result<(), JobError> {
-        self.target.check().map_err(|error| JobError::Request(error.message().to_owned()))?;
-        let Weights { quantize, dequantize, precision, gate, .. } = &self.weights;
-        let is_imported = self.naming == Naming::OfTarget && self.target.format.convention == Convention::Canonical;
-        let wrong = [
-            (self.license.is_some() && !is_imported, "a licence is written into imported .apr files only"),
-            (
-                self.source_sha256.is_some() && !is_imported,
-                "the SHA-256 of a source is written into imported .apr files only",
-            ),
-            (self.weights.change_dtypes() && self.naming == Naming::AsTheyAre, "a copy changes no weights"),
-            (
-                !self.graph.is_empty() && self.computes() == Computes::Nothing,
-                "--opset, --with-past, --task and --matmul-nbits are about what a model computes, and the output does not \
-                 say that",
-            ),
-            (
-                quantize.is_some() && dequantize.is_some(),
-                "quantizing and dequantizing are two types for the same tensors",
-            ),
-            (
-                gate.is_some() && quantize.is_none() && precision.is_none(),
-                "a gate is about quantizing, and nothing is quantized",
-            ),
-        ];
-        match wrong.iter().find(|(is_wrong, _)| *is_wrong) {
-            Some((_, message)) => Err(JobError::Request((*message).to_owned())),
-            None => Ok(()),
-        }
-    }
-
-    /// What the user should know of what the source loses by being written anew.
-    fn warnings_of_seals(&self, reader: &dyn CheckpointReader) -> apr_registry::Result<Vec<&'static str>> {
-        let mut warnings = Vec::new();
-        let signed = reader.container().signed()?;
-        let is_sealed = signed.is_some_and(|signed| signed.signatures.is_some() || signed.licence.is_some());
-        if is_sealed && !self.target.apr2.signs() {
-            warnings.push("the source is signed, which holds for that file alone: the output is not");
-        }
-        if reader.container().features().encrypted && !self.target.apr2.encrypts() && !self.opens {
-            warnings.push("the source is encrypted, and the output is not");
-        }
-        Ok(warnings)
-    }
-
-    /// Writes down which file the model came from.
-    fn record_source(&self, metadata: &mut Metadata) {
-        let came_from = self.provenance.iter().flat_map(Metadata::iter);
-        let mut learnt: Vec<(String, serde_json::Value)> =
-            came_from.map(|(key, value)| (key.to_owned(), value.clone())).collect();
-        learnt.extend(self.source_sha256.iter().map(|digest| ("sha256".to_owned(), digest.as_str().into())));
-        if learnt.is_empty() {
-            return;
-        }
-        let mut source = metadata.object(keys::SOURCE).cloned().unwrap_or_default();
-        source.extend(learnt);
-        metadata.set(keys::SOURCE, source);
-    }
 }
 
 /// Whether files of a format have tokenizer and configuration inside, so that the files beside the weights are wanted
@@ -215,7 +92,7 @@ pub fn wants_companions(format: &Format) -> bool {
 mod tests {
     use apr_arch::Families;
     use apr_quantize::{QualityGate, Quantization, Scheme};
-    use apr_registry::{DType, Limits, apr2, gguf};
+    use apr_registry::{DType, Limits, PlanOptions, apr2, gguf};
 
     use super::*;
 

@@ -2,15 +2,14 @@
 
 use apr_core::{Layout, Progress, StoredRange};
 use apr_quantize::{QualityGate, TensorTarget};
-use apr_registry::{
-    CheckpointReader, DType, Loss, Pipeline, PlanOptions, Result as ModelResult, Sink, TensorInfo, apr2,
-};
+use apr_registry::{CheckpointReader, Loss, Pipeline, PlanOptions, Result as ModelResult, Sink, TensorInfo, apr2};
 use apr_source::Source;
 use apr_source::adapter::{Adapter, adapter_of};
 use apr_view::View;
 use serde::Serialize;
 
-use super::{Job, JobError};
+use super::description::Job;
+use super::error::JobError;
 use crate::convert::{Conversion, ConvertOptions, ConvertReport, plan};
 use crate::import::{FamilyNote, Prepared};
 use crate::inline::{InlineValidator, ValidationConfig, ValidationError};
@@ -225,6 +224,3 @@ fn source_tensor(view: &View<'_>, source: &dyn CheckpointReader, prefix: Option<
     let known = |name: &String| source.tensors().iter().any(|info| info.name == *name);
     whole.into_iter().chain([name.to_owned()]).find(known)
 }
-
-/// The dtypes that a target format wants, by position.
-pub(super) type Dtypes = Vec<Option<DType>>;

@@ -14,8 +14,10 @@ use apr_tensor::cast::can_cast;
 use apr_view::View;
 
 use super::computed::state_configuration;
-use super::planned::Parts;
-use super::{Job, JobError, Planned};
+use super::description::Job;
+use super::error::JobError;
+use super::planned::{Parts, Planned};
+
 use crate::import::{Foreign, restore};
 use crate::own_graph::own_graph;
 

@@ -8,9 +8,11 @@ use apr_registry::{CheckpointReader, Convention, DType, Format, QuantizedTypes};
 use apr_source::Source;
 use apr_view::View;
 
-use super::JobError;
-use super::planned::Dtypes;
+use super::error::JobError;
 use crate::convert::ConvertOptions;
+
+/// The dtypes that a target format wants, by position.
+type Dtypes = Vec<Option<DType>>;
 
 /// What happens to the weights.
 #[derive(Debug, Clone, Default)]

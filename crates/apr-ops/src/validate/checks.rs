@@ -6,7 +6,8 @@ use apr_registry::{Code, Error, Metadata, Result, keys};
 use apr_source::adapter::{AdapterProblem, adapter_of, is_adapter};
 use apr_source::companions::{Learnt, learn_from};
 
-use super::{Check, Level, Pass, hyperparameters};
+use super::pass::Pass;
+use super::{Check, Level, hyperparameters};
 use crate::import::{expected_mels, false_claim, filterbank_misfit, misfits, vocabulary_misfit};
 
 impl Pass<'_> {

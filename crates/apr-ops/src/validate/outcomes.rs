@@ -6,7 +6,8 @@ use apr_registry::keys;
 
 use crate::graph::Part;
 
-use super::{Check, CheckOutcome, Level, Pass, Status, ValidateOptions};
+use super::pass::Pass;
+use super::{Check, CheckOutcome, Level, Status, ValidateOptions};
 
 /// What a check looked at, or why it was not made.
 type Detail = Result<String, &'static str>;

@@ -8,8 +8,9 @@ use apr_registry::digest::Crc32;
 use apr_registry::{CheckpointReader, Error, Pipeline, Result};
 use serde::{Deserialize, Serialize};
 
+use super::pass::Pass;
 use super::work::FileChunk;
-use super::{CheckOutcome, Finding, Pass, ValidateOptions, ValidateReport};
+use super::{CheckOutcome, Finding, ValidateOptions, ValidateReport};
 
 /// What a part of a validation looks at as a whole: a tensor, or bytes between tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,16 +1,13 @@
 //! What a validation reads, and what any thread makes of a piece of it.
 
-use apr_core::{Extent, ExtentKind};
-use apr_registry::digest::{CHUNK, ChunkSums};
+use apr_core::ExtentKind;
+use apr_registry::digest::ChunkSums;
 use apr_registry::{CheckpointReader, Code, Error, Result};
 use apr_tensor::stats::Moments;
-use apr_view::chunks::{Chunk, chunks, pieces, take};
+use apr_view::chunks::{Chunk, take};
 use apr_view::values::{self, Buffers};
 
-use super::{Pass, ValidateOptions};
-
-/// Bytes read at a time of what is no tensor.
-const PIECE_BYTES: usize = 1 << 20;
+use super::options::ValidateOptions;
 
 /// A piece of the file and what to do with it.
 #[derive(Debug, Clone, Copy)]
@@ -94,81 +91,5 @@ fn read_verbatim(reader: &dyn CheckpointReader, tensor: usize, chunk: Chunk, byt
     match reader.stored(tensor).encoded() {
         Some(encoded) => encoded.read_verbatim(chunk.offset, bytes),
         None => reader.read_tensor(tensor, chunk.offset, bytes),
-    }
-}
-
-impl Pass<'_> {
-    /// The whole file where it has a checksum, otherwise the tensors; nothing where no check reads bytes.
-    pub(super) fn tasks(&self) -> Result<Vec<FileChunk>> {
-        let extents = self.extents()?;
-        let decoded = self.decoded(&extents)?;
-        let mut tasks = Vec::new();
-        extents.into_iter().try_for_each(|extent| self.cut(extent, true, &mut tasks))?;
-        decoded.into_iter().try_for_each(|extent| self.cut(extent, false, &mut tasks))?;
-        Ok(tasks)
-    }
-
-    /// Hashing is most of the work of a pass, and a format may have nothing to compare with.
-    pub(super) fn wants_sums(&self) -> bool {
-        self.checksum.is_some() || self.digests
-    }
-
-    /// Whether a check asks for the values of tensors, and they can be read.
-    fn reads_values(&self) -> bool {
-        self.options.reads_values() && !self.reader.container().is_locked()
-    }
-
-    fn extents(&self) -> Result<Vec<Extent>> {
-        if let Some(checksum) = &self.checksum {
-            return Ok(checksum.extents.clone());
-        }
-        let compares = self.digests || (self.options.checksum && self.sums() > 0);
-        let tensors = if compares || self.reads_values() { self.reader.tensors().len() } else { 0 };
-        (0..tensors).map(|tensor| self.extent(tensor)).collect()
-    }
-
-    fn extent(&self, tensor: usize) -> Result<Extent> {
-        let len = self.reader.tensors()[tensor].byte_len()?;
-        Ok(Extent { kind: ExtentKind::Tensor(tensor), offset: self.reader.stored(tensor).range.offset, len })
-    }
-
-    /// Tensors that a checksum covers as they are stored, which is not as they are read.
-    fn decoded(&self, extents: &[Extent]) -> Result<Vec<Extent>> {
-        if self.checksum.is_none() || !self.reads_values() {
-            return Ok(Vec::new());
-        }
-        let tensors = self.reader.tensors();
-        let mut is_read = vec![false; tensors.len()];
-        for extent in extents {
-            if let ExtentKind::Tensor(tensor) = extent.kind {
-                is_read[tensor] = true;
-            }
-        }
-        let unread = (0..tensors.len()).filter(|&tensor| !is_read[tensor] && self.reader.stored(tensor).range.len > 0);
-        unread.map(|tensor| self.extent(tensor)).collect()
-    }
-
-    /// Cuts a part of the file into pieces; `summed` if the file's checksum covers its very bytes.
-    fn cut(&self, Extent { kind, offset: base, len }: Extent, summed: bool, tasks: &mut Vec<FileChunk>) -> Result<()> {
-        let task = |chunk| FileChunk { kind, base, len, chunk, verbatim: false, summed };
-        let ExtentKind::Tensor(tensor) = kind else {
-            tasks.extend(pieces(len, PIECE_BYTES).map(task));
-            return Ok(());
-        };
-        let info = &self.reader.tensors()[tensor];
-        let stored = self.reader.stored(tensor);
-        if !stored.is_encoded() {
-            tasks.extend(chunks(info, len).map(task));
-            return Ok(());
-        }
-        if self.wants_sums() {
-            let len = stored.range.len;
-            tasks.extend(pieces(len, CHUNK).map(|chunk| FileChunk { len, verbatim: true, ..task(chunk) }));
-        }
-        if self.reads_values() {
-            let len = info.byte_len()?;
-            tasks.extend(chunks(info, len).map(|chunk| FileChunk { len, ..task(chunk) }));
-        }
-        Ok(())
     }
 }

@@ -1,15 +1,11 @@
-//! Statements, one for each node.
+//! What statements are made of: variables, expressions, parameters.
 
 use std::collections::HashMap;
 
 use apr_core::{Error, Result, TensorInfo};
-use apr_graph::{
-    Attribute, AttributeValue, Body, Constant, ElementType, Graph, Node, Origin, ValueId, View, WeightRef,
-};
+use apr_graph::{Attribute, AttributeValue, Body, Constant, ElementType, Node, Origin, ValueId, View, WeightRef};
 
 use super::modules::access;
-use super::operators;
-use super::shapes;
 use super::text::{Variables, dtype, list, tensor};
 
 /// What a value of the graph is in the source.
@@ -30,52 +26,23 @@ pub(super) struct Emitter<'a> {
     lines: String,
 }
 
-/// The method `forward`; the class that it is of is called `__torch__.Root`.
-pub(super) fn forward(graph: &Graph, tensors: &[TensorInfo]) -> Result<String> {
-    if let Some(function) = graph.functions.first() {
-        return Err(Error::format(format!("the graph still has functions, such as {}", function.op)));
+impl<'a> Emitter<'a> {
+    /// A body of which nothing is written yet, whose weights are these tensors.
+    pub(super) fn new(body: &'a Body, tensors: &'a [TensorInfo]) -> Self {
+        let dtypes = tensors.iter().map(|info| (info.name.as_str(), ElementType::from_dtype(info.dtype))).collect();
+        Self { body, dtypes, forms: HashMap::new(), variables: Variables::default(), lines: String::new() }
     }
-    let body = &graph.body;
-    let dtypes = tensors.iter().map(|info| (info.name.as_str(), ElementType::from_dtype(info.dtype))).collect();
-    let (variables, lines) = (Variables::default(), String::new());
-    let mut emitter = Emitter { body, dtypes, forms: HashMap::new(), variables, lines };
-    let mut inputs = Vec::new();
-    // Older files list weights among the inputs.
-    let inputs_alone = body.inputs.iter().filter(|input| matches!(body.value(**input).origin, Origin::Input));
-    for &input in inputs_alone {
-        let name = emitter.variables.of(&body.value(input).name);
-        inputs.push(format!(",\n    {name}: Tensor"));
-        emitter.forms.insert(input, Form::Tensor(name));
-    }
-    for node in &body.nodes {
-        emitter.node(node).map_err(|error| of_node(&error, node))?;
-    }
-    let outputs = body.outputs.iter().map(|&output| emitter.tensor(output)).collect::<Result<Vec<_>>>()?;
-    let (kind, result) = match outputs.as_slice() {
-        [] => return Err(Error::format("the graph has no outputs")),
-        [only] => ("Tensor".to_owned(), only.clone()),
-        several => {
-            let kinds = vec!["Tensor"; several.len()].join(", ");
-            (format!("Tuple[{kinds}]"), format!("({})", several.join(", ")))
-        }
-    };
-    let (inputs, lines) = (inputs.concat(), emitter.lines);
-    Ok(format!("  def forward(self: __torch__.Root{inputs}) -> {kind}:\n{lines}    return {result}\n"))
-}
 
-fn of_node(error: &Error, node: &Node) -> Error {
-    Error::new(error.code(), format!("node '{}' ({}): {}", node.name, node.op, error.message()))
-}
+    /// Takes an input of the body as a tensor; returns its variable.
+    pub(super) fn take(&mut self, input: ValueId) -> String {
+        let name = self.variables.of(&self.body.value(input).name);
+        self.forms.insert(input, Form::Tensor(name.clone()));
+        name
+    }
 
-impl Emitter<'_> {
-    fn node(&mut self, node: &Node) -> Result<()> {
-        if !node.op.domain.is_empty() {
-            return Err(unknown());
-        }
-        if shapes::emit(self, node)? {
-            return Ok(());
-        }
-        operators::emit(self, node)
+    /// The statements.
+    pub(super) fn finish(self) -> String {
+        self.lines
     }
 
     /// The number of dimensions of a value.

@@ -17,6 +17,7 @@
 //! of its outputs, or the one that there is.
 
 mod emit;
+mod forward;
 mod modules;
 mod operators;
 mod shapes;
@@ -35,7 +36,7 @@ pub(crate) use modules::Module;
 pub(crate) fn program(tensors: &[TensorInfo], graph: Option<&Graph>) -> Result<(Module, String)> {
     let mut root = Module::of(tensors)?;
     let forward = match graph {
-        Some(graph) => emit::forward(graph, tensors)?,
+        Some(graph) => forward::forward(graph, tensors)?,
         None => String::new(),
     };
     let source = root.classes(tensors, "")?;

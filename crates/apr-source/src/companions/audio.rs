@@ -4,8 +4,8 @@ use apr_core::{DType, TensorInfo, keys};
 use serde_json::{Map, Value, json};
 
 use super::files::Files;
+use super::learnt::{Learnt, LearntTensor};
 use super::mel::{self, Filterbank};
-use super::{Learnt, LearntTensor};
 
 /// Name of the filterbank's tensor.
 const TENSOR: &str = keys::MEL_FILTERBANK_TENSOR;

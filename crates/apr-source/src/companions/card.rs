@@ -3,7 +3,9 @@
 use serde_json::{Map, Value};
 
 use super::files::Files;
-use super::{Learnt, NO_LICENSE, front_matter, license};
+use super::learnt::Learnt;
+use super::license::NO_LICENSE;
+use super::{front_matter, license};
 
 const CARD: &str = "README.md";
 

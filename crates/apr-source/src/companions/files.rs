@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use apr_core::grouped;
 use serde_json::{Map, Value};
 
-use super::Learnt;
+use super::learnt::Learnt;
 
 /// Bytes of a configuration file; those in use have at most one million.
 const MAX_JSON: usize = 8 << 20;

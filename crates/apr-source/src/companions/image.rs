@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::Learnt;
 use super::files::Files;
+use super::learnt::Learnt;
 
 /// Steps that are reported under their own names.
 const STEPS: [&str; 12] = [

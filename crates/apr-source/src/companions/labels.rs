@@ -3,8 +3,8 @@
 use apr_core::grouped;
 use serde_json::{Map, Value};
 
-use super::Learnt;
 use super::files::Files;
+use super::learnt::Learnt;
 
 const FILE: &str = "config.json";
 

@@ -1,5 +1,8 @@
 //! Licences: recognising their text, and telling what the strict ones forbid.
 
+/// The warning that the files of a model state no licence.
+pub const NO_LICENSE: &str = "no licence is stated, so the terms of use do not travel with the model";
+
 /// Bytes of a licence's text that are looked at; the GPL has 35,000.
 const MAX_TEXT: usize = 256 << 10;
 

@@ -29,6 +29,7 @@ mod files;
 mod front_matter;
 mod image;
 mod labels;
+mod learnt;
 mod license;
 mod mel;
 mod template;
@@ -37,37 +38,10 @@ mod tokens;
 #[cfg(test)]
 mod tests;
 
-use apr_core::{CheckpointReader, Result, TensorInfo};
-use apr_tokenizer::warning;
-use serde_json::{Value, json};
+use apr_core::{CheckpointReader, Result};
 
-pub use license::license_warning;
-
-/// Values over this many bytes of JSON stay in their file.
-const MAX_INLINE: usize = 1 << 20;
-
-/// The warning that the files of a model state no licence.
-pub const NO_LICENSE: &str = "no licence is stated, so the terms of use do not travel with the model";
-
-/// What the companion files say about the model, as metadata and tensors of the container.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Learnt {
-    /// Keys, each once, and their values.
-    pub metadata: Vec<(String, Value)>,
-    /// Data that is too large for JSON.
-    pub tensors: Vec<LearntTensor>,
-    /// What could not be understood, or contradicts itself: the file's name, a colon, and why.
-    pub warnings: Vec<String>,
-}
-
-/// A tensor of the container that no weights file has.
-#[derive(Debug, Clone, PartialEq)]
-pub struct LearntTensor {
-    /// Name, dtype and shape.
-    pub info: TensorInfo,
-    /// Elements, little-endian, as many as the shape asks for.
-    pub bytes: Vec<u8>,
-}
+pub use learnt::{Learnt, LearntTensor};
+pub use license::{NO_LICENSE, license_warning};
 
 /// Reads the companions of a model, given as names and bytes.
 ///
@@ -101,27 +75,4 @@ pub fn learn_from(reader: &dyn CheckpointReader) -> Result<Learnt> {
         .map(|(position, companion)| Ok((companion.name.clone(), reader.read_companion(position)?)))
         .collect::<Result<Vec<_>>>()?;
     Ok(learn(&companions))
-}
-
-impl Learnt {
-    fn set(&mut self, key: impl Into<String>, value: impl Into<Value>) {
-        let key = key.into();
-        if !self.metadata.iter().any(|(there, _)| *there == key) {
-            self.metadata.push((key, value.into()));
-        }
-    }
-
-    /// Sets `key` to a value that `file` holds, or to the file's name where the value is large.
-    fn set_bounded(&mut self, key: &str, value: impl Into<Value>, file: &str) {
-        let value = value.into();
-        let fits = serde_json::to_vec(&value).is_ok_and(|json| json.len() <= MAX_INLINE);
-        self.set(key, if fits { value } else { json!({ "file": file }) });
-    }
-
-    fn warn(&mut self, file: &str, why: &str) {
-        let warning = warning(file, why);
-        if !self.warnings.contains(&warning) {
-            self.warnings.push(warning);
-        }
-    }
 }

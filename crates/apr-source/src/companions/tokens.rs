@@ -7,8 +7,8 @@ use apr_core::{Escaped, counted, grouped};
 use apr_tokenizer::{Tokenizer, read_tokenizer};
 use serde_json::{Map, Value};
 
-use super::Learnt;
 use super::files::Files;
+use super::learnt::Learnt;
 
 /// Roles of tokens, by the names that every file uses: `bos_token`, `bos_token_id`.
 const ROLES: [&str; 7] = ["bos", "eos", "unk", "pad", "sep", "cls", "mask"];

@@ -4,8 +4,17 @@
 //! chosen once a call.
 #![allow(unsafe_code, reason = "multiversion calls the version for a processor's features after detecting them")]
 
+use alloc::vec::Vec;
+
 use super::lanes::{BLOCK, LANES, Lanes};
 use super::points::grid::{Grid, SUPER};
+
+/// Makes room for the blocks of values at the end of `out`.
+pub(super) fn room<const N: usize, const B: usize>(values: usize, out: &mut Vec<u8>) -> &mut [[u8; B]] {
+    let start = out.len();
+    out.resize(start + values / N * B, 0);
+    out[start..].as_chunks_mut().0
+}
 
 /// A type whose blocks of `N` values become `B` bytes each on their own.
 pub(super) trait Quantize<const N: usize, const B: usize> {

@@ -201,15 +201,8 @@ fn row_bytes(dtype: DType, row_len: usize) -> usize {
     }
 }
 
-/// Makes room for the blocks of values at the end of `out`.
-fn room<const N: usize, const B: usize>(values: usize, out: &mut Vec<u8>) -> &mut [[u8; B]] {
-    let start = out.len();
-    out.resize(start + values / N * B, 0);
-    out[start..].as_chunks_mut().0
-}
-
 fn append<T: Quantize<N, B>, const N: usize, const B: usize>(values: &[f32], out: &mut Vec<u8>) {
-    kernel::quantize::<T, N, B>(values.as_chunks().0, room::<N, B>(values.len(), out));
+    kernel::quantize::<T, N, B>(values.as_chunks().0, kernel::room::<N, B>(values.len(), out));
 }
 
 fn append_searched<T: QuantizeGroups<N, B>, const N: usize, const B: usize>(
@@ -218,7 +211,7 @@ fn append_searched<T: QuantizeGroups<N, B>, const N: usize, const B: usize>(
     out: &mut Vec<u8>,
 ) {
     let importance = importance.map(|weights| weights.as_chunks().0);
-    kernel::quantize_groups::<T, N, B>(values.as_chunks().0, importance, room::<N, B>(values.len(), out));
+    kernel::quantize_groups::<T, N, B>(values.as_chunks().0, importance, kernel::room::<N, B>(values.len(), out));
 }
 
 /// By the plain rule without importance, by search with it.

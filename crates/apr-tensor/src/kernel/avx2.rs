@@ -14,9 +14,9 @@ use core::arch::x86_64::{
     _mm256_sub_ps,
 };
 
-use super::{DriftLanes, LANES, MomentLanes, narrow_anywhere};
-use crate::cast::{CastCounts, ToF16};
+use super::lanes::{DriftLanes, LANES, MomentLanes};
 use crate::half_float::f16_to_f32;
+use crate::narrow::{CastCounts, ToF16, narrow_anywhere};
 use crate::wire::Wire;
 
 /// Whether the processor has what the kernels need.

@@ -12,7 +12,7 @@ use core::arch::x86_64::{
     _mm512_sub_ps,
 };
 
-use super::{DriftLanes, LANES, MomentLanes};
+use super::lanes::{DriftLanes, LANES, MomentLanes};
 
 /// Whether the processor has what the kernels need.
 #[inline]

@@ -7,7 +7,22 @@ use serde_json::{Map, Value as Json};
 use super::files::{Files, size};
 use super::hugging_face::{AddedToken, TokenizerJson};
 use super::tokens::Tokens;
-use super::{Options, Tokenizer};
+
+/// What a user decides.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Options<'a> {
+    /// `tokenizer.ggml.pre`, instead of the one that the files' splitting is found to be.
+    pub pre: Option<&'a str>,
+}
+
+/// A tokenizer as key-value pairs.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Tokenizer {
+    /// Under `tokenizer.`, in the order in which llama.cpp's converter writes them.
+    pub key_values: Vec<KeyValue>,
+    /// What llama.cpp will do differently, and what of the files was left out.
+    pub warnings: Vec<String>,
+}
 
 /// Input and output of a conversion.
 pub(super) struct Context<'a> {

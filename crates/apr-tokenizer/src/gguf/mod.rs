@@ -31,32 +31,13 @@ mod wordpiece;
 mod tests;
 
 use apr_core::{Error, Result};
-use apr_gguf::KeyValue;
 
 use context::Context;
 use files::Files;
 use hugging_face::TokenizerJson;
 
-pub use rebuild::tokenizer_files;
-
-/// What a user decides.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Options<'a> {
-    /// `tokenizer.ggml.pre`, instead of the one that the files' splitting is found to be.
-    pub pre: Option<&'a str>,
-}
-
-/// A tokenizer as key-value pairs.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Tokenizer {
-    /// Under `tokenizer.`, in the order in which llama.cpp's converter writes them.
-    pub key_values: Vec<KeyValue>,
-    /// What llama.cpp will do differently, and what of the files was left out.
-    pub warnings: Vec<String>,
-}
-
-/// Files by name, with their content.
-pub type NamedFiles = Vec<(String, Vec<u8>)>;
+pub use context::{Options, Tokenizer};
+pub use rebuild::{NamedFiles, tokenizer_files};
 
 /// The tokenizer of a model, from its companions by name and content.
 ///

@@ -13,16 +13,13 @@ use apr_view::View;
 use base16ct::lower::encode_string;
 
 pub(super) use self::write::{Destination, show_warnings, write};
-use super::{analyze, quantize};
+use super::{analyze, weights};
 use crate::args::{Compress, ContainerArgs, ConvertArgs, ExportArgs, ImportArgs, Sha256, WriteArgs};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model::Model;
 use crate::progress::Bar;
 use crate::{model, secrets, signals};
-
-/// Losses shown before the rest is only counted.
-const SHOWN: usize = 20;
 
 /// Packs a model and its companions into an `.apr` file.
 pub(super) fn import(args: &ImportArgs, context: &Context) -> Outcome {
@@ -50,7 +47,7 @@ pub(super) fn import_job(args: &ImportArgs, context: &Context) -> Outcome<(Job, 
     let target = layout(Output::layout(&apr::apr2::FORMAT, output), args.align, None)?;
     let job = Job {
         prefix: args.prefix.clone(),
-        weights: quantize::weights(&args.requantize, &args.write, &args.container, context)?,
+        weights: weights::asked(&args.requantize, &args.write, &args.container, context)?,
         validation: validation(&args.write),
         license: args.license.clone(),
         source_sha256: args.sha256.as_ref().map(|digest| encode_string(digest)),
@@ -82,7 +79,7 @@ pub(super) fn convert_job(args: &ConvertArgs, context: &Context) -> Outcome<(Job
     let target = layout(target, args.align, args.shard_size)?;
     let job = Job {
         prefix: args.prefix.clone(),
-        weights: quantize::weights(&args.requantize, &args.write, &args.container, context)?,
+        weights: weights::asked(&args.requantize, &args.write, &args.container, context)?,
         graph: args.graph.wishes(),
         // A part of a model is converted, too.
         validation: ValidationConfig { complete: false, ..validation(&args.write) },
@@ -98,7 +95,7 @@ pub(super) fn export(args: &ExportArgs, context: &Context) -> Outcome {
     // What went through an import was judged there; an export gives back what is in the file.
     let stop = validation(&args.write).stop;
     let job = Job {
-        weights: quantize::weights(&args.requantize, &args.write, &args.container, context)?,
+        weights: weights::asked(&args.requantize, &args.write, &args.container, context)?,
         graph: args.graph.wishes(),
         validation: ValidationConfig { stop, ..ValidationConfig::integrity() },
         ..Job::new(contain(target, &args.container, context)?)

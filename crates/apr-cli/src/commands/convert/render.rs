@@ -9,9 +9,11 @@ use apr_ops::physics::Level;
 use apr_quantize::{Quality, TensorQuality, TypeQuality};
 use serde::Serialize;
 
-use super::SHOWN;
 use crate::human;
 use crate::printer::{BAD, BOLD, DIM, GOOD, ODD, columns};
+
+/// Losses shown before the rest is only counted.
+pub(super) const SHOWN: usize = 20;
 
 /// What was written, and as what.
 #[derive(Serialize)]

@@ -6,8 +6,7 @@ use std::path::Path;
 use apr::crypto::Stanza;
 use apr::{Escaped, Job, Output, Planned};
 
-use super::SHOWN;
-use super::render::{WriteReport, render, render_family, render_plan, render_validation};
+use super::render::{SHOWN, WriteReport, render, render_family, render_plan, render_validation};
 use crate::args::WriteArgs;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};

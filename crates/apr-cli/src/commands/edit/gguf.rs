@@ -10,7 +10,8 @@ use apr::{ByteSource, CheckpointReader, Error, IoCause, Job, Output, PlanOptions
 use apr_io::{AtomicOutput, FileSource, LockedFile, Target, io_error};
 use apr_view::{View, parse_filter};
 
-use super::{EditReport, check_loss, render, split};
+use super::asked::{check_loss, split};
+use super::report::{EditReport, render};
 use crate::args::EditArgs;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};

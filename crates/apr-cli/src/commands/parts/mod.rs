@@ -1,5 +1,6 @@
 //! `apr plan`, `apr run-part` and `apr finish`: a job in parts that need nothing of each other.
 
+mod draft;
 mod finish;
 mod input;
 mod on_disk;

@@ -8,6 +8,7 @@ use apr_core::counted;
 use apr_ops::parts::{FORMAT_VERSION, MAX_PARTS, PartsPlan};
 use serde::Serialize;
 
+use super::draft::Draft;
 use super::on_disk::{self, VERSION};
 use super::words::{portable, real, typed};
 use super::{input, reported, written};
@@ -27,13 +28,6 @@ struct PlanReport {
     /// Most bytes that a part reads.
     largest_read: u64,
     warnings: Vec<String>,
-}
-
-/// What one kind of job plans.
-#[derive(Default)]
-pub(super) struct Draft {
-    pub(super) plan: PartsPlan,
-    pub(super) warnings: Vec<String>,
 }
 
 /// Cuts a job into parts.

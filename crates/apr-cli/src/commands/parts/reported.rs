@@ -12,9 +12,9 @@ use apr_ops::validate::PartFindings;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::draft::Draft;
 use super::input;
 use super::on_disk::OpenPlan;
-use super::plan::Draft;
 use super::words::{parsed, values};
 use super::written::read_of;
 use crate::args::{Command, DiffArgs, PlanArgs, ValidateArgs};

@@ -14,9 +14,9 @@ use apr_ops::parts::{
 };
 use base16ct::lower::{decode_vec, encode_string};
 
+use super::draft::Draft;
 use super::input;
 use super::on_disk::OpenPlan;
-use super::plan::Draft;
 use super::words::{parsed, values};
 use crate::args::{Command, PlanArgs};
 use crate::commands::{convert, encrypt, quantize};

@@ -7,16 +7,15 @@ use apr_graph::{Body, Graph, Meaning, Origin, Value as GraphValue};
 use apr_infer::{Session, Tensor, Value};
 use apr_ops::run::{ArrayReport, Runnable, report};
 
+use super::job::{Job, meaning};
 use super::output::Output;
-use super::{Job, meaning};
+use crate::commands::nearby;
 use crate::failure::{Failure, Outcome};
 use crate::human;
 use crate::printer::{BOLD, DIM};
 
 /// Elements of an output that fit the terminal.
 const SHOWN: usize = 12;
-/// How the engine's error begins where inputs are missing, which is the user's affair.
-const MISSING: &str = "the model needs inputs that are not given";
 
 pub(super) fn run(
     job: &Job<'_>,
@@ -30,14 +29,19 @@ pub(super) fn run(
     let outputs = || body.outputs.iter().map(|id| body.value(*id).name.as_str()).collect::<Vec<_>>();
     let want = &job.args.want;
     let wanted = if want.is_empty() { outputs() } else { want.iter().map(String::as_str).collect() };
-    let outcome = job.run(session, inputs, &wanted).map_err(|failure| match failure {
-        Failure::Model(error) if error.message().starts_with(MISSING) => {
-            let takes_texts = meaning(body, &body.inputs, Meaning::TokenIds).is_some();
-            let texts = if takes_texts { ", and --prompt TEXT gives a text" } else { "" };
-            Failure::Usage(format!("{}: --input NAME=FILE gives one{texts}", error.message()))
-        }
-        other => other,
-    })?;
+    if let Some(name) = wanted.iter().find(|name| !session.has(name)) {
+        return Err(nearby::unknown("value", name, std::iter::once(&part.graph)));
+    }
+    let missing = session.missing(&inputs, &wanted)?;
+    if !missing.is_empty() {
+        let takes_texts = meaning(body, &body.inputs, Meaning::TokenIds).is_some();
+        let texts = if takes_texts { ", and --prompt TEXT gives a text" } else { "" };
+        let missing = missing.join(", ");
+        let message =
+            format!("the model needs inputs that are not given: {missing}: --input NAME=FILE gives one{texts}");
+        return Err(Failure::Usage(message));
+    }
+    let outcome = job.run(session, inputs, &wanted)?;
     if let Some(output) = output {
         let array = |(name, value): (&&str, &Value)| Ok(((*name).to_owned(), value.tensor()?.clone()));
         let arrays = wanted.iter().zip(&outcome.outputs).map(array).collect::<apr::Result<Vec<_>>>()?;

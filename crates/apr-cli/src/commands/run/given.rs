@@ -9,7 +9,8 @@ use apr_inputs::text::MAX_TEXT;
 use apr_io::io_error;
 use apr_ops::run::{arrays_of, from_json};
 
-use super::{Job, pictures, sounds};
+use super::job::Job;
+use super::{pictures, sounds};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model;

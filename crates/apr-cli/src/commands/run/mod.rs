@@ -2,6 +2,7 @@
 
 mod arrays;
 mod given;
+mod job;
 mod output;
 mod pictures;
 mod sounds;
@@ -11,15 +12,15 @@ mod tokens;
 mod transcription;
 mod writing;
 
-use apr::CheckpointReader;
 use apr_blocks::GraphOptions;
-use apr_graph::{Body, Meaning, Node};
-use apr_infer::{Engine, Flow, RunLimits, Session, Step, Tap, Value};
-use apr_io::{Crew, Interrupt};
+use apr_graph::{Body, Meaning};
+use apr_infer::Session;
+use apr_io::Crew;
 use apr_ops::run::{Facts, Runnable, with_graphs};
 use apr_source::Source;
 
 use self::given::Given;
+use self::job::{Job, meaning};
 use self::writing::Parts;
 use crate::args::RunArgs;
 use crate::context::Context;
@@ -28,61 +29,6 @@ use crate::model;
 
 /// What head has which class of transformers, as far as it decides what is done with the logits.
 const GENERATES: &str = "CausalLM";
-
-/// Stops a run when the user does.
-struct UntilInterrupted(Interrupt);
-
-impl Tap for UntilInterrupted {
-    fn wants(&mut self, _: &str, _: &Node) -> bool {
-        true
-    }
-
-    fn before(&mut self, _: &str, _: &Node) {}
-
-    fn after(&mut self, _: &Step<'_>) -> Flow {
-        if self.0.0.load(std::sync::atomic::Ordering::Relaxed) { Flow::Stop } else { Flow::Continue }
-    }
-}
-
-/// What a task gets.
-struct Job<'j> {
-    args: &'j RunArgs,
-    context: &'j Context,
-    /// The model as its file has it.
-    reader: &'j dyn CheckpointReader,
-    /// As the user wrote it.
-    name: &'j str,
-    facts: &'j Facts,
-    workers: Crew,
-}
-
-impl Job<'_> {
-    /// Runs a graph, until it is done or the user has enough.
-    fn run(&self, session: &Session<'_>, inputs: Vec<(String, Value)>, wanted: &[&str]) -> Outcome<apr_infer::Outcome> {
-        let mut tap = UntilInterrupted(self.context.interrupt.clone());
-        let outcome = session.run(inputs, wanted, &self.workers, &mut tap)?;
-        if outcome.stopped {
-            return Err(apr::Error::io(apr::IoCause::Interrupted, "interrupted").into());
-        }
-        Ok(outcome)
-    }
-
-    /// Prepares a part of the model.
-    fn session<'a>(&self, part: &'a Runnable, weights: &'a dyn CheckpointReader) -> Outcome<Session<'a>> {
-        let mut limits = RunLimits::default();
-        limits.max_memory = self.context.max_memory();
-        Ok(Engine::prepare(&part.graph, weights, limits)?)
-    }
-
-    fn warn(&self, message: &str) {
-        self.context.printer.warn(message);
-    }
-}
-
-/// Name of the input or output that means something.
-fn meaning<'b>(body: &'b Body, list: &[apr_graph::ValueId], meaning: Meaning) -> Option<&'b str> {
-    list.iter().map(|id| body.value(*id)).find(|value| value.meaning == meaning).map(|value| value.name.as_str())
-}
 
 /// Runs a model.
 pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {

@@ -12,10 +12,10 @@ use apr_ops::run::{Runnable, largest, sigmoid, softmax};
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
+use super::job::{Job, meaning};
 use super::output::Output;
 use super::texts::{Label, labels, render_labels};
 use super::tokens::Tokens;
-use super::{Job, meaning};
 use crate::failure::{Failure, Outcome};
 use crate::printer::{BOLD, DIM};
 

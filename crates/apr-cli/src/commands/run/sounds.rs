@@ -12,9 +12,9 @@ use apr_ops::run::{Pooling, Runnable, Spoken, collapsed, normalize, pool, spoken
 use serde::Serialize;
 use serde_json::Value as Json;
 
+use super::job::{Job, meaning};
 use super::output::Output;
 use super::texts::{Label, labels, render_labels};
-use super::{Job, meaning};
 use crate::failure::{Failure, Outcome};
 use crate::printer::{BOLD, DIM};
 

@@ -10,8 +10,8 @@ use apr_inputs::text::TextStream;
 use apr_io::io_error;
 use serde::Serialize;
 
+use super::job::{Job, UntilInterrupted};
 use super::tokens::{Tokens, apart};
-use super::{Job, UntilInterrupted};
 use crate::failure::{Failure, Outcome};
 
 /// What was added.

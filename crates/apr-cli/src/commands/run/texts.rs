@@ -9,9 +9,9 @@ use apr_ops::run::{Pooling, Runnable, largest, normalize, pool, sigmoid, softmax
 use serde::Serialize;
 use serde_json::Value as Json;
 
+use super::job::{Job, meaning};
 use super::output::Output;
 use super::tokens::Tokens;
-use super::{Job, meaning};
 use crate::args::PoolingWay;
 use crate::failure::{Failure, Outcome};
 use crate::printer::{BOLD, DIM};

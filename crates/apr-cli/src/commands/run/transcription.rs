@@ -13,7 +13,7 @@ use apr_source::companions::learn_from;
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use super::Job;
+use super::job::Job;
 use super::sounds::{Read, SoundReport, model_rate, read, setting};
 use super::tokens::Tokens;
 use super::writing::Parts;

@@ -7,7 +7,7 @@ use apr_graph::{Body, Meaning};
 use apr_infer::{Session, Tensor, Value};
 use apr_ops::run::Runnable;
 
-use super::{Job, meaning};
+use super::job::{Job, meaning};
 use crate::failure::Outcome;
 
 /// The parts of such a model, ready to run.

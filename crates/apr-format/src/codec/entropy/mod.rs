@@ -38,16 +38,17 @@
 mod code;
 mod decode;
 mod encode;
+mod pairs;
+mod rounds;
 
-pub(super) use decode::{Stream, Table, decode, run_anywhere};
+pub(super) use decode::decode;
 #[cfg(test)]
 pub(super) use encode::codes_of;
+pub(super) use encode::{SAMPLED_LEN, encode, is_noise};
 #[cfg(all(feature = "std", target_arch = "x86_64"))]
-pub(super) use encode::write_rest;
-pub(super) use encode::{
-    Codes, SAMPLED_LEN, count_pairs_anywhere, encode, is_noise, span_anywhere, write_pairs_anywhere,
-    write_singles_anywhere,
-};
+pub(super) use pairs::write_rest;
+pub(super) use pairs::{Codes, count_pairs_anywhere, span_anywhere, write_pairs_anywhere, write_singles_anywhere};
+pub(super) use rounds::{Stream, Table, run_anywhere};
 
 /// Bits of the longest code.
 const MAX_LEN: usize = 11;

@@ -142,6 +142,13 @@ fn a_payload_that_is_not_laid_out_as_its_type_says_is_shown_as_bytes() {
         assert_eq!(reader.tensors()[0].name, "payload");
         assert!(reader.warnings().iter().any(|warning| warning.contains("laid out")));
         assert_eq!(through_apr2(&reader), file);
+        let bytes = &reader.tensors()[0];
+        let other_name = TensorInfo { name: "weights".into(), ..bytes.clone() };
+        let other_dtype = TensorInfo { dtype: DType::I8, ..bytes.clone() };
+        for tensors in [vec![other_name], vec![other_dtype], vec![bytes.clone(), bytes.clone()], Vec::new()] {
+            let refused = aprn::plan(&tensors, reader.metadata(), "m").expect_err("another model");
+            assert_eq!(refused.code().id(), "E001");
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 
 use apr_core::{Code, DType, Error, ExtentKind};
 use apr_testkit::corrupt::overwrite;
-use apr_testkit::older::{Apr1Builder, apr1_json, dialect_a, dialect_d, f32s, set_header_crc};
+use apr_testkit::older::{Apr1Builder, OlderTensor, apr1_json, dialect_a, dialect_d, f32s, set_header_crc};
 use serde_json::json;
 
 use super::{covered, open, values_of};
@@ -193,6 +193,17 @@ fn older_dtypes_are_presented_with_the_same_values() {
     assert_eq!(values_of(&*reader, "d"), [[3.0; 32].as_slice(), &[5.0; 8]].concat());
     assert_eq!(values_of(&*reader, "e"), block[..20]);
     assert_eq!(reader.metadata().get("architecture"), Some(&json!({"num_hidden_layers": 2})));
+}
+
+#[test]
+fn flags_of_the_dialect_that_disagree_with_the_file_are_named() {
+    let warnings = |flags: u16, tensors: &[OlderTensor<'_>]| {
+        open(dialect_a(*b"APR\0", flags, "{}", tensors)).expect("a sound file").warnings().to_vec()
+    };
+    let floats: &[OlderTensor<'_>] = &[("a", 0, &[1], f32s(&[1.0]))];
+    assert_eq!(warnings(0x400, floats), [""; 0]);
+    assert_eq!(warnings(0x420, floats), ["the flag QUANTIZED is set, but the file has nothing that it stands for"]);
+    assert_eq!(warnings(0, floats), ["the flag ROW_MAJOR is not set; matrices are taken for row-major"]);
 }
 
 #[test]

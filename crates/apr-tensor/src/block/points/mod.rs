@@ -15,7 +15,7 @@ mod unsigned_points;
 
 use alloc::vec::Vec;
 
-use super::kernel::{QuantizeToPoints, quantize_to_points};
+use super::kernel::{QuantizeToPoints, quantize_to_points, room};
 use grid::SUPER;
 pub(super) use grid::{EIGHT, FOUR};
 pub(super) use ternary_points::{Iq1M, Iq1S};
@@ -28,7 +28,7 @@ pub(super) fn append<T: QuantizeToPoints<B, WIDTH>, const B: usize, const WIDTH:
     out: &mut Vec<u8>,
 ) {
     let importance = importance.map(|weights| weights.as_chunks().0);
-    let blocks = super::room::<SUPER, B>(values.len(), out);
+    let blocks = room::<SUPER, B>(values.len(), out);
     T::with_grid(|grid| quantize_to_points::<T, B, WIDTH>(values.as_chunks().0, importance, grid, blocks));
 }
 

@@ -6,7 +6,7 @@ use apr_core::{Error, Escaped, Result, counted};
 use apr_gguf::{Array, KeyValue, Value};
 
 use super::super::tokens::{CONTROL, GAP, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, padding};
-use super::Added;
+use super::tokenizer_json::Added;
 use crate::vocabulary::MAX_TOKENS;
 
 /// Keys of llama.cpp that the files have a place for, or that say what `config.json` says.

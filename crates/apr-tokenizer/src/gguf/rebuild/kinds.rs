@@ -10,7 +10,8 @@ use super::super::pre;
 use super::super::tokens::{BYTE, CONTROL, SPACE, UNKNOWN};
 use super::super::unigram::{AROUND, REPEATED};
 use super::keys::TokenizerKeys;
-use super::{Ids, Model, OwnedIds, TokenizerFile, merges};
+use super::merges;
+use super::tokenizer_json::{Ids, Model, OwnedIds, TokenizerFile};
 
 fn file<'a>(keys: &TokenizerKeys<'a>, model: Model<'a>) -> TokenizerFile<'a> {
     TokenizerFile {

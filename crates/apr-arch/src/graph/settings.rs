@@ -1,0 +1,121 @@
+//! A family's `[graph]` table, computed for one checkpoint.
+
+use serde_json::Value as Json;
+
+use super::GraphTable;
+use crate::expression::{Expression, Value};
+use crate::model::FamilyModel;
+
+/// A family's `[graph]` table, computed for one checkpoint.
+#[derive(Debug, Clone)]
+pub struct GraphSettings<'a> {
+    table: &'a GraphTable,
+    model: &'a FamilyModel<'a>,
+    task: String,
+}
+
+impl<'a> FamilyModel<'a> {
+    /// What the family's table says about the graph; `None` where it says nothing. `task` takes the place of what the
+    /// first of `architectures` has after `For`.
+    #[must_use]
+    pub fn graph_settings<'m>(&'m self, task: Option<&'m str>) -> Option<GraphSettings<'m>>
+    where
+        'a: 'm,
+    {
+        let table = self.family.graph.as_ref()?;
+        let task = task.map_or_else(|| self.task(), str::to_owned);
+        Some(GraphSettings { table, model: self, task })
+    }
+
+    /// What the configuration's class is for. Older names of classes say it in another way.
+    fn task(&self) -> String {
+        let class = self.dimensions.entry("architectures").and_then(|names| Some(names.get(0)?.as_str()?.to_owned()));
+        if class.is_some_and(|class| class.ends_with("LMHeadModel")) {
+            return "CausalLM".to_owned();
+        }
+        self.dimensions.entry("task").and_then(|task| Some(task.as_str()?.to_owned())).unwrap_or_default()
+    }
+}
+
+impl<'a> GraphSettings<'a> {
+    /// The model.
+    #[must_use]
+    pub fn model(&self) -> &'a FamilyModel<'a> {
+        self.model
+    }
+
+    /// What kind of model it is: `decoder`. `None` where the configuration does not say.
+    #[must_use]
+    pub fn kind(&self) -> Option<String> {
+        match self.compute(&self.table.kind, &[])? {
+            Value::Text(kind) => Some(kind),
+            _ => None,
+        }
+    }
+
+    /// The task that a head is for, such as `CausalLM`; no text where there is no head.
+    #[must_use]
+    pub fn task(&self) -> &str {
+        &self.task
+    }
+
+    /// Why the blocks can't compute this configuration, where the table says so.
+    #[must_use]
+    pub fn refusal(&self) -> Option<&'a str> {
+        let applies = |when: &Expression| self.compute(when, &[]) == Some(Value::Truth(true));
+        self.table.refused.iter().find(|(when, _)| applies(when)).map(|(_, why)| why.as_str())
+    }
+
+    /// Names of the stacks of layers that have settings of their own.
+    pub fn stacks(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        self.table.stacks.keys().map(String::as_str)
+    }
+
+    /// Names of all options, and of all parts that weights play, each once.
+    #[must_use]
+    pub fn names(&self) -> (Vec<&'a str>, Vec<&'a str>) {
+        let all = || std::iter::once(&self.table.general).chain(self.table.stacks.values());
+        let mut options: Vec<&str> = all().flat_map(|stack| stack.options.keys()).map(String::as_str).collect();
+        let mut weights: Vec<&str> = all().flat_map(|stack| stack.weights.keys()).map(String::as_str).collect();
+        for names in [&mut options, &mut weights] {
+            names.sort_unstable();
+            names.dedup();
+        }
+        (options, weights)
+    }
+
+    /// Name of the placeholder that numbers the layers of a stack.
+    #[must_use]
+    pub fn layer_index(&self, stack: &str) -> &'a str {
+        self.table.stacks.get(stack).and_then(|stack| stack.index.as_deref()).unwrap_or("layer")
+    }
+
+    /// An option of a stack, or else of all stacks: the first alternative that can be computed. `numbers` are those of
+    /// placeholders.
+    #[must_use]
+    pub fn option(&self, stack: &str, name: &str, numbers: &[(&str, u64)]) -> Option<Json> {
+        let own = self.table.stacks.get(stack).and_then(|stack| stack.options.get(name));
+        let alternatives = own.or_else(|| self.table.general.options.get(name))?;
+        alternatives.iter().find_map(|alternative| self.compute(alternative, numbers)?.to_json())
+    }
+
+    /// Canonical names of the tensors, or of the modules, that may play a part in a stack; the first that a checkpoint has
+    /// does.
+    #[must_use]
+    pub fn weights(&self, stack: &str, part: &str, numbers: &[(&str, u64)]) -> Vec<String> {
+        let own = self.table.stacks.get(stack).and_then(|stack| stack.weights.get(part));
+        let patterns = own.or_else(|| self.table.general.weights.get(part)).into_iter().flatten();
+        let number = |index: &str| numbers.iter().find(|(name, _)| *name == index).map(|(_, number)| *number);
+        patterns.filter_map(|pattern| pattern.name("", number)).collect()
+    }
+
+    /// An entry of the configuration by its dotted path.
+    #[must_use]
+    pub fn config(&self, path: &str) -> Option<Json> {
+        self.model.dimensions.entry(path)
+    }
+
+    fn compute(&self, expression: &Expression, numbers: &[(&str, u64)]) -> Option<Value> {
+        self.model.dimensions.value_for(expression, numbers, Some(&self.task))
+    }
+}

@@ -1,0 +1,257 @@
+//! `apr edit` on `.apr`: metadata, names, the chat template.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use apr::apr2::{Apr2Reader, Changes};
+use apr::gguf::KeyValue;
+use apr::{CheckpointReader, Error, Job, Metadata, Output, PlanOptions, keys};
+use apr_io::io_error;
+use apr_view::{View, parse_filter};
+use serde_json::{Map, Value};
+
+use super::asked::{check_loss, split};
+use super::report::{EditReport, render};
+use crate::args::EditArgs;
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+use crate::progress::Bar;
+use crate::revise::{self, Changing};
+
+/// The file that holds a chat template of its own.
+const TEMPLATE_FILE: &str = "chat_template.jinja";
+
+/// The file that may hold one among other things.
+const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+
+/// What an import learnt.
+const TEMPLATE_KEY: &str = "tokenizer.chat_template";
+
+/// Edits an `.apr` file.
+pub(super) fn run(args: &EditArgs, context: &Context) -> Outcome {
+    let file = revise::open_to_change(&args.model, args.output.as_deref(), context)?;
+    let changes = changes(&file.reader, args)?;
+    let drops = args.drop.iter().map(|glob| Ok(parse_filter(glob)?)).collect::<Outcome<Vec<_>>>()?;
+    let is_dropped = |name: &str| drops.iter().any(|drop| drop.is_match(name));
+    let tensors = file.reader.tensors();
+    let dropped = tensors.iter().filter(|info| is_dropped(&info.name)).count();
+    if !drops.is_empty() && dropped == 0 {
+        return Err(Failure::Usage("no tensor matches --drop".to_owned()));
+    }
+    check_loss(args, dropped, tensors.len())?;
+    let mut report = EditReport {
+        file: args.output.as_ref().unwrap_or(&args.model).display().to_string(),
+        changed: dropped > 0 || changes.metadata.is_some() || !changes.renames.is_empty(),
+        written: true,
+        in_place: false,
+        dropped_tensors: dropped,
+        dropped_signatures: 0,
+        dropped_licence: false,
+    };
+    if !report.changed && args.output.is_none() {
+        // Signatures and licence hold for the file as it is.
+        report.written = false;
+        return context.printer.report(&report, render);
+    }
+    match if dropped == 0 { file.reader.revise(&changes)? } else { None } {
+        Some(revision) => {
+            report.in_place = args.output.is_none();
+            file.write(args.output.as_deref(), args.overwrite, &revision, context)?;
+            (report.dropped_signatures, report.dropped_licence) =
+                (revision.dropped_signatures, revision.dropped_licence);
+        }
+        None => {
+            (report.dropped_signatures, report.dropped_licence) = seals_to_drop(&file.reader, args)?;
+            rewrite(file, args, &changes, &is_dropped, context)?;
+        }
+    }
+    warn_of_dropped_seals(&report, context);
+    context.printer.report(&report, render)
+}
+
+fn warn_of_dropped_seals(report: &EditReport, context: &Context) {
+    if report.dropped_signatures > 0 {
+        let what = apr_core::counted(report.dropped_signatures as u64, "signature");
+        context.printer.warn(&format!("{what} dropped, which held for the model as it was: sign it again"));
+    }
+    if report.dropped_licence {
+        context.printer.warn("the licence was for the model as it was, and was dropped: issue it again");
+    }
+}
+
+/// How many signatures a new file of a changed model does not have, and whether a licence.
+fn seals_to_drop(reader: &Apr2Reader, args: &EditArgs) -> Outcome<(usize, bool)> {
+    if reader.header().flags.contains(apr::apr2::Flags::ENCRYPTED) {
+        let message = "tensors of an encrypted model keep their places and names, and encrypted metadata stay as they \
+                       are; `apr decrypt` the model first";
+        return Err(Failure::General(format!("{}: {message}", args.model.display())));
+    }
+    let seals = reader.container().signed()?;
+    let signatures = seals.as_ref().map_or(0, |seals| signature_count(seals.signatures.as_deref()));
+    Ok((signatures, seals.is_some_and(|seals| seals.licence.is_some())))
+}
+
+fn signature_count(block: Option<&[u8]>) -> usize {
+    block.and_then(|block| apr::crypto::SignBlock::decode(block).ok()).map_or(0, |block| block.signatures().len())
+}
+
+fn changes(reader: &Apr2Reader, args: &EditArgs) -> Outcome<Changes> {
+    let mut metadata = reader.metadata().clone();
+    for pair in &args.set {
+        let (key, value) = split(pair, "--set KEY=VALUE")?;
+        // What is a text stays one, though it looks like a number.
+        let is_text = key == keys::MODEL_TYPE || find(&metadata, key).is_some_and(Value::is_string);
+        let parsed = serde_json::from_str(value).ok().filter(|parsed: &Value| parsed.is_string() || !is_text);
+        set(&mut metadata, key, parsed.unwrap_or_else(|| Value::String(value.to_owned())))?;
+    }
+    for key in &args.unset {
+        unset(&mut metadata, key)?;
+    }
+    if let Some(path) = &args.chat_template {
+        let text = std::fs::read_to_string(path).map_err(|error| io_error(&error, path))?;
+        replace_template(&mut metadata, &text)?;
+    }
+    let renames: BTreeMap<String, String> = args
+        .rename
+        .iter()
+        .map(|pair| split(pair, "--rename OLD=NEW").map(|(old, new)| (old.to_owned(), new.to_owned())))
+        .collect::<Outcome<_>>()?;
+    for name in renames.keys() {
+        if reader.position(name).is_none() {
+            let names: Vec<&str> = reader.tensors().iter().map(|info| info.name.as_str()).collect();
+            let similar = apr_view::nearest(name, names, 3);
+            let hint =
+                if similar.is_empty() { String::new() } else { format!("; do you mean {}?", similar.join(", ")) };
+            let message = format!("there is no such tensor{hint}");
+            return Err(Error::format(message).for_tensor(name).in_file(args.model.display()).into());
+        }
+    }
+    let metadata = (metadata != *reader.metadata()).then_some(metadata);
+    Ok(Changes { metadata, renames, ..Changes::default() })
+}
+
+/// Keys that say how the file is read, which an edit would break.
+fn check_key(key: &str) -> Outcome {
+    if [keys::APR_VERSION, keys::TIED, keys::FILES].contains(&key) {
+        return Err(Failure::Usage(format!("'{key}' describes the file itself and is not edited")));
+    }
+    Ok(())
+}
+
+/// What [`set`] would replace.
+fn find<'a>(metadata: &'a Metadata, key: &str) -> Option<&'a Value> {
+    metadata.get(key).or_else(|| {
+        let (top, field) = key.split_once('.')?;
+        metadata.object(top)?.get(field)
+    })
+}
+
+/// Sets a key, or the field of an object that a path such as `architecture.n_layer` leads to. Keys that have dots in them,
+/// as `tokenizer.vocab_size`, are themselves first.
+fn set(metadata: &mut Metadata, key: &str, value: Value) -> Outcome {
+    check_key(key)?;
+    let Some((top, field)) =
+        key.split_once('.').filter(|(top, _)| metadata.get(key).is_none() && metadata.object(top).is_some())
+    else {
+        metadata.set(key, value);
+        return Ok(());
+    };
+    check_key(top)?;
+    let mut object = metadata.object(top).cloned().unwrap_or_default();
+    set_field(&mut object, field, value);
+    metadata.set(top, object);
+    Ok(())
+}
+
+fn set_field(object: &mut Map<String, Value>, path: &str, value: Value) {
+    match path.split_once('.').filter(|(head, _)| object.get(*head).is_some_and(Value::is_object)) {
+        Some((head, rest)) => {
+            if let Some(Value::Object(inner)) = object.get_mut(head) {
+                set_field(inner, rest, value);
+            }
+        }
+        None => drop(object.insert(path.to_owned(), value)),
+    }
+}
+
+fn unset(metadata: &mut Metadata, key: &str) -> Outcome {
+    check_key(key)?;
+    if metadata.remove(key).is_some() {
+        return Ok(());
+    }
+    let removed = key.split_once('.').and_then(|(top, field)| {
+        let mut object = metadata.object(top)?.clone();
+        object.remove(field)?;
+        metadata.set(top, object);
+        Some(())
+    });
+    removed.ok_or_else(|| Failure::Usage(format!("the metadata have no '{key}'")))
+}
+
+/// Replaces the chat template wherever the model has one: in the files that came with it, among GGUF's pairs, and in
+/// what an import has learnt of them.
+fn replace_template(metadata: &mut Metadata, text: &str) -> Outcome {
+    let mut files = metadata.object(keys::FILES).cloned().unwrap_or_default();
+    let in_config = files.get(TOKENIZER_CONFIG).and_then(Value::as_str).and_then(|config| {
+        let mut config: Map<String, Value> = serde_json::from_str(config).ok()?;
+        config.contains_key("chat_template").then(|| config.insert("chat_template".to_owned(), text.into()))?;
+        serde_json::to_string_pretty(&config).ok()
+    });
+    let has_config = in_config.is_some();
+    if let Some(config) = in_config {
+        files.insert(TOKENIZER_CONFIG.to_owned(), config.into());
+    }
+    match files.get(TEMPLATE_FILE) {
+        Some(Value::String(_)) | None if files.contains_key(TEMPLATE_FILE) || !has_config => {
+            files.insert(TEMPLATE_FILE.to_owned(), text.into());
+        }
+        Some(Value::Object(_)) => {
+            let message =
+                "the template in the file is too long to be replaced; import the model again with the new one";
+            return Err(Failure::General(message.to_owned()));
+        }
+        _ => {}
+    }
+    metadata.set(keys::FILES, files);
+    metadata.set(TEMPLATE_KEY, text);
+    if let Some(pairs) = metadata.key_values()?.filter(|pairs| pairs.find(TEMPLATE_KEY).is_some()) {
+        let mut pairs = Arc::unwrap_or_clone(pairs);
+        pairs.set(&KeyValue::new(TEMPLATE_KEY, text))?;
+        metadata.set_key_values(pairs);
+    }
+    Ok(())
+}
+
+/// Streams a new file, where the tensors have to move.
+fn rewrite(
+    mut file: Changing,
+    args: &EditArgs,
+    changes: &Changes,
+    is_dropped: &dyn Fn(&str) -> bool,
+    context: &Context,
+) -> Outcome {
+    let sink = file.output(args.output.as_deref(), args.overwrite, context)?;
+    let reader = &file.reader;
+    let mut view = View::new(reader);
+    if let Some(metadata) = &changes.metadata {
+        *view.metadata_mut() = metadata.clone();
+        for (name, text) in metadata.object(keys::FILES).into_iter().flatten() {
+            let before = reader.metadata().object(keys::FILES).and_then(|files| files.get(name));
+            if let Some(text) = text.as_str().filter(|_| before != Some(text)) {
+                view.add_companion(name, text.as_bytes().to_vec());
+            }
+        }
+    }
+    view.drop_tensors(is_dropped);
+    view.rename(|_, name| changes.renames.get(name).cloned());
+    let output = args.output.as_ref().unwrap_or(&args.model);
+    let name = output.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let mut target = PlanOptions::new(&apr::apr2::FORMAT, name);
+    target.alignment = u32::try_from(reader.header().flags.alignment()).ok();
+    let source = args.model.display().to_string();
+    Job::copy(target).plan(&context.source(&view, &source)?, |planned| {
+        let bar = Bar::new(&context.printer, planned.report().bytes_in);
+        Output::from(sink).write(planned, &context.sources, &context.pipeline()?, &bar)?;
+        Ok(())
+    })
+}

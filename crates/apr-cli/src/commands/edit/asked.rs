@@ -1,0 +1,31 @@
+//! What is asked for, and what is refused whatever the format.
+
+use crate::args::EditArgs;
+use crate::failure::{Failure, Outcome};
+
+/// Refuses an edit that asks for nothing.
+pub(super) fn check_asked(args: &EditArgs) -> Outcome {
+    let lists = [&args.set, &args.unset, &args.rename, &args.drop];
+    if lists.iter().all(|list| list.is_empty()) && args.chat_template.is_none() {
+        let message = "no change is asked for: name one with --set, --unset, --rename, --drop or --chat-template";
+        return Err(Failure::Usage(message.to_owned()));
+    }
+    Ok(())
+}
+
+/// Refuses to take tensors out of what may be the only copy of them.
+pub(super) fn check_loss(args: &EditArgs, dropped: usize, all: usize) -> Outcome {
+    if dropped == 0 || args.output.is_some() || args.force {
+        return Ok(());
+    }
+    let tensors = apr_core::counted(all as u64, "tensor");
+    let message =
+        format!("--drop would take {dropped} of {tensors} out of the file itself, where they can't be put back");
+    Err(Failure::Usage(format!("{message}; -o PATH writes a copy without them, --force changes the file")))
+}
+
+/// The two sides of `KEY=VALUE`.
+pub(super) fn split<'a>(pair: &'a str, usage: &str) -> Outcome<(&'a str, &'a str)> {
+    let parts = pair.split_once('=').filter(|(key, _)| !key.is_empty());
+    parts.ok_or_else(|| Failure::Usage(format!("'{pair}' is not of the form {usage}")))
+}

@@ -1,0 +1,124 @@
+//! What is asked to become of the weights: a cast, quantization, or neither.
+
+use std::path::Path;
+
+use apr::{ByteSource, Error, Quantization, Scheme, Weights, read_vec};
+use apr_io::io_error;
+use apr_quantize::{Choices, Imatrix, QualityGate, SchemeKind, Weighting, importance_from_csv};
+use apr_view::parse_filter;
+
+use crate::args::{Compress, ContainerArgs, Dequantized, Precision, QuantizeOptions, RequantizeArgs, WriteArgs};
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+use crate::model;
+
+/// What a command that may quantize does to the weights.
+pub(super) fn asked(
+    args: &RequantizeArgs,
+    write: &WriteArgs,
+    container: &ContainerArgs,
+    context: &Context,
+) -> Outcome<Weights> {
+    let dequantize = args.dequantize.map(Dequantized::dtype);
+    let weights = Weights { dequantize, ..changes(&args.options, write, container) };
+    let Some(scheme) = args.quantize else {
+        check_idle(&args.options)?;
+        return Ok(weights);
+    };
+    with_scheme(scheme, &args.options, &weights, context)
+}
+
+/// What quantizing does to the weights, and whatever else is asked for.
+pub(super) fn quantized(
+    scheme: Scheme,
+    options: &QuantizeOptions,
+    write: &WriteArgs,
+    container: &ContainerArgs,
+    context: &Context,
+) -> Outcome<Weights> {
+    with_scheme(scheme, options, &changes(options, write, container), context)
+}
+
+/// The same weights, and quantized.
+fn with_scheme(scheme: Scheme, options: &QuantizeOptions, weights: &Weights, context: &Context) -> Outcome<Weights> {
+    let quantize = quantize(scheme, options, context)?;
+    let given = [("--imatrix", options.imatrix.is_some()), ("--calibration", options.calibration.is_some())];
+    let idle = given.iter().find(|(_, given)| *given && scheme.kind() != SchemeKind::Blocks);
+    let warning = |(option, _): &(&str, bool)| {
+        format!("{option} changed nothing: it weighs errors in blocks, and {scheme} has none")
+    };
+    Ok(Weights { quantize: Some(quantize), warnings: idle.map(warning).into_iter().collect(), ..weights.clone() })
+}
+
+/// What is asked for beside quantizing.
+fn changes(options: &QuantizeOptions, write: &WriteArgs, container: &ContainerArgs) -> Weights {
+    let gate = options.quality_check.then(QualityGate::default);
+    Weights {
+        precision: write.precision.map(Precision::dtype),
+        gate: options.max_drift.map(QualityGate::with_max_drift).or(gate),
+        gate_only_tells: write.force,
+        decompress: container.compress == Some(Compress(None)),
+        ..Weights::default()
+    }
+}
+
+/// Refuses options that would do nothing, since nothing is quantized.
+fn check_idle(options: &QuantizeOptions) -> Outcome {
+    let given = [
+        ("--embedding-type", options.embedding_type.is_some()),
+        ("--output-type", options.output_type.is_some()),
+        ("--tensor-type", !options.tensor_type.is_empty()),
+        ("--pure", options.pure),
+        ("--requantize", options.requantize),
+        ("--imatrix", options.imatrix.is_some()),
+        ("--calibration", options.calibration.is_some()),
+        ("--quality-check", options.quality_check),
+        ("--max-drift", options.max_drift.is_some()),
+    ];
+    match given.iter().find(|(_, given)| *given) {
+        Some((option, _)) => {
+            Err(Failure::Usage(format!("{option} is about quantizing; --quantize TYPE asks for that")))
+        }
+        None => Ok(()),
+    }
+}
+
+fn quantize(scheme: Scheme, options: &QuantizeOptions, context: &Context) -> Outcome<Quantization> {
+    let usage = |error: Error| Failure::Usage(error.message().to_owned());
+    let overrides = options.tensor_type.iter();
+    let overrides = overrides.map(|(pattern, dtype)| Ok((parse_filter(pattern).map_err(usage)?, *dtype)));
+    let weighting = match (&options.imatrix, &options.calibration) {
+        _ if scheme.kind() != SchemeKind::Blocks => None,
+        (Some(path), _) => {
+            Some(Weighting::Matrix { matrix: read_imatrix(path, context)?, file: path.display().to_string() })
+        }
+        (None, Some(path)) => {
+            let bytes = std::fs::read(path).map_err(|error| io_error(&error, path))?;
+            let columns = importance_from_csv(&bytes).map_err(|error| error.in_file(path.display()))?;
+            Some(Weighting::Columns(columns))
+        }
+        (None, None) => None,
+    };
+    let choices = Choices {
+        embedding_type: options.embedding_type,
+        output_type: options.output_type,
+        overrides: overrides.collect::<Outcome<_>>()?,
+        pure: options.pure,
+        requantize: options.requantize,
+        ..Choices::new(scheme)
+    };
+    Ok(Quantization { choices, weighting })
+}
+
+/// An importance matrix in either of its forms.
+fn read_imatrix(path: &Path, context: &Context) -> Outcome<Imatrix> {
+    let in_file = |error: Error| error.in_file(path.display());
+    let file = context.sources.open_file(path)?;
+    let head = read_vec(&file, 0, file.len().min(4)).map_err(in_file)?;
+    if head == *b"GGUF" {
+        let model = model::open(path, context)?;
+        return Ok(Imatrix::from_checkpoint(&*model.reader).map_err(in_file)?);
+    }
+    let bytes = read_vec(&file, 0, file.len()).map_err(in_file)?;
+    Ok(Imatrix::from_legacy(&bytes).map_err(in_file)?)
+}

@@ -1,0 +1,238 @@
+//! What a version of an operator takes and makes.
+
+use std::fmt;
+
+use crate::{AttributeValue, ElementType, ValueType};
+
+/// A version of an operator.
+#[derive(Debug)]
+pub struct Operator {
+    /// Who defines it; empty for ONNX.
+    pub domain: &'static str,
+    /// Its name.
+    pub name: &'static str,
+    /// The version of the domain's operators that this version came with.
+    pub since: i64,
+    /// Whether it is gone since then; it has neither inputs nor outputs then.
+    pub deprecated: bool,
+    /// What it reads.
+    pub inputs: Vec<Parameter>,
+    /// What it makes.
+    pub outputs: Vec<Parameter>,
+    /// Its settings.
+    pub attributes: Vec<Setting>,
+}
+
+/// An input or an output of an operator.
+#[derive(Debug)]
+pub struct Parameter {
+    /// What ONNX's documentation calls it.
+    pub name: &'static str,
+    /// How often it occurs.
+    pub occurs: Occurs,
+    /// Parameters with the same label have one type; empty where the type is fixed.
+    pub label: &'static str,
+    /// Whether all values of a parameter that occurs several times have one type.
+    pub alike: bool,
+    /// What types it may have.
+    pub types: TypeSet,
+}
+
+/// How often a parameter occurs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Occurs {
+    /// It must be there.
+    Once,
+    /// It may be left out.
+    Maybe,
+    /// It is the last, and occurs this many times or more.
+    Many(usize),
+}
+
+/// Sets of element types as bits, by their numbers in ONNX.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TypeSet {
+    /// Of tensors.
+    pub tensor: u32,
+    /// Of sequences of tensors.
+    pub sequence: u32,
+    /// Of optional tensors.
+    pub optional: u32,
+    /// Of optional sequences of tensors.
+    pub optional_sequence: u32,
+    /// Not 0 where maps are allowed.
+    pub map: u32,
+}
+
+impl TypeSet {
+    /// Whether a type is in it, as far as the type is known.
+    #[must_use]
+    pub fn allows(&self, kind: &ValueType) -> bool {
+        match kind {
+            ValueType::Unknown => true,
+            ValueType::Tensor(tensor) | ValueType::SparseTensor(tensor) => allows(self.tensor, tensor.element),
+            ValueType::Sequence(inner) => match &**inner {
+                ValueType::Tensor(tensor) => allows(self.sequence, tensor.element),
+                _ => self.sequence != 0 || self.map != 0,
+            },
+            ValueType::Optional(inner) => match &**inner {
+                ValueType::Tensor(tensor) => allows(self.optional, tensor.element),
+                _ => self.optional_sequence != 0 || self.optional != 0,
+            },
+            ValueType::Map(..) => self.map != 0,
+        }
+    }
+
+    /// The only element type of tensors, where nothing else is allowed.
+    #[must_use]
+    pub fn only(&self) -> Option<ElementType> {
+        let others = self.sequence | self.optional | self.optional_sequence | self.map;
+        let one = self.tensor.is_power_of_two() && others == 0;
+        let code = i32::try_from(self.tensor.trailing_zeros()).ok()?;
+        one.then(|| ElementType::from_onnx_code(code)).flatten()
+    }
+}
+
+fn allows(mask: u32, element: Option<ElementType>) -> bool {
+    match element {
+        Some(element) => mask >> element.onnx_code() & 1 == 1,
+        None => mask != 0,
+    }
+}
+
+/// An attribute that an operator has.
+#[derive(Debug)]
+pub struct Setting {
+    /// Its name.
+    pub name: &'static str,
+    /// What kind of value it has.
+    pub kind: AttributeKind,
+    /// Whether it must be there.
+    pub required: bool,
+    /// What it is where it is left out, if that is a value.
+    pub default: Option<AttributeValue>,
+}
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $kind:ident = $letter:literal, $name:literal;)*) => {
+        /// Kind of an attribute's value, as in `AttributeProto.AttributeType`.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum AttributeKind { $($(#[$doc])* $kind,)* }
+
+        impl AttributeKind {
+            pub(super) fn from_letter(letter: &str) -> Self {
+                match letter { $($letter => Self::$kind,)* _ => Self::Opaque }
+            }
+        }
+
+        impl fmt::Display for AttributeKind {
+            /// The name in `onnx.proto`: `INTS`.
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $(Self::$kind => $name,)* })
+            }
+        }
+    };
+}
+
+kinds! {
+    /// A number.
+    Int = "i", "INT";
+    /// A number with a fraction.
+    Float = "f", "FLOAT";
+    /// Text.
+    Text = "s", "STRING";
+    /// A tensor.
+    Tensor = "t", "TENSOR";
+    /// A body.
+    Body = "g", "GRAPH";
+    /// A type.
+    Type = "p", "TYPE_PROTO";
+    /// Numbers.
+    Ints = "I", "INTS";
+    /// Numbers with fractions.
+    Floats = "F", "FLOATS";
+    /// Texts.
+    Texts = "S", "STRINGS";
+    /// Tensors.
+    Tensors = "T", "TENSORS";
+    /// Bodies.
+    Bodies = "G", "GRAPHS";
+    /// Types.
+    Types = "P", "TYPE_PROTOS";
+    /// What this crate keeps without reading it.
+    Opaque = "x", "SPARSE_TENSOR";
+}
+
+impl AttributeKind {
+    /// The kind of a value; `None` for a reference to the call's attribute, which can be anything.
+    #[must_use]
+    pub fn of(value: &AttributeValue) -> Option<Self> {
+        Some(match value {
+            AttributeValue::Int(_) => Self::Int,
+            AttributeValue::Float(_) => Self::Float,
+            AttributeValue::Text(_) => Self::Text,
+            AttributeValue::Tensor(_) | AttributeValue::Weight(_) => Self::Tensor,
+            AttributeValue::Body(_) => Self::Body,
+            AttributeValue::Type(_) => Self::Type,
+            AttributeValue::Ints(_) => Self::Ints,
+            AttributeValue::Floats(_) => Self::Floats,
+            AttributeValue::Texts(_) => Self::Texts,
+            AttributeValue::Tensors(_) => Self::Tensors,
+            AttributeValue::Bodies(_) => Self::Bodies,
+            AttributeValue::Types(_) => Self::Types,
+            AttributeValue::Opaque(_) => Self::Opaque,
+            AttributeValue::OfCall(_) => return None,
+        })
+    }
+}
+
+impl Operator {
+    /// How many inputs it takes: fewest, and most where there is such a number.
+    #[must_use]
+    pub fn input_count(&self) -> (usize, Option<usize>) {
+        count(&self.inputs)
+    }
+
+    /// How many outputs it makes: fewest, and most where there is such a number.
+    #[must_use]
+    pub fn output_count(&self) -> (usize, Option<usize>) {
+        count(&self.outputs)
+    }
+
+    /// The input at a position.
+    #[must_use]
+    pub fn input(&self, position: usize) -> Option<&Parameter> {
+        at(&self.inputs, position)
+    }
+
+    /// The output at a position.
+    #[must_use]
+    pub fn output(&self, position: usize) -> Option<&Parameter> {
+        at(&self.outputs, position)
+    }
+
+    /// An attribute.
+    #[must_use]
+    pub fn setting(&self, name: &str) -> Option<&Setting> {
+        self.attributes.iter().find(|setting| setting.name == name)
+    }
+}
+
+/// The fewest are up to the last that must be there.
+fn count(parameters: &[Parameter]) -> (usize, Option<usize>) {
+    let mut fewest = 0;
+    for (position, parameter) in parameters.iter().enumerate() {
+        match parameter.occurs {
+            Occurs::Once => fewest = position + 1,
+            Occurs::Maybe => {}
+            Occurs::Many(times) => return (position + times, None),
+        }
+    }
+    (fewest, Some(parameters.len()))
+}
+
+/// The parameter at a position; the last may occur many times.
+fn at(parameters: &[Parameter], position: usize) -> Option<&Parameter> {
+    let last = parameters.last().filter(|last| matches!(last.occurs, Occurs::Many(_)));
+    parameters.get(position).or(last)
+}

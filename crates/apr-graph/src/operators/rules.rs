@@ -1,0 +1,49 @@
+//! The rules of all operators, from the lists of the files.
+
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+use super::call::Rule;
+use super::operator::Operator;
+use super::{
+    attention, convolution, creation, elementwise, image, indexing, learning, matrix, microsoft, movement,
+    normalisation, quantization, recurrent, reduce, sequence, signal, text,
+};
+
+/// The rule of an operator, in any of its versions.
+pub(crate) fn rule(operator: &Operator) -> Option<Rule> {
+    static RULES: OnceLock<HashMap<(&str, &str), Rule>> = OnceLock::new();
+    let rules = RULES.get_or_init(|| {
+        let all = ["", "ai.onnx.ml", "com.microsoft"].into_iter().flat_map(|domain| {
+            lists(domain).iter().copied().flatten().map(move |(name, rule)| ((domain, *name), *rule))
+        });
+        all.collect()
+    });
+    rules.get(&(operator.domain, operator.name)).copied()
+}
+
+/// The lists of a domain: operators and their rules.
+pub(super) fn lists(domain: &str) -> &'static [&'static [(&'static str, Rule)]] {
+    match domain {
+        "" => &[
+            attention::RULES,
+            convolution::RULES,
+            creation::RULES,
+            elementwise::RULES,
+            image::RULES,
+            indexing::RULES,
+            matrix::RULES,
+            movement::RULES,
+            normalisation::RULES,
+            quantization::RULES,
+            recurrent::RULES,
+            reduce::RULES,
+            sequence::RULES,
+            signal::RULES,
+            text::RULES,
+        ],
+        "ai.onnx.ml" => &[learning::RULES],
+        "com.microsoft" => &[microsoft::RULES],
+        _ => &[],
+    }
+}

@@ -1,0 +1,62 @@
+//! The small entries that models, graphs and functions list.
+
+use apr_core::Result;
+use apr_core::protobuf::{Message, Span, Walker};
+
+use super::walk::each;
+
+/// A set of operators: `OperatorSetIdProto`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct OperatorSet {
+    /// Whose operators; empty for ONNX's own.
+    pub domain: String,
+    /// Version of the set.
+    pub version: i64,
+}
+
+/// A key and a value: `StringStringEntryProto`. Values may be long, such as the stack trace of a node, and are not read.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Property {
+    /// The key.
+    pub key: String,
+    /// Where the value lies.
+    pub value: Span,
+}
+
+impl OperatorSet {
+    pub(crate) fn read(walker: &mut Walker<'_>, message: Message) -> Result<Self> {
+        let mut set = Self::default();
+        each(walker, message, |walker, field| {
+            match field.number {
+                1 => set.domain = field.text(walker)?,
+                2 => set.version = field.signed()?,
+                _ => {}
+            }
+            Ok(())
+        })?;
+        Ok(set)
+    }
+}
+
+impl Property {
+    pub(crate) fn read(walker: &mut Walker<'_>, message: Message) -> Result<Self> {
+        let mut property = Self::default();
+        each(walker, message, |walker, field| {
+            match field.number {
+                1 => property.key = field.text(walker)?,
+                2 => property.value = field.range()?,
+                _ => {}
+            }
+            Ok(())
+        })?;
+        Ok(property)
+    }
+
+    /// The value, as text; what is not UTF-8 is replaced.
+    ///
+    /// # Errors
+    /// E007 when reading fails, E008 over the limits.
+    pub fn text(&self, walker: &mut Walker<'_>) -> Result<String> {
+        Ok(String::from_utf8_lossy(&walker.bytes(self.value)?).into_owned())
+    }
+}

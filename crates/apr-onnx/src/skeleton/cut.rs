@@ -1,0 +1,134 @@
+//! Cutting: what is left of a model's files without the data of its tensors.
+
+use std::sync::Arc;
+
+use apr_core::{ByteSource, FileInfo, Result, StoredRange, read_vec};
+use serde::{Deserialize, Serialize};
+
+use crate::reader::SMALL;
+
+/// What a checkpoint calls the companion.
+pub const COMPANION: &str = "model.onnx.graph";
+
+pub(super) const MAGIC: &[u8; 8] = b"APRONNX\x01";
+
+/// Bytes in front of the header.
+pub(super) const HEAD: usize = 12;
+
+/// Most bytes between the tensors of other files that are kept.
+const MAX_BETWEEN: u64 = 4 << 20;
+
+/// What is known of the file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Header {
+    /// Its name.
+    pub(super) file: String,
+    /// Its length in bytes.
+    pub(super) len: u64,
+    /// Offsets and lengths of what was cut out, in order.
+    pub(super) holes: Vec<(u64, u64)>,
+    /// The other files.
+    pub(super) data: Vec<Data>,
+}
+
+/// Another file with data of tensors.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Data {
+    /// Its path from the folder of the model.
+    pub(super) file: String,
+    /// Its length in bytes.
+    pub(super) len: u64,
+    /// Offsets and lengths of what is kept of it, in order.
+    pub(super) kept: Vec<(u64, u64)>,
+}
+
+/// The files of a model, and where its tensors lie in them.
+pub(crate) struct Uncut<'a> {
+    /// The model's own first.
+    pub(crate) files: &'a [FileInfo],
+    pub(crate) sources: &'a [Arc<dyn ByteSource>],
+    pub(crate) tensors: Vec<StoredRange>,
+}
+
+impl Uncut<'_> {
+    /// Bytes of the skeleton.
+    pub(crate) fn len(&self) -> u64 {
+        let header = self.header();
+        (HEAD + header.json().len()) as u64 + header.kept()
+    }
+
+    /// The skeleton.
+    ///
+    /// # Errors
+    /// E007 when reading fails.
+    pub(crate) fn cut(&self) -> Result<Vec<u8>> {
+        let header = self.header();
+        let json = header.json();
+        let mut skeleton = MAGIC.to_vec();
+        skeleton.extend(u32::try_from(json.len()).unwrap_or(u32::MAX).to_le_bytes());
+        skeleton.extend(json);
+        let mut at = 0;
+        for &(offset, len) in header.holes.iter().chain([&(header.len, 0)]) {
+            skeleton.extend(read_vec(&self.sources[0], at, offset - at)?);
+            at = offset + len;
+        }
+        for (data, source) in header.data.iter().zip(&self.sources[1..]) {
+            for &(offset, len) in &data.kept {
+                skeleton.extend(read_vec(source, offset, len)?);
+            }
+        }
+        Ok(skeleton)
+    }
+
+    /// What is to be cut out of the model's file, and kept of others.
+    fn header(&self) -> Header {
+        let mut budget = MAX_BETWEEN;
+        let mut data = Vec::with_capacity(self.files.len() - 1);
+        for (position, file) in self.files.iter().enumerate().skip(1) {
+            let kept = between(&ranges(&self.tensors, position, 0), file.len);
+            let total: u64 = kept.iter().map(|(_, len)| len).sum();
+            let rest = budget.checked_sub(total);
+            budget = rest.unwrap_or(budget);
+            let kept = if rest.is_some() { kept } else { Vec::new() };
+            data.push(Data { file: file.name.clone(), len: file.len, kept });
+        }
+        let name = self.files[0].name.rsplit(['/', '\\']).next().unwrap_or_default();
+        let holes = ranges(&self.tensors, 0, SMALL);
+        Header { file: name.to_owned(), len: self.files[0].len, holes, data }
+    }
+}
+
+impl Header {
+    fn json(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// Bytes that are kept, of all files.
+    fn kept(&self) -> u64 {
+        let own = self.holes.iter().fold(self.len, |len, (_, hole)| len.saturating_sub(*hole));
+        self.data.iter().flat_map(|data| &data.kept).fold(own, |sum, (_, len)| sum.saturating_add(*len))
+    }
+}
+
+/// Where tensors of more than `least` bytes lie in a file, in order and without overlaps.
+fn ranges(tensors: &[StoredRange], file: usize, least: u64) -> Vec<(u64, u64)> {
+    let own = tensors.iter().filter(|range| range.file == file && range.len > least);
+    let mut all: Vec<(u64, u64)> = own.map(|range| (range.offset, range.len)).collect();
+    all.sort_unstable();
+    let mut ranges: Vec<(u64, u64)> = Vec::with_capacity(all.len());
+    for (offset, len) in all {
+        match ranges.last_mut() {
+            // Tensors may share their data.
+            Some((start, held)) if offset < *start + *held => *held = (*held).max(offset + len - *start),
+            _ => ranges.push((offset, len)),
+        }
+    }
+    ranges
+}
+
+/// What lies between ranges of a file of this length.
+fn between(ranges: &[(u64, u64)], len: u64) -> Vec<(u64, u64)> {
+    let ends = [0].into_iter().chain(ranges.iter().map(|(offset, len)| offset + len));
+    let starts = ranges.iter().map(|(offset, _)| *offset).chain([len]);
+    ends.zip(starts).filter(|(end, start)| end < start).map(|(end, start)| (end, start - end)).collect()
+}

@@ -1,0 +1,62 @@
+//! Why a conversion ends early.
+
+use apr_quantize::QuantizationReport;
+use apr_registry::{CheckpointReader, DType, Error};
+
+use crate::inline::ValidationError;
+
+/// Why a conversion ended early.
+#[derive(Debug)]
+pub enum ConvertError {
+    /// The source can't be read or the target not be written.
+    Model(Error),
+    /// A tensor is not what a healthy model has, and errors end the job.
+    Invalid(ValidationError),
+    /// A tensor has values that the dtype it should get can't hold: no quantized one holds NaN or infinity.
+    Unfit {
+        /// What is wrong with the tensor.
+        error: ValidationError,
+        /// The dtype.
+        dtype: DType,
+    },
+    /// Quantization moved values further than the gate allows.
+    Gate {
+        /// What exceeds it.
+        failures: Vec<String>,
+        /// Everything that was measured.
+        report: Box<QuantizationReport>,
+    },
+}
+
+impl From<Error> for ConvertError {
+    fn from(error: Error) -> Self {
+        Self::Model(error)
+    }
+}
+
+impl From<ValidationError> for ConvertError {
+    fn from(error: ValidationError) -> Self {
+        Self::Invalid(error)
+    }
+}
+
+impl std::fmt::Display for ConvertError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Model(error) => error.fmt(f),
+            Self::Invalid(error) => error.fmt(f),
+            Self::Unfit { error, dtype } => write!(f, "{error}, which {dtype} can't hold"),
+            Self::Gate { failures, .. } => write!(f, "quality gate failed: {}", failures.join(", ")),
+        }
+    }
+}
+
+impl std::error::Error for ConvertError {}
+
+pub(super) fn digest_mismatch(reader: &dyn CheckpointReader, tensor: usize) -> Error {
+    let file = reader.files().first().map_or("", |file| file.name.as_str());
+    Error::checksum("its bytes do not match its digest")
+        .for_tensor(&reader.tensors()[tensor].name)
+        .at(reader.stored(tensor).range.offset)
+        .in_file(file)
+}

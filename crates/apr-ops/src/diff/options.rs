@@ -1,0 +1,38 @@
+//! What is compared, and how strictly.
+
+use apr_arch::FamilyModel;
+use apr_registry::CheckpointReader;
+use globset::GlobMatcher;
+
+/// What to compare, and how strictly.
+#[derive(Debug, Clone)]
+pub struct DiffOptions {
+    /// Largest difference between two values that still counts as a match.
+    pub tolerance: f64,
+    /// Only tensors of the left model whose name matches.
+    pub filter: Option<GlobMatcher>,
+    /// Left name, right name, for tensors that are called differently.
+    pub mapping: Vec<(String, String)>,
+    /// Read tensors whose files state equal digests, too.
+    pub read: bool,
+    /// A gate: the largest Euclidean distance of the two models.
+    pub max_l2: Option<f64>,
+}
+
+impl Default for DiffOptions {
+    fn default() -> Self {
+        Self { tolerance: 1e-6, filter: None, mapping: Vec::new(), read: false, max_l2: None }
+    }
+}
+
+/// A model to compare: its checkpoint, what the user calls it, and its family where that is known, so that tensors are
+/// found under the names of another convention.
+#[derive(Clone, Copy)]
+pub struct Side<'a> {
+    /// The checkpoint.
+    pub reader: &'a dyn CheckpointReader,
+    /// As the user wrote it.
+    pub name: &'a str,
+    /// The family.
+    pub model: Option<&'a FamilyModel<'a>>,
+}

@@ -1,0 +1,58 @@
+//! What is checked.
+
+use apr_arch::Families;
+
+use crate::graph::Computed;
+use crate::physics::Physics;
+
+/// What to check beside the structure, which opening the file has proven.
+#[derive(Debug, Clone, Copy)]
+pub struct ValidateOptions<'a> {
+    /// The file's checksum and the tensors' digests.
+    pub checksum: bool,
+    /// NaN and infinite values are errors.
+    pub nan: bool,
+    /// Tensors without a nonzero value are suspicious.
+    pub zero: bool,
+    /// Tensors fit their family: none missing, none unknown, shapes as the configuration says.
+    pub shapes: bool,
+    /// Means and deviations of tensors are those of a healthy model.
+    pub physics: bool,
+    /// Warnings count as errors.
+    pub strict: bool,
+    /// A file without a signature by a trusted key fails.
+    pub require_signature: bool,
+    /// Ed25519 public keys that the user trusts; with one, signatures are verified.
+    pub trusted: &'a [[u8; 32]],
+    /// The families that are known: a checkpoint of none of them must not claim to be of one. `None`: not checked.
+    pub families: Option<&'a Families>,
+    /// What the model's file says that it computes. `None`: it says nothing.
+    pub graphs: Option<&'a Computed>,
+}
+
+impl Default for ValidateOptions<'_> {
+    fn default() -> Self {
+        Self {
+            checksum: true,
+            nan: true,
+            zero: true,
+            shapes: true,
+            physics: true,
+            strict: false,
+            require_signature: false,
+            trusted: &[],
+            families: None,
+            graphs: None,
+        }
+    }
+}
+
+impl ValidateOptions<'_> {
+    pub(super) fn reads_values(self) -> bool {
+        self.nan || self.zero || self.physics
+    }
+
+    pub(super) fn values(self) -> Physics {
+        Physics { finite: self.nan, zeros: self.zero, ranges: self.physics }
+    }
+}

@@ -1,0 +1,113 @@
+//! How a model is opened, and how its output is laid out.
+
+use apr_core::{Error, Format, Limits, Result, Target};
+use apr_format::apr2::{self, Keys};
+
+/// How to open: within which limits, and what to take on trust.
+#[derive(Debug, Clone, Default)]
+pub struct OpenOptions {
+    /// How much of a file's claims are believed.
+    pub limits: Limits,
+    /// The family of a legacy GGML file, which does not say it, where detection fails.
+    pub family: Option<String>,
+    /// Full names of classes, as `__main__.Net`, whose pickled instances are read for their parameters. Nothing of the
+    /// class runs.
+    pub pickle_classes: Vec<String>,
+    /// What opens an encrypted model.
+    pub keys: Keys,
+}
+
+impl From<&Limits> for OpenOptions {
+    fn from(limits: &Limits) -> Self {
+        Self { limits: *limits, ..Self::default() }
+    }
+}
+
+impl From<&Self> for OpenOptions {
+    fn from(options: &Self) -> Self {
+        options.clone()
+    }
+}
+
+impl OpenOptions {
+    /// The keys as typed models take them: one password, one private key.
+    #[cfg(all(feature = "typed", feature = "encryption"))]
+    pub(crate) fn aprn(&self) -> apr_format::aprn::LoadOptions {
+        use apr_format::crypto::Unlock;
+        let mut options = apr_format::aprn::LoadOptions::default();
+        for key in &self.keys.unlock {
+            match key {
+                Unlock::Password(password) => options.password = Some(password.as_slice().into()),
+                Unlock::Identity(key) => options.identity = Some((*key.secret_bytes()).into()),
+            }
+        }
+        options
+    }
+
+    #[cfg(all(feature = "typed", not(feature = "encryption")))]
+    #[allow(clippy::unused_self, reason = "as with the feature")]
+    pub(crate) fn aprn(&self) -> apr_format::aprn::LoadOptions {
+        apr_format::aprn::LoadOptions::default()
+    }
+
+    pub(crate) fn pytorch(&self) -> apr_pytorch::OpenOptions {
+        apr_pytorch::OpenOptions { classes: self.pickle_classes.clone(), ..apr_pytorch::OpenOptions::default() }
+    }
+}
+
+/// How the output is laid out.
+#[derive(Debug, Clone)]
+pub struct PlanOptions {
+    /// The format, which must be one that is written.
+    pub format: &'static Format,
+    /// Name of the file, which shards and index are named after.
+    pub file_name: String,
+    /// Write a folder: named files, companions beside the weights.
+    pub folder: bool,
+    /// Most bytes of tensors in a shard.
+    pub shard_size: Option<u64>,
+    /// Write only this one of the shards, counted from 0; of APR2 output. `None` for all of them.
+    pub shard: Option<usize>,
+    /// What tensors are aligned to, in bytes; `None` for the format's own choice: 64 in APR2, the source's or 32 in GGUF.
+    pub alignment: Option<u32>,
+    /// How APR2 tensors are stored; alignment, order and `file_name` are the ones here.
+    pub apr2: apr2::WriteOptions,
+    /// The tensors come in the order of their first use, and the file says so.
+    pub streaming: bool,
+    /// Sort safetensors entries as its library does instead of keeping the source's order.
+    pub canonical: bool,
+    /// What the model computes, where the format says that: a file for each, in a folder if there are several.
+    pub models: Vec<apr_onnx::write::Model>,
+    /// Where an ONNX model has the bytes of its tensors.
+    pub external_data: apr_onnx::write::ExternalData,
+}
+
+impl PlanOptions {
+    /// A single file with the format's defaults.
+    #[must_use]
+    pub fn new(format: &'static Format, file_name: impl Into<String>) -> Self {
+        let file_name = file_name.into();
+        Self {
+            format,
+            file_name,
+            folder: false,
+            shard_size: None,
+            shard: None,
+            alignment: None,
+            apr2: apr2::WriteOptions::default(),
+            streaming: false,
+            canonical: false,
+            models: Vec::new(),
+            external_data: apr_onnx::write::ExternalData::Auto,
+        }
+    }
+
+    /// What the format can be written with.
+    ///
+    /// # Errors
+    /// E001 for a format that is only read.
+    pub fn target(&self) -> Result<&'static Target> {
+        let Format { name, target, .. } = self.format;
+        target.as_ref().ok_or_else(|| Error::format(format!("this version of apr reads {name}, and does not write it")))
+    }
+}

@@ -1,0 +1,51 @@
+//! What is learnt of the companions.
+
+use apr_core::TensorInfo;
+use apr_tokenizer::warning;
+use serde_json::{Value, json};
+
+/// Values over this many bytes of JSON stay in their file.
+const MAX_INLINE: usize = 1 << 20;
+
+/// What the companion files say about the model, as metadata and tensors of the container.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Learnt {
+    /// Keys, each once, and their values.
+    pub metadata: Vec<(String, Value)>,
+    /// Data that is too large for JSON.
+    pub tensors: Vec<LearntTensor>,
+    /// What could not be understood, or contradicts itself: the file's name, a colon, and why.
+    pub warnings: Vec<String>,
+}
+
+/// A tensor of the container that no weights file has.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LearntTensor {
+    /// Name, dtype and shape.
+    pub info: TensorInfo,
+    /// Elements, little-endian, as many as the shape asks for.
+    pub bytes: Vec<u8>,
+}
+
+impl Learnt {
+    pub(super) fn set(&mut self, key: impl Into<String>, value: impl Into<Value>) {
+        let key = key.into();
+        if !self.metadata.iter().any(|(there, _)| *there == key) {
+            self.metadata.push((key, value.into()));
+        }
+    }
+
+    /// Sets `key` to a value that `file` holds, or to the file's name where the value is large.
+    pub(super) fn set_bounded(&mut self, key: &str, value: impl Into<Value>, file: &str) {
+        let value = value.into();
+        let fits = serde_json::to_vec(&value).is_ok_and(|json| json.len() <= MAX_INLINE);
+        self.set(key, if fits { value } else { json!({ "file": file }) });
+    }
+
+    pub(super) fn warn(&mut self, file: &str, why: &str) {
+        let warning = warning(file, why);
+        if !self.warnings.contains(&warning) {
+            self.warnings.push(warning);
+        }
+    }
+}
