@@ -323,7 +323,7 @@ def main():
     if args.only in ("all", "codec"):
         bench_codec(args, rows)
     if args.only in ("all", "hub"):
-        hub.bench(args.apr, args.hub, args.python, args.dir, int(min(args.gb) * GB / 2), args.runs, rows)
+        hub.bench(args.apr, args.hub, args.python, args.dir, int(min(args.gb) * GB / 2), args.runs, hub.RATE, rows)
     if args.only in ("all", "infer"):
         infer.bench(args.apr, args.run_speed, args.dir, args.runs, rows)
 

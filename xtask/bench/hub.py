@@ -2,9 +2,10 @@
 
     python3 xtask/bench/hub.py --apr target/dist/apr --hub target/dist/examples/hub --python VENV/bin/python [--mb 500]
 
-The hub answers after a stated delay, and cuts one answer of a file in a hundred. `hf download` is the client's own command,
-without Xet, which the test hub does not speak. curl fetches one file by one connection: it stands for the rate of the line.
-Each run has a cache of its own.
+The hub answers after a stated delay, cuts one answer of a file in a hundred, and limits the rate of all connections together,
+each where that is said. Without a limit, hub and client share the processor, and that is what limits them: 500 MB then take
+half a second. `hf download` is the client's own command, without Xet, which the test hub does not speak. curl fetches the
+weights by one connection, and asks nothing else: it stands for the rate of the line. Each run has a cache of its own.
 """
 
 import argparse
@@ -20,8 +21,11 @@ import harness
 from harness import median
 
 REPO = "bench/model"
-# Milliseconds before each answer, and every how many answers one is cut (0: none).
-LINES = [(0, 0), (20, 0), (100, 0), (20, 100)]
+# Megabytes a second, where the rate is limited.
+RATE = 200
+# Milliseconds before each answer, every how many answers one is cut (0: none), and whether the rate is limited.
+DOWNLOADS = [(0, 0, False), (20, 0, False), (100, 0, False), (20, 100, False), (0, 0, True), (20, 0, True), (100, 0, True)]
+IMPORTS = [(0, 0, False), (20, 0, False), (0, 0, True), (20, 0, True), (100, 0, True)]
 
 
 class Hub:
@@ -32,8 +36,9 @@ class Hub:
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
         self.url = self.process.stdout.readline().strip()
 
-    def set(self, delay, cut):
-        self.process.stdin.write(f"heal\ndelay {delay}\ncut {cut}\n")
+    def set(self, delay, cut=0, rate=0):
+        """A delay in milliseconds, how often an answer is cut, and megabytes a second."""
+        self.process.stdin.write(f"heal\ndelay {delay}\ncut {cut}\nrate {rate * 1_000_000}\n")
 
     def count(self):
         """Requests and bytes since it was asked last."""
@@ -85,21 +90,28 @@ def sides(apr, client, hub, folder):
     return [lambda command=command: in_a_home_of_its_own(folder, hub, command) for command in fetch.values()]
 
 
-def bench_downloads(apr, client, hub, folder, runs, rows):
-    for delay, cut in LINES:
-        hub.set(delay, cut)
-        ours, theirs, line = harness.alternate(runs, *sides(apr, client, hub, folder))
+def named(delay, cut, rate):
+    words = [f"{delay} ms of delay" if delay else "no delay"]
+    words += ["1 % of the connections cut"] * bool(cut) + [f"{rate} MB/s"] * bool(rate)
+    return ", ".join(words)
+
+
+def bench_downloads(apr, client, hub, folder, runs, rate, rows):
+    for delay, cut, is_limited in DOWNLOADS:
+        line = (delay, cut, rate if is_limited else 0)
+        hub.set(*line)
+        ours, theirs, curl = harness.alternate(runs, *sides(apr, client, hub, folder))
         of = lambda peer: statistics.median(b.wall / a.wall for a, b in zip(ours, peer))
-        name = f"download, {delay} ms of delay" + (", 1 % of the connections cut" if cut else "")
-        rows.append((name, f"{of(theirs):.2f} times the Python client's speed, {of(line):.2f} times curl's",
-                     f"{harness.against(ours, theirs)}; curl {median(line, 'wall'):.2f} s"))
-    hub.set(0, 0)
+        rows.append((f"download, {named(*line)}",
+                     f"{of(theirs):.2f} times the Python client's speed, {of(curl):.2f} times curl's",
+                     f"{harness.against(ours, theirs)}; curl {median(curl, 'wall'):.2f} s"))
 
 
-def bench_import(apr, hub, source, folder, runs, rows):
+def bench_import(apr, hub, source, folder, runs, rate, rows):
     """An import from the hub beside its two halves: the download, and the import of what is here."""
-    for delay in (0, 20):
-        hub.set(delay, 0)
+    for delay, cut, is_limited in IMPORTS:
+        line = (delay, cut, rate if is_limited else 0)
+        hub.set(*line)
         output = "HOME/model.apr"
         commands = [
             [apr, "import", f"hf://{REPO}", "-o", output, "-q"],
@@ -109,14 +121,13 @@ def bench_import(apr, hub, source, folder, runs, rows):
         both, download, local = harness.alternate(
             runs, *[lambda command=command: in_a_home_of_its_own(folder, hub, command) for command in commands])
         slower = statistics.median(a.wall / max(b.wall, c.wall) for a, b, c in zip(both, download, local))
-        rows.append((f"import from the hub, {delay} ms of delay", f"{slower:.2f} of the slower half's time",
+        rows.append((f"import from the hub, {named(*line)}", f"{slower:.2f} of the slower half's time",
                      f"{median(both, 'wall'):.2f} s; download alone {median(download, 'wall'):.2f} s, import of a folder "
-                     f"{median(local, 'wall'):.2f} s; peak {median(both, 'peak'):.0f} MiB"))
-    hub.set(0, 0)
+                     f"{median(local, 'wall'):.2f} s; CPU {median(both, 'cpu'):.2f} s; peak {median(both, 'peak'):.0f} MiB"))
 
 
 def bench_looking(apr, hub, folder, runs, rows):
-    hub.set(20, 0)
+    hub.set(20)
     hub.count()
     looked = [in_a_home_of_its_own(folder, hub, [apr, "inspect", f"hf://{REPO}", "-q"]) for _ in range(runs)]
     requests, sent = hub.count()
@@ -124,15 +135,15 @@ def bench_looking(apr, hub, folder, runs, rows):
                  f"{requests // runs} requests, {sent // runs / 1000:.0f} kB"))
 
 
-def bench(apr, program, python, folder, size, runs, rows):
+def bench(apr, program, python, folder, size, runs, rate, rows):
     source = folder / "on-the-hub"
     make_folder(source, size)
     client = python.with_name("hf")
     hub = Hub(program, source)
     try:
         bench_looking(apr, hub, folder, runs, rows)
-        bench_downloads(apr, client, hub, folder, runs, rows)
-        bench_import(apr, hub, source, folder, runs, rows)
+        bench_downloads(apr, client, hub, folder, runs, rate, rows)
+        bench_import(apr, hub, source, folder, runs, rate, rows)
     finally:
         hub.close()
         shutil.rmtree(source)
@@ -146,10 +157,11 @@ def main():
     parser.add_argument("--dir", default="/dev/shm", type=Path)
     parser.add_argument("--mb", type=int, default=500)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--rate", type=int, default=RATE, help="megabytes a second, where the rate is limited")
     args = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory(dir=args.dir) as folder:
-        bench(args.apr, args.hub, args.python, Path(folder), args.mb * 1_000_000, args.runs, rows)
+        bench(args.apr, args.hub, args.python, Path(folder), args.mb * 1_000_000, args.runs, args.rate, rows)
     print("| job | result | detail |\n|---|---|---|")
     for row in rows:
         print("| " + " | ".join(row) + " |")

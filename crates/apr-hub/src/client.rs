@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use apr_core::{Error, IoCause, Result};
 use ureq::http::{HeaderMap, Uri};
+use ureq::tls::TlsConfig;
 use ureq::unversioned::transport::DefaultConnector;
-use ureq::{Agent, Body};
+use ureq::{Agent, Body, Proxy};
 
 use crate::address::{self, PublicOnly};
 use crate::hub::LONGEST_FILE;
@@ -32,7 +33,7 @@ const SILENCE: u64 = 30;
 const IDLE: usize = 32;
 
 /// What a server is asked for.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Ask<'a> {
     pub(crate) url: &'a str,
     pub(crate) range: Option<Range<u64>>,
@@ -41,6 +42,8 @@ pub(crate) struct Ask<'a> {
     pub(crate) token: Option<&'a Token>,
     /// Where `url` was learnt from by a redirect: what the user named, and what the token is for.
     pub(crate) origin: Option<&'a str>,
+    /// Hears where another server has it, before that one is asked.
+    pub(crate) found: Option<&'a dyn Fn(String)>,
 }
 
 /// What a server answered, after redirects.
@@ -129,6 +132,8 @@ pub(crate) struct Client {
     pub(crate) settings: Settings,
     /// For addresses that the user named, and those that they lead to from a private one.
     any: OnceLock<Agent>,
+    /// The same without encryption: it need not read the system's certificates.
+    plain: OnceLock<Agent>,
     /// For addresses that a public server named.
     public: OnceLock<Agent>,
     /// Hosts that the user named, and whether they are private.
@@ -142,6 +147,7 @@ impl Client {
         Self {
             settings,
             any: OnceLock::new(),
+            plain: OnceLock::new(),
             public: OnceLock::new(),
             private: Mutex::default(),
             requests: 0.into(),
@@ -213,6 +219,9 @@ impl Client {
             check_redirect(&uri, &next, self.settings.insecure)?;
             if authority(&next) != authority(&uri) {
                 first.get_or_insert_with(|| answer.headers().clone());
+                if let Some(found) = ask.found {
+                    found(next.to_string());
+                }
                 // Once it has left the server that it is for, it does not come back either.
                 token = None;
             }
@@ -240,7 +249,12 @@ impl Client {
         if !is_trusted && address::is_private_literal(uri) {
             return Err(Trouble::Final(refused(address::REFUSED, uri)));
         }
-        let agent = if is_trusted { self.any() } else { self.public() };
+        let agent = match uri.scheme_str() {
+            _ if !is_trusted => self.public(),
+            // A proxy may be spoken to by https.
+            Some("http") if Proxy::try_from_env().is_none() => self.plain(),
+            _ => self.any(),
+        };
         let mut request = agent.get(uri.clone()).header("Accept-Encoding", "identity");
         if let Some(range) = &ask.range {
             request = request.header("Range", format!("bytes={}-{}", range.start, range.end.saturating_sub(1)));
@@ -266,17 +280,23 @@ impl Client {
         let host = start.host().unwrap_or_default().to_owned();
         let mut known = self.private.lock().unwrap_or_else(PoisonError::into_inner);
         *known.entry(host).or_insert_with(|| {
-            let proxied = self.any().config().proxy().is_some_and(|proxy| !proxy.is_no_proxy(start));
+            let proxied = Proxy::try_from_env().is_some_and(|proxy| !proxy.is_no_proxy(start));
             if proxied { address::is_private_literal(start) } else { address::is_private_host(start) }
         })
     }
 
     fn any(&self) -> &Agent {
-        self.any.get_or_init(|| config().new_agent())
+        self.any.get_or_init(|| config(tls::config()).new_agent())
+    }
+
+    fn plain(&self) -> &Agent {
+        self.plain.get_or_init(|| config(TlsConfig::default()).new_agent())
     }
 
     fn public(&self) -> &Agent {
-        self.public.get_or_init(|| Agent::with_parts(config(), DefaultConnector::default(), PublicOnly::default()))
+        self.public.get_or_init(|| {
+            Agent::with_parts(config(tls::config()), DefaultConnector::default(), PublicOnly::default())
+        })
     }
 }
 
@@ -301,7 +321,7 @@ fn finished(answer: RawAnswer, url: String, first: HeaderMap) -> Result<Answer, 
     Ok(Answer { status, headers, first, body, url })
 }
 
-fn config() -> ureq::config::Config {
+fn config(tls: TlsConfig) -> ureq::config::Config {
     let silence = variable("HF_HUB_DOWNLOAD_TIMEOUT").and_then(|seconds| seconds.parse().ok()).unwrap_or(SILENCE);
     let silence = Duration::from_secs(silence.max(1));
     Agent::config_builder()
@@ -314,7 +334,7 @@ fn config() -> ureq::config::Config {
         .timeout_per_read(Some(silence))
         .max_idle_connections(2 * IDLE)
         .max_idle_connections_per_host(IDLE)
-        .tls_config(tls::config())
+        .tls_config(tls)
         .build()
 }
 

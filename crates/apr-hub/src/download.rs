@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -16,15 +17,21 @@ use crate::digest::{Check, Checked};
 use crate::hub_cache::SnapshotEntry;
 use crate::journal::Journal;
 use crate::lock::{Lock, disk};
-use crate::resource::Resource;
+use crate::resource::{Resource, Stream};
 use crate::retry::check_interrupt;
 use crate::url_cache::ListedEntry;
 
-/// Bytes that are asked for at once.
+/// What is noted as being there, whole or not at all.
 const PIECE: u64 = 4 << 20;
 
-/// Pieces that are asked for at the same time.
+/// Bytes that are received, written and hashed at a time: few enough to stay in the processor's cache.
+const BITE: usize = 512 << 10;
+
+/// Ranges that are asked for at the same time.
 const AT_ONCE: usize = 16;
+
+/// Pieces that are asked for as one range.
+const LONGEST_RUN: u64 = 8;
 
 /// How long the interrupt flag may be left unread.
 const GLANCE: Duration = Duration::from_millis(50);
@@ -94,6 +101,8 @@ pub(crate) struct Download {
     resource: Arc<Resource>,
     len: u64,
     target: Target,
+    /// All of its bytes, where they were read before.
+    known: Option<Vec<u8>>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -114,6 +123,8 @@ struct State {
     phase: Phase,
     file: Option<Arc<File>>,
     journal: Journal,
+    /// Ranges that were asked for.
+    asked: u64,
     /// Pieces that are on their way.
     loading: Vec<u64>,
     /// Pieces that somebody waits for.
@@ -126,23 +137,30 @@ struct State {
 }
 
 impl Download {
-    pub(crate) fn new(resource: Arc<Resource>, len: u64, target: Target) -> Arc<Self> {
+    /// A file to be fetched; `known` are its bytes, where all of them were read before.
+    pub(crate) fn new(resource: Arc<Resource>, len: u64, target: Target, known: Option<Vec<u8>>) -> Arc<Self> {
         let journal = Journal { len, etag: target.etag.clone(), done: Vec::new() };
         let state = State {
             phase: Phase::Waiting,
             file: None,
             journal,
+            asked: 0,
             loading: Vec::new(),
             wanted: VecDeque::new(),
             next: 0,
             moved: 0,
             lock: None,
         };
-        Arc::new(Self { resource, len, target, state: Mutex::new(state), changed: Condvar::new() })
+        Arc::new(Self { resource, len, target, known, state: Mutex::new(state), changed: Condvar::new() })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it is fetched by one request.
+    pub(crate) fn is_small(&self) -> bool {
+        self.len <= PIECE
     }
 
     /// Bytes that came over the network.
@@ -215,7 +233,10 @@ impl Download {
         };
         let file = open().map_err(|error| disk(&error, &partial))?;
         let mut state = self.lock();
-        if let Some(journal) = journal {
+        if let Some(bytes) = &self.known {
+            file.write_all_at(bytes, 0).map_err(|error| disk(&error, &partial))?;
+            state.journal.add(0, self.len);
+        } else if let Some(journal) = journal {
             let (kept, len) = (journal.total(), self.len);
             self.resource.notes.add(format!("{}: {kept} of {len} bytes are here already", self.resource.name));
             state.journal = journal;
@@ -227,35 +248,55 @@ impl Download {
 
     /// Fetches pieces until none is missing.
     fn work(&self) {
-        let mut piece = Vec::new();
-        while let Some((number, file)) = self.take_piece() {
-            let start = number * PIECE;
-            let end = (start + PIECE).min(self.len);
-            piece.resize(usize::try_from(end - start).unwrap_or_default(), 0);
-            let partial = self.target.partial();
-            let fetched = self.resource.read(start, &mut piece);
-            let written =
-                fetched.and_then(|()| file.write_all_at(&piece, start).map_err(|error| disk(&error, &partial)));
-            let mut state = self.lock();
-            state.loading.retain(|&other| other != number);
-            match written {
-                Ok(()) => {
-                    state.moved += end - start;
-                    state.journal.add(start, end);
-                    let noted = state.journal.write(&self.target.journal());
-                    if let Err(error) = noted {
-                        state.fail(disk(&error, &self.target.journal()));
-                    }
+        let mut bite = vec![0; BITE];
+        while let Some((pieces, file)) = self.take_run() {
+            let mut stream = self.resource.stream(self.bytes_of(&pieces));
+            for number in pieces {
+                let fetched = self.fetch_piece(number, &mut stream, &file, &mut bite);
+                if !self.note(number, fetched) {
+                    return;
                 }
-                Err(error) => state.fail(error),
             }
-            drop(state);
-            self.changed.notify_all();
         }
     }
 
-    /// The piece to fetch next: one that somebody waits for, or the first that is missing.
-    fn take_piece(&self) -> Option<(u64, Arc<File>)> {
+    /// Where in the file some pieces are.
+    fn bytes_of(&self, pieces: &Range<u64>) -> Range<u64> {
+        pieces.start * PIECE..(pieces.end * PIECE).min(self.len)
+    }
+
+    fn fetch_piece(&self, number: u64, stream: &mut Stream<'_>, file: &File, bite: &mut [u8]) -> Result<()> {
+        for (start, len) in bites(self.bytes_of(&(number..number + 1))) {
+            stream.fill(&mut bite[..len])?;
+            file.write_all_at(&bite[..len], start).map_err(|error| disk(&error, &self.target.partial()))?;
+        }
+        Ok(())
+    }
+
+    /// Notes that a piece is there, or why it is not; whether there is more to do.
+    fn note(&self, number: u64, fetched: Result<()>) -> bool {
+        let mut state = self.lock();
+        state.loading.retain(|&other| other != number);
+        match fetched {
+            Ok(()) => {
+                let Range { start, end } = self.bytes_of(&(number..number + 1));
+                state.moved += end - start;
+                state.journal.add(start, end);
+                let noted = state.journal.write(&self.target.journal());
+                if let Err(error) = noted {
+                    state.fail(disk(&error, &self.target.journal()));
+                }
+            }
+            Err(error) => state.fail(error),
+        }
+        let is_running = matches!(state.phase, Phase::Running);
+        drop(state);
+        self.changed.notify_all();
+        is_running
+    }
+
+    /// The pieces to ask for next: from one that somebody waits for, or the first that is missing.
+    fn take_run(&self) -> Option<(Range<u64>, Arc<File>)> {
         let mut state = self.lock();
         if !matches!(state.phase, Phase::Running) {
             return None;
@@ -265,12 +306,16 @@ impl Download {
             state.next += 1;
         }
         let wanted = std::mem::take(&mut state.wanted);
-        let missing = |number: &u64| !state.has_piece(*number, self.len) && !state.loading.contains(number);
-        let found = wanted.iter().copied().find(missing).or_else(|| (state.next..count).find(missing))?;
-        state.wanted = wanted.into_iter().filter(|&number| number != found).collect();
-        state.loading.push(found);
+        let is_missing = |number: &u64| !state.has_piece(*number, self.len) && !state.loading.contains(number);
+        let first = wanted.iter().copied().find(is_missing).or_else(|| (state.next..count).find(is_missing))?;
+        let missing = (self.len - state.journal.total()).div_ceil(PIECE).saturating_sub(state.loading.len() as u64);
+        let most = (first + run_length(state.asked, missing)).min(count);
+        let run = first..(first + 1..most).find(|number| !is_missing(number)).unwrap_or(most);
+        state.wanted = wanted.into_iter().filter(|number| !run.contains(number)).collect();
+        state.loading.extend(run.clone());
+        state.asked += 1;
         let file = state.file.clone()?;
-        Some((found, file))
+        Some((run, file))
     }
 
     /// Computes the digest as far as the file is there, and gives it its name when it is whole and right.
@@ -289,14 +334,14 @@ impl Download {
 
     fn digest(&self) -> Result<Checked> {
         let mut check = Check::new(&self.target.etag, self.len);
-        let mut piece = Vec::new();
+        let mut bite = vec![0; BITE];
         for number in 0..self.len.div_ceil(PIECE) {
-            let start = number * PIECE;
-            let end = (start + PIECE).min(self.len);
-            let file = self.wait_for(start, end, false)?;
-            piece.resize(usize::try_from(end - start).unwrap_or_default(), 0);
-            file.read_exact_at(&mut piece, start).map_err(|error| disk(&error, &self.target.partial()))?;
-            check.update(&piece);
+            let piece = self.bytes_of(&(number..number + 1));
+            let file = self.wait_for(piece.start, piece.end, false)?;
+            for (start, len) in bites(piece) {
+                file.read_exact_at(&mut bite[..len], start).map_err(|error| disk(&error, &self.target.partial()))?;
+                check.update(&bite[..len]);
+            }
         }
         Ok(check.finish())
     }
@@ -390,6 +435,20 @@ impl Download {
     }
 }
 
+/// Start and length of what is moved at a time of a range.
+fn bites(range: Range<u64>) -> impl Iterator<Item = (u64, usize)> {
+    let Range { start, end } = range;
+    (start..end).step_by(BITE).map(move |at| (at, usize::try_from(end - at).map_or(BITE, |left| left.min(BITE))))
+}
+
+/// How many pieces are asked for at once, after so many requests and with so many pieces missing.
+///
+/// A long range waits once for a server that is far away. The first ones are short, so that the beginning of the file is
+/// there early and not all ranges end at the same moment, when nothing would flow; so are the last ones, which end together.
+fn run_length(asked: u64, missing: u64) -> u64 {
+    (1 + asked / 4).min(missing / AT_ONCE as u64).clamp(1, LONGEST_RUN)
+}
+
 impl State {
     fn has_piece(&self, number: u64, len: u64) -> bool {
         let start = number * PIECE;
@@ -400,6 +459,38 @@ impl State {
     fn fail(&mut self, error: Error) {
         if !matches!(self.phase, Phase::Failed(_)) {
             self.phase = Phase::Failed(error);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_grow_at_the_beginning_shrink_at_the_end_and_are_never_empty() {
+        assert_eq!(run_length(0, 1 << 40), 1);
+        assert_eq!(run_length(1 << 40, 1 << 40), LONGEST_RUN);
+        for missing in 0..2000 {
+            for asked in 0..60 {
+                let run = run_length(asked, missing);
+                assert!((1..=LONGEST_RUN).contains(&run));
+                // Enough is left for the others.
+                assert!(run == 1 || run * AT_ONCE as u64 <= missing);
+                assert!(run <= run_length(asked + 1, missing) && run <= run_length(asked, missing + 1));
+            }
+        }
+    }
+
+    #[test]
+    fn bites_are_the_range_without_gaps() {
+        for range in [0..0, 0..1, 5..BITE as u64 + 5, 7..3 * BITE as u64] {
+            let mut at = range.start;
+            for (start, len) in bites(range.clone()) {
+                assert!(start == at && (1..=BITE).contains(&len));
+                at += len as u64;
+            }
+            assert_eq!(at, range.end);
         }
     }
 }

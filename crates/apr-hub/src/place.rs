@@ -19,7 +19,7 @@ use crate::notes::Notes;
 use crate::resource::{Address, Explain, Resource, State};
 use crate::s3::Store;
 use crate::settings::Token;
-use crate::source::{Reading, RemoteSource};
+use crate::source::{LONGEST_COMPANION, Reading, RemoteSource};
 use crate::url_cache::{ListedEntry, UrlCache};
 
 /// A file of a place.
@@ -235,8 +235,12 @@ impl Place {
     pub fn keep_whole(&self) {
         self.reading.whole();
         let downloads: Vec<_> = self.sources().values().filter_map(RemoteSource::download).collect();
-        // One after the other, each by many ranges; one that is read before its turn begins at once.
-        std::thread::spawn(move || downloads.iter().for_each(|download| drop(download.finish(&()))));
+        // One after the other, each by many ranges; one that is read before its turn begins at once. Small files wait for the
+        // server rather than for the line, so that they come beside the large ones.
+        let (small, large): (Vec<_>, Vec<_>) = downloads.into_iter().partition(|download| download.is_small());
+        for downloads in [small, large] {
+            std::thread::spawn(move || downloads.iter().for_each(|download| drop(download.finish(&()))));
+        }
     }
 
     /// Waits until what is kept is whole and checked.
@@ -259,27 +263,39 @@ impl Place {
         self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins to fetch the first bytes of all shards, several at a time. Whoever opens the shards one after the other then
-    /// waits once for a server that is far away, and not once for each.
-    pub fn fetch_heads(&self) {
+    /// Begins to fetch the first bytes of all shards, companions as a whole, or both, several files at a time.
+    /// Whoever opens the files one after the other then waits once for a server that is far away, and not once for each.
+    pub fn fetch_heads(&self, with_shards: bool, with_companions: bool) {
         /// Files that are asked for at the same time.
         const AT_ONCE: usize = 8;
-        let weights = &self.chosen.weights;
-        if weights.len() < 2 || matches!(self.kind, Kind::Url(_)) {
+        if matches!(self.kind, Kind::Url(_)) {
             return;
         }
-        let names = Arc::new(Mutex::new(weights.clone().into_iter()));
-        for _ in 0..AT_ONCE.min(weights.len()) {
+        let companions = self.files.iter().filter(|file| {
+            let is_short = file.len.is_some_and(|len| len <= LONGEST_COMPANION);
+            with_companions && is_short && self.chosen.companions.contains(&file.name)
+        });
+        // What is one file is opened at once anyway.
+        let weights = self.chosen.weights.iter().filter(|_| with_shards && self.chosen.weights.len() > 1);
+        let names = weights.map(|name| (name.clone(), false)).chain(companions.map(|file| (file.name.clone(), true)));
+        let names: Vec<(String, bool)> = names.collect();
+        let threads = AT_ONCE.min(names.len());
+        let names = Arc::new(Mutex::new(names.into_iter()));
+        for _ in 0..threads {
             let (place, names) = (self.clone(), Arc::clone(&names));
             let next = move || names.lock().unwrap_or_else(PoisonError::into_inner).next();
             // What fails here fails again, and is told, when the file is read.
-            std::thread::spawn(move || while next().is_some_and(|name| place.fetch_head(&name).is_ok()) {});
+            std::thread::spawn(move || while next().is_some_and(|(name, whole)| place.fetch(&name, whole).is_ok()) {});
         }
     }
 
-    fn fetch_head(&self, name: &str) -> Result<()> {
+    /// Fetches a file, or its first bytes.
+    fn fetch(&self, name: &str, whole: bool) -> Result<()> {
         match self.open(name)? {
-            Found::Remote(source) if source.len() > 0 => source.read_at(0, &mut [0]),
+            Found::Remote(source) if source.len() > 0 => {
+                let len = if whole { usize::try_from(source.len()).unwrap_or(1) } else { 1 };
+                source.read_at(0, &mut vec![0; len])
+            }
             Found::Remote(_) | Found::Local(_) => Ok(()),
         }
     }
@@ -389,12 +405,30 @@ impl Place {
     ///
     /// # Errors
     /// Those of [`open`](Self::open) and [`finish`](Self::finish).
-    pub fn download(&self, names: &[String], progress: &dyn Progress) -> Result<Vec<Downloaded>> {
+    pub fn download(&self, names: &[String], progress: &(dyn Progress + Sync)) -> Result<Vec<Downloaded>> {
+        /// The longest file that waits for the server rather than for the line.
+        const SMALL: u64 = 1 << 20;
+        let len = |name: &String| self.files.iter().find(|file| file.name == *name).and_then(|file| file.len);
+        let is_small = |name: &&String| len(name).is_some_and(|len| len <= SMALL);
+        let (small, large): (Vec<&String>, Vec<&String>) = names.iter().partition(is_small);
+        // Small files come beside the large ones, and not after them.
+        let (large, small) = std::thread::scope(|scope| {
+            let small = scope.spawn(|| self.download_in_turn(&small, progress));
+            (self.download_in_turn(&large, progress), small.join())
+        });
+        let small = small.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let mut done: Vec<Downloaded> = large?;
+        done.extend(small?);
+        done.sort_by_key(|file| names.iter().position(|name| *name == file.name));
+        Ok(done)
+    }
+
+    fn download_in_turn(&self, names: &[&String], progress: &dyn Progress) -> Result<Vec<Downloaded>> {
         /// Files that are fetched at the same time.
         const AT_ONCE: usize = 4;
         let mut begun = VecDeque::new();
         let mut done = Vec::with_capacity(names.len());
-        for name in names {
+        for &name in names {
             if begun.len() == AT_ONCE {
                 done.extend(begun.pop_front().map(|begun| finished(begun, progress)).transpose()?);
             }
@@ -449,6 +483,7 @@ impl Place {
             explain,
             notes: self.hub.notes.clone(),
             state: Mutex::new(State::default()),
+            asking: Mutex::new(()),
         }
     }
 }

@@ -1,8 +1,10 @@
 //! One file on a server: where it is now, in which state, and ranges of it.
 
+use std::cell::Cell;
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use apr_core::{Code, Error, IoCause, Result};
 
@@ -33,6 +35,8 @@ pub(crate) struct Resource {
     pub(crate) explain: Box<Explain>,
     pub(crate) notes: Notes,
     pub(crate) state: Mutex<State>,
+    /// Held by whoever asks where the file is.
+    pub(crate) asking: Mutex<()>,
 }
 
 /// Where a file is asked for.
@@ -43,12 +47,29 @@ pub(crate) enum Address {
     Signed(Box<Sign>),
 }
 
+/// Where a file is asked for now.
+enum Whereabouts<'a> {
+    /// The first address, and the one that it led to.
+    Known(String, String),
+    /// The first address, which may lead elsewhere: others wait until this is dropped.
+    Asked(MutexGuard<'a, ()>),
+    /// The first address, which leads nowhere else.
+    First,
+}
+
+/// Whether an address that was learnt is good no more.
+fn is_refusal(status: u16) -> bool {
+    [400, 401, 403, 404, 410].contains(&status)
+}
+
 /// What is known of a file so far.
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) len: Option<u64>,
     /// The address that a redirect led to, until it is refused.
     direct: Option<(String, String)>,
+    /// The first address has the file itself.
+    is_here: bool,
     /// The state of the file at that address.
     pub(crate) etag: Option<String>,
     /// The whole file, where the server serves no ranges.
@@ -57,12 +78,74 @@ pub(crate) struct State {
     pub(crate) linked: Option<String>,
 }
 
-/// What came of asking for a range once.
-enum Reply {
-    /// Bytes that were received, and the trouble that ended them early.
-    Bytes(usize, Option<Trouble>),
-    /// The server sends whole files only, and this one was kept.
-    Whole,
+/// A range of a file that is read from its beginning to its end.
+pub(crate) struct Stream<'a> {
+    resource: &'a Resource,
+    /// What is still to be read.
+    range: Range<u64>,
+    coming: Option<Coming>,
+    patience: Patience<'a>,
+}
+
+/// An answer that is being received.
+struct Coming {
+    answer: Answer,
+    /// Where in the file it ends.
+    end: u64,
+}
+
+impl Stream<'_> {
+    /// Fills a buffer with the next bytes.
+    ///
+    /// # Errors
+    /// Those of [`Resource::read`].
+    pub(crate) fn fill(&mut self, buf: &mut [u8]) -> Result<()> {
+        let resource = self.resource;
+        let mut done = 0;
+        while done < buf.len() {
+            check_interrupt(&resource.client.settings.interrupt).map_err(|error| error.in_file(&resource.name))?;
+            if let Some(file) = resource.lock().whole.clone() {
+                let (at, rest) = (self.range.start, &mut buf[done..]);
+                file.read_exact_at(rest, at).map_err(|error| resource.disk(&error).at(at))?;
+                self.range.start += rest.len() as u64;
+                return Ok(());
+            }
+            let (got, trouble) = self.receive(&mut buf[done..]);
+            done += got;
+            if got > 0 {
+                self.patience.renew();
+            }
+            if let Some(trouble) = trouble {
+                self.coming = None;
+                // With the bytes that were wanted there is no trouble yet.
+                if done < buf.len() {
+                    self.patience.wait(trouble).map_err(|error| renamed(&error, &resource.name))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives some bytes, after asking for them where nothing is on its way.
+    fn receive(&mut self, buf: &mut [u8]) -> (usize, Option<Trouble>) {
+        if self.coming.is_none() {
+            match self.resource.open(&self.range) {
+                Ok(coming) => self.coming = coming,
+                Err(trouble) => return (0, Some(trouble)),
+            }
+        }
+        let Some(Coming { answer, end }) = &mut self.coming else { return (0, None) };
+        let left = usize::try_from(*end - self.range.start).unwrap_or(usize::MAX);
+        let len = buf.len().min(left);
+        let (got, trouble) = self.resource.receive(answer, &mut buf[..len]);
+        self.range.start += got as u64;
+        if got == left {
+            // The connection is used again only where the end of the answer was seen.
+            let _ = answer.body.as_reader().read(&mut [0]);
+            self.coming = None;
+        }
+        (got, trouble)
+    }
 }
 
 impl Resource {
@@ -87,11 +170,13 @@ impl Resource {
                 self.learn(&answer, len);
                 let expected = usize::try_from(range.end).unwrap_or(usize::MAX);
                 let mut bytes = vec![0; expected.min(usize::try_from(wanted).unwrap_or(usize::MAX))];
-                let (got, trouble) = self.receive(&mut answer, &mut bytes);
-                match trouble {
-                    Some(trouble) if got < bytes.len() => Err(trouble),
-                    _ => Ok(bytes),
+                let (_, trouble) = self.receive(&mut answer, &mut bytes);
+                if let Some(trouble) = trouble {
+                    return Err(trouble);
                 }
+                // The connection is used again only where the end of the answer was seen.
+                let _ = answer.body.as_reader().read(&mut [0]);
+                Ok(bytes)
             }
             (416, Some((_, 0))) => {
                 self.learn(&answer, 0);
@@ -113,83 +198,119 @@ impl Resource {
     /// # Errors
     /// E007 when they can't be had, E004 when the file is not the one that it was.
     pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let mut patience = Patience::new(&self.client.settings.interrupt);
-        let mut done = 0;
-        while done < buf.len() {
-            check_interrupt(&self.client.settings.interrupt).map_err(|error| error.in_file(&self.name))?;
-            if let Some(file) = self.lock().whole.clone() {
-                return file.read_exact_at(buf, offset).map_err(|error| self.disk(&error).at(offset));
-            }
-            match self.read_some(offset + done as u64, &mut buf[done..]) {
-                Ok(Reply::Whole) => {}
-                Ok(Reply::Bytes(got, trouble)) => {
-                    done += got;
-                    if got > 0 {
-                        patience.renew();
-                    }
-                    if let Some(trouble) = trouble.filter(|_| done < buf.len()) {
-                        patience.wait(trouble).map_err(|error| renamed(&error, &self.name))?;
-                    }
-                }
-                Err(trouble) => patience.wait(trouble).map_err(|error| renamed(&error, &self.name))?,
-            }
-        }
-        Ok(())
+        self.stream(offset..offset + buf.len() as u64).fill(buf)
     }
 
-    fn read_some(&self, offset: u64, buf: &mut [u8]) -> Result<Reply, Trouble> {
-        let end = offset + buf.len() as u64;
+    /// A range that comes piece by piece, by one request unless that is cut.
+    pub(crate) fn stream(&self, range: Range<u64>) -> Stream<'_> {
+        let patience = Patience::new(&self.client.settings.interrupt);
+        Stream { resource: self, range, coming: None, patience }
+    }
+
+    /// Asks for a range. What comes may end before it does; `None` where the server sends whole files only, and this one was
+    /// kept.
+    fn open(&self, range: &Range<u64>) -> Result<Option<Coming>, Trouble> {
         let etag = self.lock().etag.clone();
-        let mut answer = self.send(offset..end, etag.as_deref())?;
+        let mut answer = self.send(range.clone(), etag.as_deref())?;
         match (answer.status, answer.content_range()) {
-            (206, Some((range, len))) => {
+            (206, Some((sent, len))) => {
                 self.check_same(&answer, len)?;
-                if range.start != offset {
-                    let message = format!("the server sends bytes from {} on, and not from {offset}", range.start);
+                if sent.start != range.start {
+                    let (sent, asked) = (sent.start, range.start);
+                    let message = format!("the server sends bytes from {sent} on, and not from {asked}");
                     return Err(Trouble::Final(Error::io(IoCause::Other, message).in_file(&self.name)));
                 }
                 self.learn(&answer, len);
-                let len = buf.len().min(usize::try_from(range.end - range.start).unwrap_or(usize::MAX));
-                let (got, trouble) = self.receive(&mut answer, &mut buf[..len]);
-                Ok(Reply::Bytes(got, trouble))
+                Ok(Some(Coming { answer, end: sent.end.min(range.end) }))
             }
             // The state that was meant is gone, or there are no ranges.
             (200, _) if etag.is_some() && answer.etag() != etag.as_deref() => Err(Trouble::Final(self.changed())),
-            (200, _) => self.keep_whole(&mut answer).map(|_| Reply::Whole),
+            (200, _) => self.keep_whole(&mut answer).map(|_| None),
             (416, _) => Err(Trouble::Final(self.changed())),
             _ => Err(self.refusal(&answer)),
         }
     }
 
     /// Asks at the address that a redirect led to, or at the first one when that is refused.
-    fn send(&self, range: std::ops::Range<u64>, if_range: Option<&str>) -> Result<Answer, Trouble> {
-        let direct = self.lock().direct.clone();
-        if let Some((origin, direct)) = direct {
-            let ask = Ask {
-                url: &direct,
-                range: Some(range.clone()),
-                if_range,
-                token: self.token.as_ref(),
-                origin: Some(&origin),
+    fn send(&self, range: Range<u64>, if_range: Option<&str>) -> Result<Answer, Trouble> {
+        let ask = Ask { range: Some(range), if_range, token: self.token.as_ref(), ..Ask::default() };
+        for _ in 0..2 {
+            let (origin, direct) = match self.whereabouts() {
+                Whereabouts::Known(origin, direct) => (origin, direct),
+                Whereabouts::Asked(asking) => return self.send_first(&ask, asking),
+                Whereabouts::First => break,
             };
-            let answer = self.client.ask_once(&ask)?;
-            if ![400, 401, 403, 404, 410].contains(&answer.status) {
+            let answer = self.client.ask_once(&Ask { url: &direct, origin: Some(&origin), ..ask.clone() })?;
+            if !is_refusal(answer.status) {
                 return Ok(answer);
             }
-            // It has expired, as signed addresses do.
-            self.lock().direct = None;
+            // It has expired, as signed addresses do; another one may have been found meanwhile.
+            self.lock().direct.take_if(|(_, known)| *known == direct);
         }
-        let url = match &self.address {
+        self.send_alone(&ask)
+    }
+
+    /// Asks at the first address, and tells those who wait where that leads, before the bytes come.
+    fn send_first(&self, ask: &Ask<'_>, asking: MutexGuard<'_, ()>) -> Result<Answer, Trouble> {
+        let origin = self.first_address();
+        let (asking, is_shared) = (Cell::new(Some(asking)), Cell::new(false));
+        let found = |direct: String| {
+            self.lock().direct = Some((origin.clone(), direct));
+            is_shared.set(true);
+            drop(asking.take());
+        };
+        let answer = self.client.ask_once(&Ask { url: &origin, found: Some(&found), ..ask.clone() })?;
+        if is_shared.get() && is_refusal(answer.status) {
+            // The others may have used the address up.
+            return self.send_alone(ask);
+        }
+        self.learn_address(origin, &answer);
+        Ok(answer)
+    }
+
+    /// Asks at the first address for an address that nobody else knows until it has served.
+    fn send_alone(&self, ask: &Ask<'_>) -> Result<Answer, Trouble> {
+        let origin = self.first_address();
+        let answer = self.client.ask_once(&Ask { url: &origin, ..ask.clone() })?;
+        self.learn_address(origin, &answer);
+        Ok(answer)
+    }
+
+    fn first_address(&self) -> String {
+        match &self.address {
             Address::Fixed(url) => url.clone(),
             Address::Signed(sign) => sign(),
-        };
-        let ask = Ask { url: &url, range: Some(range), if_range, token: self.token.as_ref(), ..Ask::default() };
-        let answer = self.client.ask_once(&ask)?;
-        let is_temporary = matches!(self.address, Address::Signed(_));
-        if answer.status < 300 && (is_temporary || answer.url != url) {
-            self.lock().direct = Some((url, answer.url.clone()));
         }
-        Ok(answer)
+    }
+
+    fn learn_address(&self, origin: String, answer: &Answer) {
+        if answer.status >= 300 {
+            return;
+        }
+        let mut state = self.lock();
+        if matches!(self.address, Address::Signed(_)) || answer.url != origin {
+            state.direct = Some((origin, answer.url.clone()));
+        } else {
+            state.is_here = true;
+        }
+    }
+
+    /// Where to ask. Where that is not known yet, one request finds it: whoever makes that holds the lock, and others wait for
+    /// it instead of asking the same.
+    fn whereabouts(&self) -> Whereabouts<'_> {
+        let known = || {
+            let state = self.lock();
+            match &state.direct {
+                Some((origin, direct)) => Some(Whereabouts::Known(origin.clone(), direct.clone())),
+                None if state.is_here || matches!(self.address, Address::Signed(_)) => Some(Whereabouts::First),
+                None => None,
+            }
+        };
+        if let Some(known) = known() {
+            return known;
+        }
+        let asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        known().unwrap_or(Whereabouts::Asked(asking))
     }
 
     fn learn(&self, answer: &Answer, len: u64) {
@@ -220,7 +341,7 @@ impl Resource {
         Error::io(IoCause::Other, message).in_file(&self.name)
     }
 
-    /// Reads what comes into a buffer, and why it ended early.
+    /// Reads what comes until a buffer is full; where it ends early, why.
     fn receive(&self, answer: &mut Answer, buf: &mut [u8]) -> (usize, Option<Trouble>) {
         let url = answer.url.clone();
         let mut reader = answer.body.as_reader();
@@ -239,8 +360,6 @@ impl Resource {
                 Err(error) => return (done, Some(Trouble::Passing(cut_by(&error, &url)))),
             }
         }
-        // The connection is used again only where the end of the answer was seen.
-        let _ = reader.read(&mut [0]);
         (done, None)
     }
 
@@ -309,7 +428,7 @@ impl Resource {
     }
 
     /// What is known of the file.
-    pub(crate) fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

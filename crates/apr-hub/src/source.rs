@@ -15,6 +15,9 @@ const HEAD: u64 = 64 << 10;
 /// The most that a small read is made longer by while a header is read.
 const LONGEST_HEAD: u64 = 1 << 20;
 
+/// The longest file that is fetched whole before somebody reads it.
+pub(crate) const LONGEST_COMPANION: u64 = 16 << 20;
+
 /// What is fetched at once where everything is going to be read.
 const WINDOW: u64 = 8 << 20;
 
@@ -147,7 +150,7 @@ impl RemoteSource {
     pub(crate) fn download(&self) -> Option<Arc<Download>> {
         let inner = &self.0;
         let target = inner.target.clone()?;
-        let begin = || Download::new(Arc::clone(&inner.resource), inner.len, target);
+        let begin = || Download::new(Arc::clone(&inner.resource), inner.len, target, inner.whole());
         Some(Arc::clone(inner.download.get_or_init(begin)))
     }
 }
@@ -183,6 +186,14 @@ impl ByteSource for RemoteSource {
 }
 
 impl Inner {
+    /// All bytes of the file, where they are here.
+    fn whole(&self) -> Option<Vec<u8>> {
+        match self.lock().ranges.get(&0)? {
+            Window::Ready { bytes, .. } if bytes.len() as u64 == self.len => Some(bytes.clone()),
+            _ => None,
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Windows> {
         self.windows.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -239,8 +250,9 @@ impl Inner {
         buf[..len].copy_from_slice(&bytes[from..from + len]);
         *used = clock;
         *served += len as u64;
-        // Tensors are read once.
-        let is_done = *served >= bytes.len() as u64 && bytes.len() as u64 > LONGEST_HEAD;
+        // Tensors are read once; a companion that was fetched ahead goes into the cache too.
+        let is_companion = start == 0 && bytes.len() as u64 == self.len && self.len <= LONGEST_COMPANION;
+        let is_done = *served >= bytes.len() as u64 && bytes.len() as u64 > LONGEST_HEAD && !is_companion;
         if is_done && self.reading.is_open.load(Ordering::Relaxed) {
             windows.ranges.remove(&start);
         }

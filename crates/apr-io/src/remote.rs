@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use apr_core::{ByteSource, CheckpointReader, Error, Metadata, Result, SourceSet, counted};
@@ -21,6 +22,8 @@ pub(crate) struct Remote {
     make: Option<Arc<Make>>,
     hub: Arc<OnceLock<Hub>>,
     places: Arc<Mutex<Vec<Place>>>,
+    /// Companions are going to be read.
+    companions: Arc<AtomicBool>,
 }
 
 impl fmt::Debug for Remote {
@@ -141,6 +144,12 @@ impl Sources {
         Ok(format!("{} at {location}{who}", counted(recorded.len() as u64, "digest")))
     }
 
+    /// The companions of models that are opened from now on are going to be read, so that they are fetched while the weights
+    /// are opened.
+    pub fn expect_companions(&self) {
+        self.remote.companions.store(true, Ordering::Relaxed);
+    }
+
     /// All of the models that are open is going to be read, so that what comes next is fetched ahead.
     pub fn read_whole(&self) {
         let places = self.remote.places.lock().unwrap_or_else(PoisonError::into_inner);
@@ -215,9 +224,9 @@ impl RemoteFolder {
     }
 
     fn open_model(&self, with_companions: bool, options: &OpenOptions) -> Result<Box<dyn CheckpointReader>> {
-        if self.place.file().is_none_or(|file| is_index(Path::new(file))) {
-            self.place.fetch_heads();
-        }
+        let is_set = self.place.file().is_none_or(|file| is_index(Path::new(file)));
+        let companions = with_companions && self.sources.remote.companions.load(Ordering::Relaxed);
+        self.place.fetch_heads(is_set, companions);
         let Some(file) = self.place.file() else {
             return Ok(Box::new(apr_registry::open_folder(self, options)?));
         };

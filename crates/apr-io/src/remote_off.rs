@@ -69,6 +69,9 @@ impl Sources {
         Err(no_network(Path::new("the source")))
     }
 
+    /// The companions of models that are opened from now on are going to be read.
+    pub fn expect_companions(&self) {}
+
     /// All of the models that are open is going to be read.
     pub fn read_whole(&self) {}
 

@@ -1,13 +1,14 @@
 //! Serves folders as repositories of a hub on this machine: `cargo run -p apr-testkit --example hub -- ORG/REPO=FOLDER…`.
 //!
 //! It prints its address, for `HF_ENDPOINT`, and each request with what was sent. Lines on standard input change it:
-//! `delay MILLISECONDS`, `cut EVERY`, `heal`, `count` (requests, bytes, and those of the store, since it was asked last).
+//! `delay MILLISECONDS`, `rate BYTES` a second over all connections, `cut EVERY`, `heal`, `count` (requests, bytes, and those
+//! of the store, since it was asked last), `log` (the requests since then, each with the milliseconds since the first).
 
 use std::io::BufRead;
 use std::path::Path;
 use std::time::Duration;
 
-use apr_testkit::hub::TestHub;
+use apr_testkit::hub::{Request, TestHub};
 
 fn main() {
     let hub = TestHub::start();
@@ -21,6 +22,7 @@ fn main() {
         let number: u64 = number.parse().expect("a number");
         match word {
             "delay" => hub.delay(Duration::from_millis(number)),
+            "rate" => hub.rate(number),
             "cut" => hub.cut_every(number),
             "heal" => hub.heal(),
             "count" => {
@@ -29,8 +31,17 @@ fn main() {
                 let stored: u64 = requests.iter().filter(|request| request.at_store).map(|request| request.sent).sum();
                 println!("{} {sent} {stored}", requests.len());
             }
-            "log" => hub.requests().iter().for_each(|request| println!("{request:?}")),
-            _ => panic!("delay, cut, heal, count or log"),
+            "log" => {
+                let requests = hub.requests();
+                let first = requests.iter().map(|request| request.at).min();
+                for Request { method, target, range, status, at, .. } in &requests {
+                    let since = first.map_or(Duration::ZERO, |first| at.duration_since(first));
+                    let range = range.as_deref().unwrap_or_default();
+                    println!("{:>9.1} {method} {status} {target} {range}", since.as_secs_f64() * 1000.0);
+                }
+                println!();
+            }
+            _ => panic!("delay, rate, cut, heal, count or log"),
         }
     }
 }

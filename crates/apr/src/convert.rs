@@ -281,9 +281,11 @@ impl Convert {
         then: impl FnOnce(Planned<'_>, &Self, &Sources) -> Result<R, JobError>,
     ) -> Result<R, JobError> {
         let sources = self.sources.clone();
-        let reader = match self.with_companions || wants_companions(layout.format) {
-            true => sources.open_model_with_companions(&self.source, &self.open)?,
-            false => sources.open_model(&self.source, &self.open)?,
+        let reader = if self.with_companions || wants_companions(layout.format) {
+            sources.expect_companions();
+            sources.open_model_with_companions(&self.source, &self.open)?
+        } else {
+            sources.open_model(&self.source, &self.open)?
         };
         self.job.target = layout;
         self.job.title = title(&self.source);

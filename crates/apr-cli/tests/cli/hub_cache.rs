@@ -195,6 +195,66 @@ fn cuts_and_expired_addresses_do_not_stop_a_download() {
     assert_eq!(sandbox.read(&blob), bytes);
 }
 
+/// A file that is fetched by ranges of more than one piece; its parts differ.
+fn long() -> Vec<u8> {
+    let pages = (0..150_u64 << 8).map(|number| crate::support::scrambled(number).to_le_bytes());
+    pages.flat_map(|seed| [seed; 512]).flatten().collect()
+}
+
+#[test]
+fn a_long_file_comes_by_long_ranges_and_the_hub_is_asked_once_where_it_is() {
+    let (hub, sandbox) = (TestHub::start(), Sandbox::new());
+    let bytes = long();
+    hub.put("big/model", "model.safetensors", &bytes);
+    at(&hub, &sandbox, "download hf://big/model").ok();
+    let requests = hub.requests();
+    let asked = requests.iter().filter(|request| !request.at_store).count();
+    assert_eq!(asked, 2, "the repository, and where the file is: {requests:#?}");
+    let stored = requests.iter().filter(|request| request.at_store);
+    let (lens, total): (Vec<u64>, u64) = (stored.clone().map(|r| r.sent).collect(), stored.map(|r| r.sent).sum());
+    assert!(lens.iter().any(|&len| len > 4 << 20) && total == bytes.len() as u64, "{lens:?}");
+    let blob = format!("home/.cache/huggingface/hub/models--big--model/blobs/{}", sha256(&bytes));
+    assert!(sandbox.read(&blob) == bytes);
+    // Wherever they are cut, and however often the address expires.
+    fs::remove_dir_all(sandbox.path("home")).expect("it is there");
+    hub.cut_every(3);
+    hub.expire_after(5);
+    at(&hub, &sandbox, "download hf://big/model").ok();
+    assert!(sandbox.read(&blob) == bytes);
+}
+
+#[test]
+fn an_import_asks_for_nothing_twice() {
+    let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
+    at(&hub, &sandbox, "import hf://tiny/llama -o a.apr").ok();
+    let requests = hub.requests();
+    let mut targets: Vec<&str> =
+        requests.iter().filter(|request| !request.at_store).map(|request| request.target.as_str()).collect();
+    let count = targets.len();
+    targets.sort_unstable();
+    targets.dedup();
+    assert_eq!(targets.len(), count, "{requests:#?}");
+    // The header, which is read first, and the whole file.
+    assert_eq!(requests.iter().filter(|request| request.at_store).count(), 2, "{requests:#?}");
+    // What was read ahead is in the cache, under its name and digest.
+    let commit = hub.commit("tiny/llama");
+    for name in ["config.json", "tokenizer.json", "README.md"] {
+        let bytes = fs::read(locate::fixture("tiny-llama").join(name)).expect("a fixture");
+        assert_eq!(sandbox.read(&format!("{LLAMA}/blobs/{}", git_sha1(&bytes))), bytes);
+        assert_eq!(sandbox.read(&format!("{LLAMA}/snapshots/{commit}/{name}")), bytes);
+    }
+    assert!(!sandbox.files().iter().any(|file| file.contains(".apr-")), "{:?}", sandbox.files());
+}
+
+#[test]
+fn a_companion_that_is_not_what_the_hub_has_ends_an_import() {
+    let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
+    // A newline at its end becomes another character, so that only the digest shows it.
+    hub.fault("/README.md", Fault::Flip, 0, 1);
+    at(&hub, &sandbox, "import hf://tiny/llama -o m.apr").fails(5, &["E004", "README.md", "apr-rejected"]);
+    assert!(!sandbox.path("m.apr").exists());
+}
+
 #[test]
 fn what_is_not_what_the_hub_has_does_not_appear_and_is_put_aside() {
     let (hub, sandbox) = (hub_with_llama(), Sandbox::new());

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::content::Content;
+use super::content::{Body, Content};
 use super::http::{Answer, Asked};
 use super::{Fault, Repository, State};
 
@@ -204,7 +204,8 @@ impl State {
             }
         };
         if longer > 0 && answer.status == 200 {
-            answer.body.resize(answer.body.len() + usize::try_from(longer).expect("small"), 0);
+            let len = answer.body.len() + usize::try_from(longer).expect("small");
+            answer.body.to_mut().resize(len, 0);
         }
         if !matches!(fault, Some(Fault::NoRanges)) {
             answer = answer.with("Accept-Ranges", "bytes");
@@ -218,7 +219,7 @@ impl State {
             Some(Fault::Cut(after)) => answer.cut = Some((*after, Duration::ZERO)),
             Some(Fault::Stall(after, stall)) => answer.cut = Some((*after, *stall)),
             Some(Fault::Flip) => {
-                if let Some(byte) = answer.body.last_mut() {
+                if let Some(byte) = answer.body.to_mut().last_mut() {
                     *byte ^= 1;
                 }
             }
@@ -231,8 +232,8 @@ impl State {
     }
 }
 
-fn body(asked: &Asked, content: &Content, range: Range<u64>) -> Vec<u8> {
-    if asked.method == "HEAD" { Vec::new() } else { content.bytes(range) }
+fn body(asked: &Asked, content: &Content, range: Range<u64>) -> Body {
+    if asked.method == "HEAD" { Body::Own(Vec::new()) } else { content.bytes(range) }
 }
 
 fn parse_range(text: &str, len: u64) -> Option<Range<u64>> {

@@ -1,6 +1,6 @@
 //! What a test hub's files are made of.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use sha2::Digest as _;
@@ -29,11 +29,51 @@ impl Content {
         Self { len, large: true, etag: sha256(name.as_bytes()), head: head.into() }
     }
 
-    pub(super) fn bytes(&self, range: Range<u64>) -> Vec<u8> {
+    pub(super) fn bytes(&self, range: Range<u64>) -> Body {
         let at = |offset: u64| usize::try_from(offset.min(self.head.len() as u64)).expect("it fits");
-        let mut bytes = self.head[at(range.start)..at(range.end)].to_vec();
+        let inside = at(range.start)..at(range.end);
+        if range.end <= self.head.len() as u64 {
+            return Body::Part(Arc::clone(&self.head), inside);
+        }
+        let mut bytes = self.head[inside].to_vec();
         bytes.resize(usize::try_from(range.end - range.start).expect("it fits"), 0);
-        bytes
+        Body::Own(bytes)
+    }
+}
+
+/// What is sent: bytes of its own, or a range of a file, which is not copied.
+pub(super) enum Body {
+    Own(Vec<u8>),
+    Part(Arc<[u8]>, Range<usize>),
+}
+
+impl Deref for Body {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Own(bytes) => bytes,
+            Self::Part(file, range) => &file[range.clone()],
+        }
+    }
+}
+
+impl Body {
+    /// The bytes, to be changed.
+    pub(super) fn to_mut(&mut self) -> &mut Vec<u8> {
+        if let Self::Part(..) = self {
+            *self = Self::Own(self.to_vec());
+        }
+        match self {
+            Self::Own(bytes) => bytes,
+            Self::Part(..) => unreachable!("it was copied"),
+        }
+    }
+}
+
+impl<T: Into<Vec<u8>>> From<T> for Body {
+    fn from(bytes: T) -> Self {
+        Self::Own(bytes.into())
     }
 }
 

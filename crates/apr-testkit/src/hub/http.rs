@@ -5,6 +5,9 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
+use super::content::Body;
+use super::line::Line;
+
 /// A request as it came.
 pub(super) struct Asked {
     pub(super) method: String,
@@ -33,7 +36,7 @@ impl Asked {
 pub(super) struct Answer {
     pub(super) status: u16,
     pub(super) headers: Vec<(String, String)>,
-    pub(super) body: Vec<u8>,
+    pub(super) body: Body,
     /// The length that is stated, where it is not the body's.
     pub(super) stated: Option<u64>,
     /// How much of the body is sent before the connection is cut, and how long nothing is sent before.
@@ -41,7 +44,7 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    pub(super) fn new(status: u16, body: impl Into<Vec<u8>>) -> Self {
+    pub(super) fn new(status: u16, body: impl Into<Body>) -> Self {
         Self { status, headers: Vec::new(), body: body.into(), stated: None, cut: None }
     }
 
@@ -88,8 +91,8 @@ impl Connection {
         Some(Asked { method, target, headers })
     }
 
-    /// Sends an answer; `false` where the connection ends.
-    pub(super) fn send(&mut self, answer: &Answer, is_head: bool) -> bool {
+    /// Sends an answer, as fast as the line is; `false` where the connection ends.
+    pub(super) fn send(&mut self, answer: &Answer, is_head: bool, line: &Line) -> bool {
         let len = answer.stated.unwrap_or(answer.body.len() as u64);
         let mut text = format!("HTTP/1.1 {} X\r\nContent-Length: {len}\r\n", answer.status);
         for (name, value) in &answer.headers {
@@ -103,7 +106,7 @@ impl Connection {
             return true;
         }
         let sent = usize::try_from(answer.planned()).expect("it fits");
-        if self.stream.write_all(&answer.body[..sent]).is_err() {
+        if !line.pieces(&answer.body[..sent]).all(|piece| self.stream.write_all(piece).is_ok()) {
             return false;
         }
         if let Some((_, stall)) = answer.cut {

@@ -13,16 +13,18 @@
 mod answer;
 mod content;
 mod http;
+mod line;
 
 use std::collections::BTreeMap;
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use content::{Content, git_sha1, sha256};
 
 use content::commit_id;
+use line::Line;
 
 /// A request that was answered.
 #[derive(Debug, Clone)]
@@ -41,6 +43,8 @@ pub struct Request {
     pub status: u16,
     /// Bytes of the body that were sent.
     pub sent: u64,
+    /// When it came.
+    pub at: Instant,
 }
 
 /// What goes wrong with an answer.
@@ -107,6 +111,7 @@ struct State {
 /// A running hub; it ends with the process.
 pub struct TestHub {
     state: Arc<Mutex<State>>,
+    line: Arc<Line>,
     url: String,
 }
 
@@ -124,16 +129,17 @@ impl TestHub {
         let url = |listener: &TcpListener| format!("http://{}", listener.local_addr().expect("it is bound"));
         let (hub_url, store_url) = (url(&hub), url(&store));
         let state = Arc::new(Mutex::new(State { store_url, ..State::default() }));
+        let line = Arc::new(Line::default());
         for (listener, at_store) in [(hub, false), (store, true)] {
-            let state = Arc::clone(&state);
+            let (state, line) = (Arc::clone(&state), Arc::clone(&line));
             thread::spawn(move || {
                 for stream in listener.incoming().flatten() {
-                    let state = Arc::clone(&state);
-                    thread::spawn(move || serve(stream, &state, at_store));
+                    let (state, line) = (Arc::clone(&state), Arc::clone(&line));
+                    thread::spawn(move || serve(stream, &state, &line, at_store));
                 }
             });
         }
-        Self { state, url: hub_url }
+        Self { state, line, url: hub_url }
     }
 
     /// Its address, for `HF_ENDPOINT`.
@@ -217,11 +223,17 @@ impl TestHub {
         state.cut_every = 0;
         state.uses = None;
         state.delay = Duration::ZERO;
+        self.line.set(0);
     }
 
     /// Each answer takes at least this long.
     pub fn delay(&self, delay: Duration) {
         self.lock().delay = delay;
+    }
+
+    /// All connections together send at most so many bytes a second; 0: as many as they can.
+    pub fn rate(&self, bytes: u64) {
+        self.line.set(bytes);
     }
 
     /// One of so many answers with files is cut in its middle.
@@ -246,9 +258,10 @@ impl TestHub {
 }
 
 /// Answers the requests of a connection, until it ends.
-fn serve(stream: TcpStream, state: &Mutex<State>, at_store: bool) {
+fn serve(stream: TcpStream, state: &Mutex<State>, line: &Line, at_store: bool) {
     let Ok(mut connection) = http::Connection::new(stream) else { return };
     while let Some(asked) = connection.request() {
+        let at = Instant::now();
         let (answer, delay) = {
             let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
             (state.answer(&asked, at_store), state.delay)
@@ -262,11 +275,12 @@ fn serve(stream: TcpStream, state: &Mutex<State>, at_store: bool) {
             at_store,
             status: answer.status,
             sent: 0,
+            at,
         };
         // Noted before it is sent: whoever has the answer finds the request.
         request.sent = if asked.method == "HEAD" { 0 } else { answer.planned() };
         state.lock().unwrap_or_else(PoisonError::into_inner).requests.push(request);
-        if !connection.send(&answer, asked.method == "HEAD") {
+        if !connection.send(&answer, asked.method == "HEAD", line) {
             return;
         }
     }

@@ -29,6 +29,7 @@ pub(super) fn import(args: &ImportArgs, context: &Context) -> Outcome {
 
 /// What an import does, and with what.
 pub(super) fn import_job(args: &ImportArgs, context: &Context) -> Outcome<(Job, Model)> {
+    context.sources.expect_companions();
     let model = model::open_with_companions(&args.source, context)?;
     if let Some(expected) = args.from.filter(|from| *from != model.reader.format()) {
         let message = format!("this is {}, not {}", model.reader.format().name, expected.name);
@@ -111,7 +112,11 @@ pub(super) fn opened(job: Job, path: &Path, context: &Context) -> Outcome<(Job, 
 
 /// Opens a model to write it in a format, which may want the tokenizer even if the weights alone were named.
 pub(super) fn open_for(format: &Format, path: &Path, context: &Context) -> Outcome<Model> {
-    if wants_companions(format) { model::open_with_companions(path, context) } else { model::open(path, context) }
+    if !wants_companions(format) {
+        return model::open(path, context);
+    }
+    context.sources.expect_companions();
+    model::open_with_companions(path, context)
 }
 
 /// The layout of an output: of the format asked for, or the one that its extension stands for. Where nothing is written,
