@@ -293,6 +293,8 @@ impl Place {
     fn fetch(&self, name: &str, whole: bool) -> Result<()> {
         match self.open(name)? {
             Found::Remote(source) if source.len() > 0 => {
+                // What is listed as short may be long where it is served.
+                let whole = whole && source.len() <= LONGEST_COMPANION;
                 let len = if whole { usize::try_from(source.len()).unwrap_or(1) } else { 1 };
                 source.read_at(0, &mut vec![0; len])
             }

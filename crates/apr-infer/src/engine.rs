@@ -131,7 +131,7 @@ impl<'a> Session<'a> {
             return Err(Error::format(format!("the model needs inputs that are not given: {}", missing.join(", "))));
         }
         let own = machine.run_frame(frame, plan, &needed)?;
-        let (peak_bytes, stopped, mut within) = machine.finish();
+        let (peak_bytes, stopped, within) = machine.finish();
         let mut outputs = Vec::new();
         if let Some(own) = own {
             for wanted in &wanted {
@@ -141,7 +141,7 @@ impl<'a> Session<'a> {
                         let at = needed.iter().position(|needed| needed == id);
                         at.map(|at| own[at].clone()).ok_or_else(|| missing(&body.value(*id).name))?
                     }
-                    Wanted::Within { path, .. } => within.remove(path).ok_or_else(|| missing(path))?,
+                    Wanted::Within { path, .. } => within.get(path).cloned().ok_or_else(|| missing(path))?,
                 });
             }
         }

@@ -17,7 +17,11 @@ pub(crate) struct RunArgs {
     pub(crate) input: Vec<(Option<String>, PathBuf)>,
     /// What should come out: outputs, or any other value by its path, such as layers.3/attention/shares [default: the
     /// outputs]
-    #[arg(long, value_name = "NAME")]
+    #[arg(
+        long,
+        value_name = "NAME",
+        conflicts_with_all = ["max_tokens", "top_k", "top_p", "seed", "pooling", "top"],
+    )]
     pub(crate) want: Vec<String>,
     /// Write what comes out as arrays: .npy, .npz, .safetensors, .json
     #[arg(short, long, value_name = "FILE")]

@@ -114,5 +114,6 @@ fn any_value_within_the_blocks_is_shown_by_its_path() {
     let run = |rest: &str| sandbox.apr(&format!("run {FOLDER} --prompt 12 {rest}"));
     run("--want layers.1/attention/share").fails(1, &[similar]);
     run("--want logits --chat").fails(2, &["--want reads it only"]);
+    run("--want logits --max-tokens 3").fails(2, &["--max-tokens"]);
     run("--want logits --prompt 34").fails(2, &["one text at a time"]);
 }
