@@ -12,7 +12,7 @@ use apr_graph::ElementType;
 use apr_infer::{Alone, Data, Engine, RunLimits, Tensor, Unwatched, Value};
 use serde_json::Value as Json;
 
-fn bytes(hex: &Json) -> Vec<u8> {
+pub(crate) fn bytes(hex: &Json) -> Vec<u8> {
     let digit = |digit: u8| u8::try_from(char::from(digit).to_digit(16).expect("a digit")).expect("small");
     let pairs = hex.as_str().expect("bytes").as_bytes().as_chunks::<2>().0;
     pairs.iter().map(|[high, low]| digit(*high) << 4 | digit(*low)).collect()
@@ -150,12 +150,12 @@ fn run(test: &Json) -> Result<(), String> {
 fn official() -> String {
     match std::env::var_os("APR_NODE_TESTS") {
         Some(path) => std::fs::read_to_string(path).expect("a file"),
-        None => tests("node_tests.zip"),
+        None => tests("infer/node_tests.zip"),
     }
 }
 
-fn tests(archive: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/infer").join(archive);
+pub(crate) fn tests(archive: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(archive);
     let file = std::fs::read(path).expect("the fixture");
     let archive = Archive::read(&file, &Limits::default()).expect("an archive");
     let entry = archive.find("node_tests.jsonl").expect("the tests");
@@ -206,7 +206,7 @@ fn official_tests_of_operators_pass_but_for_those_that_are_listed() {
 
 #[test]
 fn operators_of_onnx_runtimes_own_domain_compute_what_it_computes() {
-    let tests = tests("microsoft.zip");
+    let tests = tests("infer/microsoft.zip");
     let named = |line| serde_json::from_str::<Json>(line).expect("JSON");
     let results = tests.lines().map(named).map(|test| (test["name"].to_string(), run(&test)));
     let (passed, failed): (Vec<_>, Vec<_>) = results.partition(|(_, result)| result.is_ok());
