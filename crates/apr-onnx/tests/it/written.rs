@@ -46,7 +46,8 @@ fn written(reader: &OnnxReader, external_data: ExternalData) -> FolderInMemory {
 /// `kinds.txt` is what the package reads of the model that it wrote itself.
 #[test]
 fn a_model_that_is_written_from_its_graph_says_what_the_package_said() {
-    let folder = FolderInMemory::from([("model.onnx", fs::read(locate::fixture("onnx/kinds.onnx")).expect("a fixture"))]);
+    let folder =
+        FolderInMemory::from([("model.onnx", fs::read(locate::fixture("onnx/kinds.onnx")).expect("a fixture"))]);
     let expected = fs::read_to_string(locate::fixture("onnx/kinds.txt")).expect("a fixture");
     let expected: Vec<_> = expected.lines().collect();
     for open in [open_as_stored, open_in] {
@@ -141,7 +142,8 @@ fn large_tensors_start_where_they_can_be_mapped_and_small_ones_stay_inside() {
     let tensors: Vec<_> = weights.iter().map(|(name, _, dims)| tensor(name, DType::F32, dims)).collect();
     let writer = planned(sums(&weights), &tensors, ExternalData::Always).expect("it fits");
     let layout = writer.layout();
-    let outside: Vec<_> = layout.tensors.iter().filter(|planned| planned.file == 1).map(|planned| planned.offset).collect();
+    let outside: Vec<_> =
+        layout.tensors.iter().filter(|planned| planned.file == 1).map(|planned| planned.offset).collect();
     assert_eq!(outside, [0, 64 << 10, (64 << 10) + (1 << 20), (128 << 10) + (1 << 20)]);
     assert_eq!(layout.files[1].name, "model.onnx_data");
     assert_eq!(layout.files[1].len, (128 << 10) + (2 << 20));
@@ -199,7 +201,8 @@ fn around(inner: Body) -> Body {
 
 #[test]
 fn graphs_a_hundred_deep_are_refused_and_the_node_is_named() {
-    let deep = |depth: usize| Graph { body: (0..depth).fold(Body::default(), |body, _| around(body)), ..Graph::default() };
+    let deep =
+        |depth: usize| Graph { body: (0..depth).fold(Body::default(), |body, _| around(body)), ..Graph::default() };
     assert!(planned(deep(99), &[], ExternalData::Auto).is_ok());
     let error = refused(deep(100), &[]);
     assert_eq!(error.code(), Code::Memory);
