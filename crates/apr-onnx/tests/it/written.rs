@@ -109,7 +109,7 @@ fn weights_that_the_checkpoint_does_not_have_so_are_refused_by_name() {
         (&mut viewed, WeightRef { tensor: "w".into(), views: vec![View::Plus(1)] }),
         (&mut twice, WeightRef::whole("w")),
     ] {
-        let last = graph.body.values.iter_mut().filter(|value| matches!(value.origin, Origin::Weight(_))).next_back();
+        let last = graph.body.values.iter_mut().rfind(|value| matches!(value.origin, Origin::Weight(_)));
         last.expect("a weight").origin = Origin::Weight(reference);
     }
     assert!(refused(viewed, &[f32(&[4])]).message().contains("as the graph uses them"));
