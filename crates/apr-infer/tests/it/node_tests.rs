@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use apr_archive::{Archive, Cache};
 use apr_core::{Limits, read_vec};
-use apr_graph::ElementType;
+use apr_graph::{ElementType, Graph, Operator, infer, upgrade};
 use apr_infer::{Alone, Data, Engine, RunLimits, Tensor, Unwatched, Value};
 use serde_json::Value as Json;
 
@@ -120,10 +120,15 @@ fn tensors_differ(a: &Tensor, b: &Tensor, relative: f64, absolute: f64) -> Optio
 
 /// Runs one test; what went wrong.
 fn run(test: &Json) -> Result<(), String> {
+    run_changed(test, Ok)
+}
+
+/// Runs one test of a graph that is changed before.
+fn run_changed(test: &Json, change: impl FnOnce(Graph) -> Result<Graph, String>) -> Result<(), String> {
     let tolerance = |name: &str| test[name].as_f64().expect("a number");
     let model = bytes(&test["model"]);
     let reader = apr_onnx::open(model, "model.onnx", &Limits::default()).map_err(|error| error.to_string())?;
-    let graph = reader.graph().map_err(|error| error.to_string())?.expect("a graph");
+    let graph = change(reader.graph().map_err(|error| error.to_string())?.expect("a graph"))?;
     let session = Engine::prepare(&graph, &reader, RunLimits::default()).map_err(|error| error.to_string())?;
     for set in test["sets"].as_array().expect("sets") {
         let values = set["inputs"].as_array().expect("inputs").iter().map(value);
@@ -214,4 +219,23 @@ fn operators_of_onnx_runtimes_own_domain_compute_what_it_computes() {
         failed.into_iter().filter_map(|(name, result)| Some(format!("{name}: {}", result.err()?))).collect();
     assert!(failed.is_empty(), "{} passed; failed:\n{}", passed.len(), failed.join("\n"));
     assert!(passed.len() > 40, "only {} tests were found", passed.len());
+}
+
+#[test]
+fn operators_of_older_versions_compute_the_same_after_an_upgrade() {
+    let tests = tests("infer/older.zip");
+    let mut failed = Vec::new();
+    for test in tests.lines().map(|line| serde_json::from_str::<Json>(line).expect("JSON")) {
+        for to in [21, Operator::newest()] {
+            let newer = |mut graph: Graph| {
+                infer(&mut graph);
+                upgrade(&graph, to).map_err(|error| error.to_string())
+            };
+            if let Err(why) = run_changed(&test, newer) {
+                failed.push(format!("{} to {to}: {why}", test["name"]));
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    assert!(tests.lines().count() > 60);
 }
