@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::process::{cargo, output, program, run as run_program, workspace};
+use crate::process::{cargo, output, program, run as run_program, say, workspace};
 use crate::steps::{Outcome, Steps, Stop, in_ci};
 use crate::targets::{NO_STD, PORTABLE};
 use crate::tools::Tool;
@@ -51,7 +51,7 @@ fn dependencies() -> Outcome {
     let now = dependency_hashes();
     let recorded = fs::read_to_string(workspace().join(CHECKED)).ok();
     if now.is_some() && now == recorded {
-        println!("    nothing changed since cargo-deny agreed ({CHECKED})");
+        say(format_args!("    nothing changed since cargo-deny agreed ({CHECKED})"));
         return Ok(());
     }
     cargo_deny(&["bans", "licenses", "sources"])?;

@@ -1,8 +1,11 @@
-//! Running programs, and where things are.
+//! Running programs, what they say, and where things are.
 
+use std::cell::RefCell;
 use std::ffi::OsStr;
+use std::fmt::Display;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 use crate::steps::{Outcome, Stop, in_ci};
 
@@ -34,15 +37,54 @@ pub(crate) fn cargo<'a>(subcommand: &str, arguments: impl IntoIterator<Item = &'
     command
 }
 
+thread_local! {
+    /// What this thread has to say, where it must not mix with what another one says.
+    static HELD: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Prints a line, or keeps it while this thread's lines are [held](hold).
+pub(crate) fn say(line: impl Display) {
+    HELD.with_borrow_mut(|held| match held {
+        Some(held) => *held += &format!("{line}\n"),
+        None => println!("{line}"),
+    });
+}
+
+/// Keeps what this thread says from now on, and what its programs print.
+pub(crate) fn hold() {
+    HELD.with_borrow_mut(|held| *held = Some(String::new()));
+}
+
+/// Prints at once what was kept; what follows is kept again.
+pub(crate) fn show_held() {
+    HELD.with_borrow_mut(|held| {
+        if let Some(held) = held {
+            print!("{}", std::mem::take(held));
+        }
+    });
+}
+
 /// Runs a program to its end, showing what it prints.
 pub(crate) fn run(command: &mut Command) -> Outcome {
-    println!("    {}", shown(command));
+    say(format_args!("    {}", shown(command)));
     let name = Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy().into_owned();
-    match command.status() {
+    match status(command) {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(Stop::failed(format!("{name}: {status}"))),
         Err(error) => Err(Stop::failed(format!("{name}: {error}"))),
     }
+}
+
+fn status(command: &mut Command) -> io::Result<ExitStatus> {
+    if HELD.with_borrow(Option::is_none) {
+        return command.status();
+    }
+    let output = command.output()?;
+    for printed in [&output.stdout, &output.stderr] {
+        let printed = String::from_utf8_lossy(printed);
+        printed.lines().for_each(say);
+    }
+    Ok(output.status)
 }
 
 /// What a program prints, or nothing if it fails.

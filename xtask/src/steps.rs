@@ -2,7 +2,10 @@
 
 use std::fmt::Display;
 use std::process::ExitCode;
+use std::thread;
 use std::time::Instant;
+
+use crate::process::{hold, say, show_held};
 
 /// Why a step ended early.
 #[derive(Debug)]
@@ -28,8 +31,9 @@ pub(crate) fn in_ci() -> bool {
     std::env::var_os("CI").is_some_and(|value| !value.is_empty() && value != "false")
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Steps {
+    start: Instant,
     passed: usize,
     failed: Vec<String>,
     skipped: Vec<String>,
@@ -42,41 +46,67 @@ const SLOWEST: usize = 5;
 
 impl Steps {
     pub(crate) fn new() -> Self {
-        Self::default()
+        Self { start: Instant::now(), passed: 0, failed: Vec::new(), skipped: Vec::new(), times: Vec::new() }
     }
 
     /// Runs a step; what it returns is there only if it passed.
     pub(crate) fn run<T>(&mut self, what: &str, step: impl FnOnce() -> Outcome<T>) -> Option<T> {
-        println!("\n==> {what}");
+        say(format_args!("\n==> {what}"));
         let start = Instant::now();
         let outcome = step();
         let seconds = start.elapsed().as_secs_f32();
         self.times.push((seconds, what.to_string()));
-        match outcome {
+        let passed = match outcome {
             Ok(value) => {
                 self.passed += 1;
-                println!("passed: {what} ({seconds:.1} s)");
+                say(format_args!("passed: {what} ({seconds:.1} s)"));
                 Some(value)
             }
             Err(Stop::Failed(why)) => {
                 self.failed.push(format!("failed: {what}: {why}"));
-                println!("failed: {what}: {why} ({seconds:.1} s)");
+                say(format_args!("failed: {what}: {why} ({seconds:.1} s)"));
                 None
             }
             Err(Stop::Skipped { why, how_to_get_it }) => {
                 let line = format!("skipped: {what}: {why}, {how_to_get_it}");
-                println!("{line}");
+                say(&line);
                 self.skipped.push(line);
                 None
             }
+        };
+        show_held();
+        passed
+    }
+
+    /// Runs steps in another thread beside those of this one. What a step of the other says is shown once it is done.
+    pub(crate) fn beside(&mut self, others: impl FnOnce(&mut Self) + Send, own: impl FnOnce(&mut Self)) {
+        let others = thread::scope(|scope| {
+            let others = scope.spawn(|| {
+                hold();
+                let mut steps = Self::new();
+                others(&mut steps);
+                steps
+            });
+            own(self);
+            others.join()
+        });
+        match others {
+            Ok(others) => self.take(others),
+            Err(_) => self.failed.push("failed: a step panicked".to_string()),
         }
+    }
+
+    fn take(&mut self, others: Self) {
+        self.passed += others.passed;
+        self.failed.extend(others.failed);
+        self.skipped.extend(others.skipped);
+        self.times.extend(others.times);
     }
 
     /// Prints the sums.
     pub(crate) fn finish(mut self) -> ExitCode {
         println!();
-        let total: f32 = self.times.iter().map(|(seconds, _)| seconds).sum();
-        println!("{total:.0} s in all; the slowest steps:");
+        println!("{:.0} s in all; the slowest steps:", self.start.elapsed().as_secs_f32());
         self.times.sort_by(|a, b| b.0.total_cmp(&a.0));
         for (seconds, what) in self.times.iter().take(SLOWEST) {
             println!("{seconds:7.1} s  {what}");

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::process::{find_program, output, program, run};
+use crate::process::{find_program, output, program, run, say};
 use crate::steps::{Outcome, Stop};
 
 /// Installs packages, as root or through a sudo that asks nothing. Where neither can be, skips with the advice.
@@ -15,7 +15,7 @@ pub(crate) fn install_packages(packages: &[&str], advice: &str) -> Outcome {
     };
     LISTS_UPDATED.get_or_init(|| {
         if run(apt_get(elevation).args(["update", "-qq"])).is_err() {
-            println!("    going on with the package lists that are there");
+            say("    going on with the package lists that are there");
         }
     });
     let install = ["install", "-y", "-qq", "--no-install-recommends"];

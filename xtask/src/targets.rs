@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::process::{cargo, find_program, output, program, run, target_dir, workspace};
+use crate::process::{cargo, find_program, output, program, run, say, target_dir, workspace};
 use crate::steps::{Outcome, Steps, Stop};
 use crate::system::install_packages;
 
@@ -58,8 +58,16 @@ struct Target {
     std: &'static str,
 }
 
-pub(crate) fn no_std(steps: &mut Steps) {
+/// Everything that is built for a target without an operating system.
+pub(crate) fn without_a_system(steps: &mut Steps) {
     steps.run(&format!("no_std: {} for {}", NO_STD.join(", "), BARE.triple), || check_libraries(&BARE, &NO_STD));
+    wasm(steps);
+    steps.run(&format!("features of apr-format for {}", WASM.triple), || {
+        FEATURES.iter().try_for_each(|features| {
+            let mut command = cross("check", &WASM)?;
+            run(command.args(["--package", "apr-format", "--lib", "--no-default-features", "--features", features]))
+        })
+    });
 }
 
 pub(crate) fn wasm(steps: &mut Steps) {
@@ -75,12 +83,6 @@ pub(crate) fn wasm(steps: &mut Steps) {
 
 /// Checks that the crates build without warnings whatever is left out of them.
 pub(crate) fn features(steps: &mut Steps) {
-    steps.run(&format!("features of apr-format for {}", WASM.triple), || {
-        FEATURES.iter().try_for_each(|features| {
-            let mut command = cross("rustc", &WASM)?;
-            check(&mut command, "apr-format", features)
-        })
-    });
     steps.run("few features of apr, apr-ops, apr-quantize, apr-view and apr-tensor", || {
         [
             ("apr-tensor", ""),
@@ -93,14 +95,13 @@ pub(crate) fn features(steps: &mut Steps) {
             ("apr-ops", "std,quantize"),
         ]
         .iter()
-        .try_for_each(|(name, features)| check(&mut cargo("rustc", []), name, features))
+        .try_for_each(|(name, features)| {
+            // As it checks one crate, warnings can be errors in it alone, and its dependencies stay as they were built.
+            let mut command = cargo("rustc", ["--quiet", "--profile", "check", "--package", name, "--lib"]);
+            command.args(["--no-default-features", "--features", features, "--", "-D", "warnings"]);
+            run(&mut command)
+        })
     });
-}
-
-/// Adds to `cargo rustc` what makes it check one library and take warnings for errors.
-fn check(command: &mut Command, name: &str, features: &str) -> Outcome {
-    command.args(["--quiet", "--profile", "check", "--package", name, "--lib", "--no-default-features"]);
-    run(command.args(["--features", features, "--", "-D", "warnings"]))
 }
 
 /// Checks crates without generating code, which is what takes time.
@@ -113,12 +114,15 @@ fn check_libraries(target: &Target, crates: &[&str]) -> Outcome {
 fn build(target: &Target, name: &str) -> Outcome {
     // The module alone: a library beside it would have the standard library built a second time.
     let mut command = cross("rustc", target)?;
-    run(command.args(["--lib", "--crate-type", "cdylib", "--profile", PROFILE, "--package", name]))
+    run(command.args(["--lib", "--crate-type", "cdylib", "--package", name]))
 }
 
-/// A cargo command for a target.
+/// A cargo command for a target. Warnings are errors, except in dependencies. All use one profile, so that the standard
+/// library is built once for a target.
 fn cross(subcommand: &str, target: &Target) -> Outcome<Command> {
-    let mut command = cargo(subcommand, ["--target", target.triple]);
+    let mut command = cargo(subcommand, ["--target", target.triple, "--profile", PROFILE]);
+    let flags = format!("CARGO_TARGET_{}_RUSTFLAGS", target.triple.to_uppercase().replace('-', "_"));
+    command.env(flags, "-Dwarnings");
     if !has_std(target) {
         build_std(&mut command, target)?;
     }
@@ -144,7 +148,7 @@ fn build_std(command: &mut Command, target: &Target) -> Outcome {
     let is_ready = || is_recent(COMPILER) && has_source(COMPILER) && find_program(is_linker).is_some();
     if !is_ready() {
         let advice = format!("run `rustup target add {}`", target.triple);
-        println!("    the toolchain has no standard library for {}, so it is built", target.triple);
+        say(format_args!("    the toolchain has no standard library for {}, so it is built", target.triple));
         install_packages(&["rustc-web", "rust-web-src", "lld-19"], &advice)?;
         if !is_ready() {
             return Err(Stop::skipped("the installed packages can't build the standard library", advice));
