@@ -425,4 +425,32 @@ mod tests {
         }
         assert_eq!(sum, Dim::Unknown);
     }
+    #[test]
+    fn comparisons_hold_whatever_the_symbols_stand_for() {
+        let (a, half) = (Dim::symbol("a"), Dim::symbol("a").quotient(&Dim::fixed(2)));
+        assert!(a.is_at_least(1) && !a.is_at_least(2));
+        assert!(half.is_at_least(0) && !half.is_at_least(1), "half of one is nothing");
+        assert!(!a.minus(&Dim::symbol("b")).is_at_least(-100), "b may be anything");
+        assert!(a.plus(&Dim::fixed(3)).is_at_least(4) && !Dim::Unknown.is_at_least(i64::MIN));
+    }
+
+    #[test]
+    fn a_size_is_a_number_or_a_text_in_json() {
+        let shown = |dim: Dim| crate::TensorType { element: None, shape: Some(vec![dim]) }.to_string();
+        assert_eq!(shown(Dim::from(7)), "?[7]");
+        assert_eq!(shown(Dim::from("2*a*b - 3")), "?[2*a*b - 3]");
+        assert_eq!(shown(Dim::integer(-2)), "?[-2]");
+        assert_eq!(shown(Dim::symbol("a").times(&Dim::integer(-1))), "?[-a]");
+    }
+
+    #[test]
+    fn products_of_many_factors_are_unknown() {
+        let mut product = Dim::fixed(1);
+        for symbol in 0..20 {
+            product = product.times(&Dim::symbol(&format!("s{symbol}")));
+        }
+        assert_eq!(product, Dim::Unknown);
+        assert_eq!(Dim::Unknown.quotient(&Dim::fixed(2)), Dim::Unknown);
+        assert_eq!(Dim::symbol("a").exact_quotient(&Dim::symbol("b")), None);
+    }
 }

@@ -422,4 +422,44 @@ mod tests {
         let error = inline(&graph).unwrap_err().to_string();
         assert_eq!(error, "E003: node 'layers.0/part': apr::part has version 13 of ai.onnx, and the graph 17");
     }
+    #[test]
+    fn names_that_the_graph_has_already_get_numbers() {
+        let mut graph = GraphBuilder::new(17);
+        let mut block = BodyBuilder::default();
+        let x = block.parameter("x");
+        let y = block.op("Relu", [x]).output("act");
+        let y = block.op("Exp", [y]).output("out");
+        block.output("y", y, Meaning::Unknown);
+        let op = graph.function("apr", "block", block);
+        let main = graph.body();
+        let mut x = main.input("x", ElementType::F32, [Dim::symbol("n")], Meaning::Unknown);
+        for _ in 0..3 {
+            x = main.call(&op, [x]).output("call");
+        }
+        main.output("y", x, Meaning::Unknown);
+        let mut graph = graph.finish();
+        graph.body.nodes.iter_mut().for_each(|node| node.name = "call".to_owned());
+        let flat = inline(&graph).unwrap();
+        let mut names: Vec<_> = flat.body.values.iter().map(|value| value.name.as_str()).collect();
+        assert!(["call/act", "call/act_1", "call/act_2"].iter().all(|name| names.contains(name)), "{names:?}");
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+
+    #[test]
+    fn a_function_that_calls_itself_is_refused() {
+        let mut graph = GraphBuilder::new(17);
+        let mut body = BodyBuilder::default();
+        let x = body.parameter("x");
+        let y = body.call(&Op::new("apr", "f"), [x]).output("again");
+        body.output("y", y, Meaning::Unknown);
+        let op = graph.function("apr", "f", body);
+        let x = graph.body().input("x", ElementType::F32, [], Meaning::Unknown);
+        let y = graph.body().call(&op, [x]).output("call");
+        graph.body().output("y", y, Meaning::Unknown);
+        let error = inline(&graph.finish()).unwrap_err();
+        assert_eq!(error.to_string(), "E001: node 'call/again': apr::f calls itself");
+    }
 }

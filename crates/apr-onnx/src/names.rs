@@ -261,6 +261,42 @@ mod tests {
     }
 
     #[test]
+    fn inputs_of_operators_are_called_as_in_their_modules() {
+        let inputs = ["x", "onnx::_1", "onnx::_2", "onnx::_3", "onnx::_4"];
+        let nodes = vec![
+            node("/bn/BatchNormalization", "BatchNormalization", &inputs, "y"),
+            node("/positions/Add", "Add", &["y", "onnx::Add_5"], "z"),
+            node("/norm/Add", "Add", &["z", "onnx::Add_6"], "u"),
+            node("/norm/Mul", "Mul", &["u", "onnx::Mul_7"], "v"),
+            node("/fc/Gemm", "Gemm", &["v", "onnx::Gemm_8", "onnx::Gemm_9"], "w"),
+        ];
+        let candidates = [
+            ("onnx::_1", 1),
+            ("onnx::_2", 1),
+            ("onnx::_3", 1),
+            ("onnx::_4", 1),
+            ("onnx::Add_5", 2),
+            ("onnx::Add_6", 1),
+            ("onnx::Mul_7", 1),
+            ("onnx::Gemm_8", 2),
+            ("onnx::Gemm_9", 1),
+        ];
+        let found: Vec<_> = revealed(nodes, &candidates).into_iter().map(|(from, to, _)| (from, to)).collect();
+        let expected = [
+            ("onnx::Add_5", "positions.embed_positions.weight"),
+            ("onnx::Add_6", "norm.bias"),
+            ("onnx::Gemm_8", "fc.weight"),
+            ("onnx::Gemm_9", "fc.bias"),
+            ("onnx::Mul_7", "norm.weight"),
+            ("onnx::_1", "bn.weight"),
+            ("onnx::_2", "bn.bias"),
+            ("onnx::_3", "bn.running_mean"),
+            ("onnx::_4", "bn.running_var"),
+        ];
+        assert_eq!(found, expected.map(|(from, to)| (from.to_owned(), to.to_owned())));
+    }
+
+    #[test]
     fn names_that_people_gave_stay_and_none_is_given_twice() {
         let nodes = vec![
             node("/fc/MatMul", "MatMul", &["x", "fc.weight"], "y"),

@@ -145,3 +145,93 @@ fn bodies_nested_too_deep_are_an_error_not_an_overflow() {
     let found = crate::infer(&mut graph).findings;
     assert!(found.list.iter().any(|finding| finding.message.contains("nested more than 64 deep")));
 }
+
+#[test]
+fn versions_that_cannot_be_and_two_of_a_domain_are_found() {
+    let mut graph = chain(&["Relu"]);
+    for (domain, version) in [("", 17), ("com.microsoft", 0)] {
+        graph.opsets.push(Opset { domain: domain.into(), version });
+    }
+    let found = messages(&graph);
+    assert_eq!(
+        found,
+        ["error: domain '' has two versions", "error: domain 'com.microsoft' has version 0, which there is not"]
+    );
+}
+
+#[test]
+fn a_function_with_a_weight_or_a_twin_and_a_call_that_does_not_fit_are_found() {
+    let mut graph = GraphBuilder::new(17);
+    let mut body = BodyBuilder::default();
+    let x = body.parameter("x");
+    let weight = body.weight("w", ElementType::F32, [4]);
+    let y = body.op("Add", [x, weight]).output("sum");
+    body.output("y", y, Meaning::Unknown);
+    let op = graph.function("apr", "block", body);
+    let x = graph.body().input("x", ElementType::F32, [4.into()], Meaning::Unknown);
+    let [y, _] = graph.body().call(&op, [x, x]).outputs("call");
+    graph.body().output("y", y, Meaning::Unknown);
+    let mut graph = graph.finish();
+    graph.functions[0].required.push("alpha".into());
+    let call = [
+        "error: node 'call': it is called with 2 inputs, and the function has 1",
+        "error: node 'call': it has 2 outputs, and the function 1",
+        "error: node 'call': the function needs the attribute 'alpha'",
+    ];
+    let weight = "error: node 'apr::block': it has the weight 'w' inside; a function gets its weights as inputs";
+    assert_eq!(messages(&graph), [&[weight], &call[..]].concat());
+    assert!(crate::inline(&graph).unwrap_err().message().contains("is called with more than it has"));
+    let found = crate::infer(&mut graph).findings;
+    assert_eq!(found.list[0].message, "apr::block: it is called with 2 inputs, and the function has 1");
+    graph.functions.push(graph.functions[0].clone());
+    assert_eq!(messages(&graph)[0], "error: there are two functions 'apr::block'");
+}
+
+#[test]
+fn values_of_other_bodies_and_constants_without_their_bytes_are_found() {
+    let mut graph = chain(&["Relu"]);
+    graph.body.nodes[0].inputs = vec![Some(crate::ValueId(99))];
+    assert_eq!(messages(&graph), ["error: it names values that the body does not have"]);
+
+    let mut graph = chain(&["Relu"]);
+    graph.body.add_value("around", ValueType::Unknown, Origin::Outer(crate::ValueId(0)));
+    graph.body.add_value(
+        "short",
+        ValueType::Unknown,
+        Origin::Constant(Constant { shape: vec![2], ..Constant::int(1) }),
+    );
+    let huge = Constant { shape: vec![u64::MAX, 2], ..Constant::int(1) };
+    graph.body.add_value("huge", ValueType::Unknown, Origin::Constant(huge));
+    let texts = Constant { data: ConstantData::Texts(Vec::new()), element: ElementType::Text, ..Constant::int(1) };
+    graph.body.add_value("texts", ValueType::Unknown, Origin::Constant(texts));
+    assert_eq!(
+        messages(&graph),
+        [
+            "error: value 'around' is not in the body around",
+            "error: constant 'short' has not as many elements as its shape says",
+            "error: constant 'huge' has not as many elements as its shape says",
+            "error: constant 'texts' has not as many elements as its shape says",
+        ]
+    );
+}
+
+#[test]
+fn attributes_of_a_call_outside_of_a_function_and_branches_with_inputs_are_found() {
+    let mut graph = chain(&["LeakyRelu", "If"]);
+    let attribute = |name: &str, value: AttributeValue| Attribute { name: Name::from(name), value };
+    graph.body.nodes[0].attributes.push(attribute("alpha", AttributeValue::OfCall("alpha".into())));
+    for name in ["then_branch", "else_branch"] {
+        let mut branch = BodyBuilder::default();
+        let x = branch.parameter("inner");
+        let y = branch.op("Relu", [x]).output("y");
+        branch.output("y", y, Meaning::Unknown);
+        graph.body.nodes[1].attributes.push(attribute(name, branch.finish().into()));
+    }
+    assert_eq!(
+        messages(&graph),
+        [
+            "error: node 'layers.0': attribute 'alpha' is one of a call, and this is no function",
+            "error: node 'layers.1': a branch has 1 inputs, and gets none",
+        ]
+    );
+}

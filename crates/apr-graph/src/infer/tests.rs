@@ -343,3 +343,122 @@ fn a_branch_that_is_never_taken_decides_nothing() {
     assert!(found.is_empty(), "{found:?}");
     assert_eq!(shown(&graph, y), "f32[1, 8*n]");
 }
+
+/// What is found in a graph with one call of a function whose body is `write`, after `change`.
+fn called(
+    write: impl FnOnce(&mut BodyBuilder, ValueId) -> ValueId,
+    change: impl FnOnce(&mut Graph),
+) -> (Graph, String) {
+    let mut graph = GraphBuilder::new(17);
+    let mut body = BodyBuilder::default();
+    let x = body.parameter("x");
+    let y = write(&mut body, x);
+    body.output("out", y, Meaning::Unknown);
+    let op = graph.function("apr", "f", body);
+    let x = graph.body().input("x", ElementType::F32, sizes("2 3"), Meaning::Unknown);
+    let y = graph.body().call(&op, [x]).output("call");
+    graph.body().output("y", y, Meaning::Unknown);
+    let mut graph = graph.finish();
+    change(&mut graph);
+    let found = infer(&mut graph).findings;
+    let kind = shown(&graph, graph.body.outputs[0]);
+    let text = found.list.first().map_or(kind, ToString::to_string);
+    (graph, text)
+}
+
+#[test]
+fn attributes_of_a_call_and_of_calls_around_it_reach_the_operators() {
+    let flatten = |body: &mut BodyBuilder, x| {
+        body.op("Flatten", [x]).attribute("axis", crate::AttributeValue::OfCall("at".into())).output("flat")
+    };
+    let at = |value: i64| crate::Attribute { name: "at".into(), value: value.into() };
+    assert_eq!(called(flatten, |_| {}).1, "f32[2, 3]", "the operator's own default is 1");
+    assert_eq!(called(flatten, |graph| graph.functions[0].defaults.push(at(2))).1, "f32[6, 1]");
+    let both = |graph: &mut Graph| {
+        graph.functions[0].defaults.push(at(2));
+        graph.body.nodes[0].attributes.push(at(0));
+    };
+    assert_eq!(called(flatten, both).1, "f32[1, 6]", "the call's own");
+
+    // A call within a function hands over what that function was called with.
+    let (mut inner, _) = called(flatten, |_| {});
+    inner.functions[0].body.values.iter_mut().for_each(|value| value.kind = ValueType::Unknown);
+    let through = |name: &str| {
+        let name = name.to_owned();
+        called(
+            |body, x| {
+                let at = crate::AttributeValue::OfCall("outer".into());
+                body.call(&crate::Op::new("apr", "f"), [x]).attribute("at", at).output("inner")
+            },
+            |graph| {
+                graph.functions[0].op = crate::Op::new("apr", "g");
+                graph.body.nodes[0].op = crate::Op::new("apr", "g");
+                graph.functions.push(inner.functions[0].clone());
+                graph.body.nodes[0].attributes.push(crate::Attribute { name: name.as_str().into(), value: 2.into() });
+            },
+        )
+        .1
+    };
+    assert_eq!(through("outer"), "f32[6, 1]");
+    assert_eq!(through("other"), "f32[2, 3]");
+}
+
+#[test]
+fn a_parameter_of_another_type_than_the_call_has_is_an_error() {
+    let relu = |body: &mut BodyBuilder, x| body.op("Relu", [x]).output("y");
+    let declared = |graph: &mut Graph| {
+        let x = graph.functions[0].body.inputs[0];
+        graph.functions[0].body.value_mut(x).kind = ValueType::tensor(ElementType::I64, sizes("2 3"));
+    };
+    let found = called(relu, declared).1;
+    assert_eq!(found, "error: node 'call': apr::f: parameter 'x': i64[2, 3] is declared, and f32[2, 3] is made");
+    let constant = |body: &mut BodyBuilder, _| body.int(1);
+    let declared = |graph: &mut Graph| {
+        let body = &mut graph.functions[0].body;
+        body.values.iter_mut().for_each(|value| value.kind = ValueType::Sequence(Box::default()));
+    };
+    let found = called(constant, declared).1;
+    assert!(found.contains("a sequence is declared"), "{found}");
+}
+
+#[test]
+fn branches_that_make_different_things_are_an_error() {
+    let branches = |outputs: usize, element: ElementType, of_node: usize| {
+        let branch = |count: usize, element: ElementType| {
+            let mut body = BodyBuilder::default();
+            for number in 0..count {
+                let value = body.constant(Constant { element, ..Constant::float(0.0) });
+                body.output(&format!("y{number}"), value, Meaning::Unknown);
+            }
+            body.finish()
+        };
+        let mut graph = GraphBuilder::new(17);
+        let main = graph.body();
+        let which = main.input("which", ElementType::Bool, [], Meaning::Unknown);
+        let node = main.op("If", [which]).attribute("then_branch", branch(1, ElementType::F32));
+        let _ = node.attribute("else_branch", branch(outputs, element)).output("if");
+        let mut graph = graph.finish();
+        for _ in 1..of_node {
+            graph.body.nodes[0].outputs.push(None);
+        }
+        infer(&mut graph).findings.list.first().map_or(String::new(), |finding| finding.message.clone())
+    };
+    assert_eq!(branches(1, ElementType::F32, 1), "");
+    assert_eq!(branches(2, ElementType::F32, 1), "If: the branches have 1 and 2 outputs, and the node 1");
+    assert_eq!(branches(1, ElementType::I32, 1), "If: f32[] and i32[] differ");
+    assert_eq!(branches(1, ElementType::F32, 2), "If: the branches have 1 and 1 outputs, and the node 2");
+}
+
+#[test]
+fn a_loop_whose_body_makes_too_little_is_an_error() {
+    let mut graph = GraphBuilder::new(17);
+    let main = graph.body();
+    let x = main.input("x", ElementType::F32, sizes("2"), Meaning::Unknown);
+    let mut body = BodyBuilder::default();
+    let (_, go) = (body.parameter("i"), body.parameter("go"));
+    body.output("go_out", go, Meaning::Unknown);
+    let (count, go) = (main.int(3), main.constant(bool_constant()));
+    let _ = main.op("Loop", [count, go, x]).attribute("body", body.finish()).output("loop");
+    let found = infer(&mut graph.finish()).findings;
+    assert_eq!(found.list[0].message, "Loop: 'body' has 1 outputs, which are too few");
+}

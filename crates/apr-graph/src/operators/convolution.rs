@@ -81,7 +81,12 @@ impl Window {
         let places = room.plus(&stride).minus(&Dim::fixed(1)).quotient(&stride).plus(&Dim::fixed(1));
         // The last place must begin in the input or in the padding before it.
         let last = places.minus(&Dim::fixed(1)).times(&stride).as_integer();
-        let outside = last.zip(size.plus(&before).as_integer()).is_some_and(|(last, end)| last >= end);
+        let outside = match last.zip(size.plus(&before).as_integer()) {
+            Some((last, end)) => last >= end,
+            // A window no smaller than the stride and the padding together: the last place is within at any size.
+            None if self.reach(position).minus(&after).minus(&stride).is_at_least(0) => false,
+            None => return Ok(Dim::Unknown),
+        };
         Ok(if outside { places.minus(&Dim::fixed(1)) } else { places })
     }
 

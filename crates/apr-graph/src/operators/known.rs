@@ -12,8 +12,8 @@ const STEPS: &[(&str, Step)] = &[
     ("Abs", |call| each(call, |a| a.is_at_least(0).then(|| a.clone()).or_else(|| integer(a, i64::checked_abs)))),
     ("Add", |call| pairs(call, |a, b| Some(a.plus(b)))),
     ("And", |call| pairs(call, |a, b| truth(a, b, |a, b| a != 0 && b != 0))),
-    ("Cast", |call| call.dims(0).map(<[Dim]>::to_vec).filter(|_| keeps(call))),
-    ("CastLike", |call| call.dims(0).map(<[Dim]>::to_vec).filter(|_| keeps(call))),
+    ("Cast", cast),
+    ("CastLike", cast),
     ("Ceil", |call| each(call, |a| Some(a.clone()))),
     ("Div", |call| pairs(call, |a, b| divide(call, a, b))),
     ("Equal", |call| pairs(call, equal)),
@@ -25,7 +25,7 @@ const STEPS: &[(&str, Step)] = &[
     ("LessOrEqual", |call| pairs(call, |a, b| at_least(b, a))),
     ("Max", |call| pairs(call, |a, b| greater(a, b).map(|first| if first { a } else { b }.clone()))),
     ("Min", |call| pairs(call, |a, b| greater(a, b).map(|first| if first { b } else { a }.clone()))),
-    ("Mod", |call| pairs(call, |a, b| Some(Dim::integer(a.as_integer()?.checked_rem_euclid(b.as_integer()?)?)))),
+    ("Mod", |call| pairs(call, |a, b| remainder(call, a, b))),
     ("Mul", |call| pairs(call, |a, b| Some(a.times(b)))),
     ("Neg", |call| each(call, |a| Some(Dim::fixed(0).minus(a)))),
     ("Not", |call| each(call, |a| integer(a, |a| Some(i64::from(a == 0))))),
@@ -62,14 +62,24 @@ fn truth(a: &Dim, b: &Dim, compute: impl Fn(i64, i64) -> bool) -> Option<Dim> {
     Some(Dim::integer(i64::from(compute(a.as_integer()?, b.as_integer()?))))
 }
 
-/// Whether a cast leaves the numbers as they are.
-fn keeps(call: &Call<'_>) -> bool {
+/// The numbers as they are, but for those that the other type does not hold.
+fn cast(call: &Call<'_>) -> Option<Vec<Dim>> {
     let to = match call.operator.name {
         "Cast" => call.element_attribute("to").ok().flatten(),
         _ => call.element(1),
     };
     use ElementType as E;
-    matches!(to, Some(E::I64 | E::I32 | E::F32 | E::F64 | E::U64 | E::U32))
+    let range = match to? {
+        E::I64 | E::F64 => i64::MIN..=i64::MAX,
+        E::I32 => i64::from(i32::MIN)..=i64::from(i32::MAX),
+        E::U32 => 0..=i64::from(u32::MAX),
+        E::U64 => 0..=i64::MAX,
+        // The whole numbers that floats of single precision hold, each by itself.
+        E::F32 => -(1 << 24)..=1 << 24,
+        _ => return None,
+    };
+    let fits = |dim: &Dim| dim.as_integer().is_none_or(|number| range.contains(&number)).then(|| dim.clone());
+    Some(call.dims(0)?.iter().map(|dim| fits(dim).unwrap_or(Dim::Unknown)).collect())
 }
 
 fn each(call: &Call<'_>, compute: impl Fn(&Dim) -> Option<Dim>) -> Option<Vec<Dim>> {
@@ -169,6 +179,14 @@ fn divide(call: &Call<'_>, a: &Dim, b: &Dim) -> Option<Dim> {
         Some(element) if element.is_float() => a.exact_quotient(b),
         _ => Some(a.quotient(b)),
     }
+}
+
+/// The remainder has the sign of the divisor, or with `fmod` that of the dividend.
+fn remainder(call: &Call<'_>, a: &Dim, b: &Dim) -> Option<Dim> {
+    let (a, b) = (a.as_integer()?, b.as_integer()?);
+    let rest = a.checked_rem(b)?;
+    let turns = !call.is_set("fmod") && rest != 0 && (rest < 0) != (b < 0);
+    Some(Dim::integer(if turns { rest + b } else { rest }))
 }
 
 fn equal(a: &Dim, b: &Dim) -> Option<Dim> {

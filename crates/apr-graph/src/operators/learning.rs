@@ -1,18 +1,29 @@
-//! Operators of classical machine learning, `ai.onnx.ml`.
+//! Operators of classical machine learning, `ai.onnx.ml`, and of training, `ai.onnx.preview.training`.
 
 use super::call::{Call, Rule};
 use super::elementwise::like_first;
-use crate::{AttributeValue, Dim, ElementType};
+use crate::{AttributeValue, Dim, ElementType, TensorType};
 
 pub(super) const RULES: &[(&str, Rule)] = &[
     ("ArrayFeatureExtractor", extract),
     ("Binarizer", like_first),
+    ("CategoryMapper", encode),
+    ("FeatureVectorizer", join),
     ("Imputer", like_first),
     ("LabelEncoder", encode),
+    ("LinearClassifier", classify),
+    ("LinearRegressor", |call| targets(call, "targets")),
     ("Normalizer", like_first),
+    ("OneHotEncoder", one_hot),
+    ("SVMClassifier", classify),
+    ("SVMRegressor", |call| each_row(call, Dim::fixed(1))),
     ("Scaler", like_first),
-    ("TreeEnsemble", trees),
+    ("TreeEnsemble", |call| targets(call, "n_targets")),
+    ("TreeEnsembleClassifier", classify),
+    ("TreeEnsembleRegressor", |call| targets(call, "n_targets")),
 ];
+
+pub(super) const TRAINING: &[(&str, Rule)] = &[("Adagrad", step), ("Adam", step), ("Momentum", step)];
 
 fn extract(call: &mut Call<'_>) -> Result<(), String> {
     let (Some(data), Some(places)) = (call.shape(0), call.shape(1)) else { return Ok(()) };
@@ -26,24 +37,87 @@ fn extract(call: &mut Call<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// The elements have the type of the values that the labels stand for.
+/// The elements have the type of the values that the labels stand for. In the first versions numbers stand for texts, and
+/// texts for numbers.
 fn encode(call: &mut Call<'_>) -> Result<(), String> {
     let listed = [
         ("values_floats", ElementType::F32),
         ("values_int64s", ElementType::I64),
         ("values_strings", ElementType::Text),
     ];
+    let turned = call.operator.setting("default_int64").is_some() && call.operator.setting("values_int64s").is_none();
     let element = match call.attribute("values_tensor") {
         Some(AttributeValue::Tensor(values)) => Some(values.element),
+        _ if turned => call.element(0).map(|element| match element {
+            ElementType::Text => ElementType::I64,
+            _ => ElementType::Text,
+        }),
         _ => listed.into_iter().find(|(name, _)| call.attribute(name).is_some()).map(|(_, element)| element),
     };
     call.set_element(0, element);
     like_first(call)
 }
 
-fn trees(call: &mut Call<'_>) -> Result<(), String> {
-    let Some([batch, ..]) = call.shape(0) else { return Ok(()) };
-    let targets = call.int("n_targets").map_or(Dim::Unknown, Dim::integer);
-    call.set_shape(0, vec![batch.clone(), targets]);
+/// A row of the input makes a row of this width.
+fn each_row(call: &mut Call<'_>, width: Dim) -> Result<(), String> {
+    if let Some([rows, _]) = call.shape(0) {
+        call.set_shape(0, vec![rows.clone(), width]);
+    }
+    Ok(())
+}
+
+fn targets(call: &mut Call<'_>, count: &str) -> Result<(), String> {
+    let width = call.int(count).map_or(Dim::Unknown, Dim::integer);
+    each_row(call, width)
+}
+
+/// Columns of the inputs side by side.
+fn join(call: &mut Call<'_>) -> Result<(), String> {
+    let Some(widths) = call.list("inputdimensions") else { return Ok(()) };
+    let width = widths.iter().fold(Dim::fixed(0), |sum, width| sum.plus(&Dim::integer(*width)));
+    each_row(call, width)
+}
+
+/// How many there are in the first of these lists that is given, and the type of what is in it.
+fn labels(call: &Call<'_>, names: &[&str]) -> Option<(u64, ElementType)> {
+    names.iter().find_map(|name| match call.attribute(name)? {
+        AttributeValue::Ints(list) => Some((list.len() as u64, ElementType::I64)),
+        AttributeValue::Texts(list) => Some((list.len() as u64, ElementType::Text)),
+        _ => None,
+    })
+}
+
+fn one_hot(call: &mut Call<'_>) -> Result<(), String> {
+    let width = labels(call, &["cats_int64s", "cats_strings"]).map_or(Dim::Unknown, |(count, _)| Dim::fixed(count));
+    if let Some(shape) = call.shape(0) {
+        call.set_shape(0, [shape, &[width]].concat());
+    }
+    Ok(())
+}
+
+/// The label of each row, and a score for each label. A machine of vectors may have scores for pairs of labels instead.
+fn classify(call: &mut Call<'_>) -> Result<(), String> {
+    let found = labels(call, &["classlabels_ints", "classlabels_int64s", "classlabels_strings"]);
+    let known = found.filter(|_| call.operator.name != "SVMClassifier");
+    let width = known.map_or(Dim::Unknown, |(count, _)| Dim::fixed(count));
+    let rows = match call.shape(0) {
+        Some([rows, _]) => Some(rows.clone()),
+        _ => None,
+    };
+    let element = found.map(|(_, element)| element);
+    call.set(0, TensorType { element, shape: rows.clone().map(|rows| vec![rows]) });
+    call.set(1, TensorType { element: None, shape: rows.map(|rows| vec![rows, width]) });
+    Ok(())
+}
+
+/// After the rate and the count of steps come weights, their gradients, and states of the weights: each is as many tensors.
+/// The new weights and states are made.
+fn step(call: &mut Call<'_>) -> Result<(), String> {
+    let states = if call.operator.name == "Adam" { 2 } else { 1 };
+    let count = call.outputs.len() / (1 + states);
+    for output in 0..call.outputs.len() {
+        let gradients = if output < count { 0 } else { count };
+        call.set_kind(output, call.kind(2 + gradients + output).clone());
+    }
     Ok(())
 }

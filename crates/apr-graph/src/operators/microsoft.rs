@@ -253,9 +253,10 @@ fn q_gemm(call: &mut Call<'_>) -> Result<(), String> {
         Some([a, b]) => Some([a.clone(), b.clone()]),
         _ => None,
     };
-    if let (Some(a), Some(b)) = (turned(0, "transA"), turned(3, "transB")) {
-        call.set_shape(0, product_shape(&a, &b)?);
-    }
+    let product = turned(0, "transA").zip(turned(3, "transB")).map(|(a, b)| product_shape(&a, &b)).transpose()?;
+    // Without a zero point of its own the result is not quantized.
+    let element = if call.has(8) { call.element(8) } else { Some(ElementType::F32) };
+    call.set(0, TensorType { element, shape: product });
     Ok(())
 }
 

@@ -10,11 +10,14 @@ use super::{
     normalisation, quantization, recurrent, reduce, sequence, signal, text,
 };
 
+/// The domains whose operators have rules.
+pub(super) const DOMAINS: [&str; 4] = ["", "ai.onnx.ml", "ai.onnx.preview.training", "com.microsoft"];
+
 /// The rule of an operator, in any of its versions.
 pub(crate) fn rule(operator: &Operator) -> Option<Rule> {
     static RULES: OnceLock<HashMap<(&str, &str), Rule>> = OnceLock::new();
     let rules = RULES.get_or_init(|| {
-        let all = ["", "ai.onnx.ml", "com.microsoft"].into_iter().flat_map(|domain| {
+        let all = DOMAINS.into_iter().flat_map(|domain| {
             lists(domain).iter().copied().flatten().map(move |(name, rule)| ((domain, *name), *rule))
         });
         all.collect()
@@ -43,6 +46,7 @@ pub(super) fn lists(domain: &str) -> &'static [&'static [(&'static str, Rule)]] 
             text::RULES,
         ],
         "ai.onnx.ml" => &[learning::RULES],
+        "ai.onnx.preview.training" => &[learning::TRAINING],
         "com.microsoft" => &[microsoft::RULES],
         _ => &[],
     }

@@ -473,4 +473,56 @@ mod tests {
         main.output("y", y, Meaning::Unknown);
         assert_eq!(outline(&graph.finish(), OutlineOptions::default()).items.len(), 3);
     }
+    #[test]
+    fn a_node_with_branches_is_a_group_of_groups() {
+        let mut graph = GraphBuilder::new(17);
+        let main = graph.body();
+        let x = main.input("x", ElementType::F32, [Dim::symbol("n")], Meaning::Unknown);
+        let which = main.input("which", ElementType::Bool, [], Meaning::Unknown);
+        let branch = |op: &str| {
+            let mut body = BodyBuilder::default();
+            let weight = body.weight("inner", ElementType::F32, [5]);
+            let y = body.op(op, [weight]).output("made");
+            body.output("made", y, Meaning::Unknown);
+            let mut body = body.finish();
+            let outer = body.add_value("x", crate::ValueType::Unknown, Origin::Outer(x));
+            body.nodes[0].inputs.push(Some(outer));
+            body
+        };
+        let node = main.op("If", [which]).attribute("then_branch", branch("Add"));
+        let y = node.attribute("else_branch", branch("Mul")).output("choice");
+        main.output("y", y, Meaning::Unknown);
+        let scene = outline(&graph.finish(), OutlineOptions::default());
+        assert_eq!(names(&scene), [("x", 1), ("which", 1), ("choice", 1), ("y", 1)]);
+        let flows = Edge { from: End::Item(0, 0), to: End::Item(2, 0) };
+        assert!(scene.edges.iter().any(|edge| edge.from == flows.from), "a branch reads x");
+        let branches = scene.items[2].scene().unwrap();
+        assert_eq!(names(branches), [("then_branch", 1), ("else_branch", 1)]);
+        let paths: Vec<_> = branches.items.iter().map(|item| (item.path.as_str(), item.parameters)).collect();
+        assert_eq!(paths, [("choice/then_branch", 5), ("choice/else_branch", 5)]);
+        let inner = branches.items[0].scene().unwrap();
+        assert_eq!((inner.inputs[0].name.as_str(), names(inner)), ("x", vec![("made", 1)]));
+    }
+
+    #[test]
+    fn layers_with_other_settings_are_not_folded() {
+        let mut graph = GraphBuilder::new(17);
+        let main = graph.body();
+        let mut x = main.input("x", ElementType::F32, [Dim::symbol("n")], Meaning::Unknown);
+        let settings: [(&str, &str, AttributeValue); 6] = [
+            ("LeakyRelu", "alpha", 0.5.into()),
+            ("LeakyRelu", "alpha", 0.5.into()),
+            ("LeakyRelu", "alpha", 0.25.into()),
+            ("Squeeze", "axes", [1].into()),
+            ("Squeeze", "axes", [2].into()),
+            ("Gelu", "approximate", "tanh".into()),
+        ];
+        for (layer, (op, name, value)) in settings.into_iter().enumerate() {
+            x = main.scope(&format!("layers.{layer}"), |main| main.op(op, [x]).attribute(name, value).output("act"));
+        }
+        main.output("y", x, Meaning::Unknown);
+        let scene = outline(&graph.finish(), OutlineOptions::default());
+        let times: Vec<_> = scene.items.iter().map(|item| item.times).collect();
+        assert_eq!(times, [1, 2, 1, 1, 1, 1, 1]);
+    }
 }

@@ -330,4 +330,55 @@ mod tests {
         let found = NodeView::find(&graph, "query");
         assert_eq!((found.len(), &found[0].inputs[1].place), (1, &Place::Input));
     }
+    #[test]
+    fn every_kind_of_attribute_is_shown() {
+        let mut graph = GraphBuilder::new(17);
+        let main = graph.body();
+        let x = main.input("x", ElementType::F32, [Dim::symbol("n")], Meaning::Unknown);
+        let texts = |texts: &[&str]| texts.iter().map(|text| text.as_bytes().to_vec()).collect::<Vec<_>>();
+        let words = Constant {
+            element: ElementType::Text,
+            data: ConstantData::Texts(texts(&["a", "bc"])),
+            ..Constant::ints(&[0, 0])
+        };
+        let halves = Constant { element: ElementType::F16, ..Constant::ints(&[0]) };
+        let nested = ValueType::Optional(Box::new(ValueType::Sequence(Box::new(ValueType::Unknown))));
+        let map = ValueType::Map(ElementType::I64, Box::new(ValueType::tensor(ElementType::F32, [Dim::fixed(2)])));
+        let sparse = ValueType::SparseTensor(crate::TensorType::default());
+        let values: [(AttributeValue, &str); 15] = [
+            (7.into(), "7"),
+            (0.5.into(), "0.5"),
+            ("text".into(), "text"),
+            (Constant::int(3).into(), "3"),
+            (words.into(), "[a, bc]"),
+            (halves.clone().into(), "f16[1]"),
+            (AttributeValue::Weight(crate::WeightRef::whole("w")), "tensor w"),
+            (crate::Body::default().into(), "a body of 0 nodes"),
+            (AttributeValue::Type(nested), "optional sequence of ?"),
+            (AttributeValue::Types(vec![map, sparse]), "[map of i64 to f32[2], sparse ?[?]]"),
+            (AttributeValue::Floats(vec![0.5, 1.0]), "[0.5, 1]"),
+            (AttributeValue::Texts(texts(&["x", "y"])), "[x, y]"),
+            (AttributeValue::Tensors(vec![Constant::float(1.5), Constant::ints(&[4])]), "[1.5, [4]]"),
+            (AttributeValue::Bodies(vec![crate::Body::default()]), "1 bodies"),
+            (AttributeValue::Opaque(vec![0; 9]), "9 bytes that are not read"),
+        ];
+        let mut node = main.op("Every", [x]);
+        for (position, (value, _)) in values.iter().enumerate() {
+            node = node.attribute(&format!("a{position}"), value.clone());
+        }
+        let y = node.attribute("of", AttributeValue::OfCall("alpha".into())).output("every");
+        main.output("y", y, Meaning::Unknown);
+        let mut graph = graph.finish();
+        let lost = graph.body.add_value("lost", ValueType::Unknown, crate::Origin::Missing);
+        let outer = graph.body.add_value("outer", ValueType::Unknown, crate::Origin::Outer(x));
+        graph.body.nodes[0].inputs.extend([None, Some(lost), Some(outer)]);
+        let found = NodeView::find(&graph, "y").remove(0);
+        let shown: Vec<_> = found.attributes.iter().map(|attribute| attribute.value.as_str()).collect();
+        let mut expected: Vec<_> = values.iter().map(|(_, text)| *text).collect();
+        expected.push("the attribute alpha of the call");
+        assert_eq!(shown, expected);
+        let places: Vec<_> = found.inputs.into_iter().map(|input| input.place).collect();
+        assert_eq!(places, [Place::Input, Place::LeftOut, Place::Missing, Place::Outer]);
+        assert!(node_text(&graph.body, &graph.body.nodes[0]).starts_with("Every(x, , lost, outer; a0=7, a1=0.5, "));
+    }
 }

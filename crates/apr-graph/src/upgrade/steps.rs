@@ -19,6 +19,7 @@ pub(super) fn step(name: &str, since: i64) -> Option<Step> {
         ("Dropout", 10) => mask_is_truth,
         ("Dropout", 12) => dropout_ratio_is_an_input,
         ("GridSample", 20) => grid_modes_have_new_names,
+        ("GroupNormalization", 21) => scales_are_of_channels,
         ("LogSoftmax" | "Softmax" | "Hardmax", 13) => softmax_of_one_dimension,
         ("Pad", 11) => pads_are_inputs,
         ("PRelu", 7) => slope_is_widened,
@@ -212,6 +213,28 @@ fn softmax_of_one_dimension(edit: &mut Edit<'_>) -> Result<(), String> {
     edit.set("axis", -1);
     edit.before.extend([shape_node, flat_node]);
     edit.after.push(back);
+    Ok(())
+}
+
+/// Scale and bias were of groups, and are of channels: each number comes as often as a group has channels.
+fn scales_are_of_channels(edit: &mut Edit<'_>) -> Result<(), String> {
+    let channels = edit.node.input(0).and_then(|id| edit.body.value(id).shape()?.get(1)?.as_integer());
+    let groups = edit.node.int("num_groups").filter(|groups| *groups > 0);
+    let (Some(channels), Some(groups)) = (channels, groups) else {
+        return Err("its input has channels whose number is not known".to_owned());
+    };
+    for (position, name) in [(1, "scale"), (2, "bias")] {
+        let column = edit.constant("column", Constant::ints(&[-1, 1]));
+        let wide = edit.constant("wide", Constant::ints(&[1, channels / groups]));
+        let flat = edit.constant("flat", Constant::ints(&[-1]));
+        let mut value = edit.node.inputs.get(position).copied().flatten();
+        for (op, shape) in [("Reshape", column), ("Expand", wide), ("Reshape", flat)] {
+            let (made, node) = edit.made(op, name, vec![value, Some(shape)], Vec::new());
+            edit.before.push(node);
+            value = Some(made);
+        }
+        edit.node.inputs[position] = value;
+    }
     Ok(())
 }
 

@@ -108,3 +108,79 @@ fn operators_in_branches_and_functions_go_along() {
     let (newer, _) = upgraded(&old, 13);
     assert_eq!(newer.functions[0].body.nodes[0].inputs.len(), 2);
 }
+
+/// Why a node of an older version does not become one of this version.
+fn refusal(opset: i64, to: i64, shape: &[u64], write: impl FnOnce(&mut BodyBuilder, ValueId) -> ValueId) -> String {
+    let error = upgrade(&graph(opset, shape, write), to).unwrap_err();
+    assert_eq!(error.code(), apr_core::Code::Version);
+    error.message().split(": ").last().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn what_newer_versions_have_no_words_for_is_refused() {
+    let training = |main: &mut BodyBuilder, x: ValueId| main.op("Dropout", [x]).outputs::<2>("drop")[0];
+    assert_eq!(refusal(6, 7, &[2], training), "it is for training");
+    let mask = |main: &mut BodyBuilder, x: ValueId| {
+        let [y, mask] = main.op("Dropout", [x]).outputs("drop");
+        main.output("mask", mask, Meaning::Unknown);
+        y
+    };
+    assert_eq!(refusal(7, 10, &[2], mask), "its mask would be of other elements");
+    let inside = |main: &mut BodyBuilder, x: ValueId| main.op("Dropout", [x]).outputs::<2>("drop")[0];
+    let newer = upgrade(&graph(7, &[2], inside), 10).unwrap();
+    let mask = newer.body.nodes[0].outputs[1].unwrap();
+    assert_eq!(newer.body.value(mask).element(), Some(ElementType::Bool));
+    let modes = |main: &mut BodyBuilder, x: ValueId| {
+        let (roi, scales) =
+            (main.constant(crate::Constant::floats(&[])), main.constant(crate::Constant::floats(&[2.0])));
+        let mode = "tf_half_pixel_for_nn";
+        main.op("Resize", [x, roi, scales]).attribute("coordinate_transformation_mode", mode).output("y")
+    };
+    assert_eq!(refusal(11, 13, &[2], modes), "'tf_half_pixel_for_nn' is gone");
+    let statistics = |main: &mut BodyBuilder, x: ValueId| {
+        let scale = main.weight("scale", ElementType::F32, [4]);
+        main.op("BatchNormalization", [x, scale, scale, scale, scale]).outputs::<5>("batch")[0]
+    };
+    assert_eq!(refusal(9, 14, &[1, 4], statistics), "it has outputs for training");
+}
+
+#[test]
+fn shapes_that_are_not_known_stop_what_depends_on_them() {
+    let unknown = |opset: i64, op: &str, attributes: &[(&str, i64)]| {
+        let mut builder = GraphBuilder::new(opset);
+        let main = builder.body();
+        let (x, y) = (main.parameter("x"), main.parameter("y"));
+        let inputs = if op == "GroupNormalization" { vec![x, y, y] } else { vec![x, y] };
+        let mut node = main.op(op, inputs);
+        for (name, value) in attributes {
+            node = node.attribute(name, *value);
+        }
+        let z = node.output("z");
+        main.output("z", z, Meaning::Unknown);
+        upgrade(&builder.finish(), Operator::newest()).unwrap_err().message().to_owned()
+    };
+    let shapes = "its inputs have shapes that are not known";
+    assert!(unknown(6, "Add", &[("broadcast", 1), ("axis", 0)]).ends_with(shapes));
+    assert!(unknown(6, "PRelu", &[]).ends_with(shapes));
+    let channels = "its input has channels whose number is not known";
+    assert!(unknown(18, "GroupNormalization", &[("num_groups", 2)]).ends_with(channels));
+}
+
+#[test]
+fn versions_that_are_not_said_or_newer_in_a_function_are_refused() {
+    let mut old = graph(11, &[2], |main, x| main.op("Relu", [x]).output("y"));
+    let mut builder = GraphBuilder::new(11);
+    let mut body = BodyBuilder::default();
+    let x = body.parameter("x");
+    let y = body.op("Relu", [x]).output("act");
+    body.output("y", y, Meaning::Unknown);
+    builder.function("apr", "block", body);
+    let mut function = builder.finish().functions.remove(0);
+    function.opsets = vec![Opset { domain: "".into(), version: 17 }];
+    old.functions.push(function);
+    let error = upgrade(&old, 13).unwrap_err().to_string();
+    assert_eq!(error, "E003: the function apr::block has version 17 already, not 13");
+    assert_eq!(upgrade(&old, 18).unwrap().functions[0].opsets[0].version, 18);
+    old.opsets.clear();
+    assert!(upgrade(&old, 18).unwrap_err().to_string().contains("does not say which version"));
+}

@@ -4,6 +4,7 @@
 mod attention;
 mod engine;
 mod hostile;
+mod inferred;
 mod memory;
 mod node_tests;
 mod silero;

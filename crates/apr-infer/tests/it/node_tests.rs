@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use apr_archive::{Archive, Cache};
 use apr_core::{Limits, read_vec};
-use apr_graph::ElementType;
+use apr_graph::{ElementType, Graph, Operator, infer, upgrade};
 use apr_infer::{Alone, Data, Engine, RunLimits, Tensor, Unwatched, Value};
 use serde_json::Value as Json;
 
-fn bytes(hex: &Json) -> Vec<u8> {
+pub(crate) fn bytes(hex: &Json) -> Vec<u8> {
     let digit = |digit: u8| u8::try_from(char::from(digit).to_digit(16).expect("a digit")).expect("small");
     let pairs = hex.as_str().expect("bytes").as_bytes().as_chunks::<2>().0;
     pairs.iter().map(|[high, low]| digit(*high) << 4 | digit(*low)).collect()
@@ -120,10 +120,15 @@ fn tensors_differ(a: &Tensor, b: &Tensor, relative: f64, absolute: f64) -> Optio
 
 /// Runs one test; what went wrong.
 fn run(test: &Json) -> Result<(), String> {
+    run_changed(test, Ok)
+}
+
+/// Runs one test of a graph that is changed before.
+fn run_changed(test: &Json, change: impl FnOnce(Graph) -> Result<Graph, String>) -> Result<(), String> {
     let tolerance = |name: &str| test[name].as_f64().expect("a number");
     let model = bytes(&test["model"]);
     let reader = apr_onnx::open(model, "model.onnx", &Limits::default()).map_err(|error| error.to_string())?;
-    let graph = reader.graph().map_err(|error| error.to_string())?.expect("a graph");
+    let graph = change(reader.graph().map_err(|error| error.to_string())?.expect("a graph"))?;
     let session = Engine::prepare(&graph, &reader, RunLimits::default()).map_err(|error| error.to_string())?;
     for set in test["sets"].as_array().expect("sets") {
         let values = set["inputs"].as_array().expect("inputs").iter().map(value);
@@ -150,12 +155,12 @@ fn run(test: &Json) -> Result<(), String> {
 fn official() -> String {
     match std::env::var_os("APR_NODE_TESTS") {
         Some(path) => std::fs::read_to_string(path).expect("a file"),
-        None => tests("node_tests.zip"),
+        None => tests("infer/node_tests.zip"),
     }
 }
 
-fn tests(archive: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/infer").join(archive);
+pub(crate) fn tests(archive: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(archive);
     let file = std::fs::read(path).expect("the fixture");
     let archive = Archive::read(&file, &Limits::default()).expect("an archive");
     let entry = archive.find("node_tests.jsonl").expect("the tests");
@@ -206,7 +211,7 @@ fn official_tests_of_operators_pass_but_for_those_that_are_listed() {
 
 #[test]
 fn operators_of_onnx_runtimes_own_domain_compute_what_it_computes() {
-    let tests = tests("microsoft.zip");
+    let tests = tests("infer/microsoft.zip");
     let named = |line| serde_json::from_str::<Json>(line).expect("JSON");
     let results = tests.lines().map(named).map(|test| (test["name"].to_string(), run(&test)));
     let (passed, failed): (Vec<_>, Vec<_>) = results.partition(|(_, result)| result.is_ok());
@@ -214,4 +219,23 @@ fn operators_of_onnx_runtimes_own_domain_compute_what_it_computes() {
         failed.into_iter().filter_map(|(name, result)| Some(format!("{name}: {}", result.err()?))).collect();
     assert!(failed.is_empty(), "{} passed; failed:\n{}", passed.len(), failed.join("\n"));
     assert!(passed.len() > 40, "only {} tests were found", passed.len());
+}
+
+#[test]
+fn operators_of_older_versions_compute_the_same_after_an_upgrade() {
+    let tests = tests("infer/older.zip");
+    let mut failed = Vec::new();
+    for test in tests.lines().map(|line| serde_json::from_str::<Json>(line).expect("JSON")) {
+        for to in [21, Operator::newest()] {
+            let newer = |mut graph: Graph| {
+                infer(&mut graph);
+                upgrade(&graph, to).map_err(|error| error.to_string())
+            };
+            if let Err(why) = run_changed(&test, newer) {
+                failed.push(format!("{} to {to}: {why}", test["name"]));
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    assert!(tests.lines().count() > 60);
 }

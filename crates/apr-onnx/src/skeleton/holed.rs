@@ -132,4 +132,16 @@ mod tests {
         assert!(Holed::new(vec![0; 3], 0, &[(2, 2)], 10).is_none(), "too few bytes");
         assert!(Holed::new(vec![0; 3], 0, &[(u64::MAX, 2)], 10).is_none());
     }
+    #[test]
+    fn other_files_are_as_long_as_they_were_and_no_others_are_there() {
+        let absent = Absent::new([("weights.bin".to_owned(), 8)].into_iter());
+        assert_eq!(absent.list(), Ok(vec!["weights.bin".to_owned()]));
+        assert_eq!(absent.open("other.bin").map(|_| ()).unwrap_err().code(), apr_core::Code::Io);
+        let zeros = absent.open("weights.bin").expect("it is there");
+        let mut buf = [7; 4];
+        assert_eq!((zeros.len(), zeros.read_at(4, &mut buf), buf), (8, Ok(()), [0; 4]));
+        for offset in [5, u64::MAX] {
+            assert_eq!(zeros.read_at(offset, &mut buf).unwrap_err().code(), apr_core::Code::Corrupt);
+        }
+    }
 }

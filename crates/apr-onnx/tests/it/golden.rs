@@ -10,7 +10,7 @@ use crate::corpus::open;
 use crate::listing::lines;
 use crate::skeleton::rewritten;
 
-const MODELS: [&str; 2] = ["storages.onnx", "external/model.onnx"];
+const MODELS: [&str; 3] = ["kinds.onnx", "storages.onnx", "external/model.onnx"];
 
 fn fixture(name: &str) -> Vec<u8> {
     fs::read(locate::fixture("onnx").join(name)).expect("a fixture")

@@ -1,6 +1,6 @@
 //! Files that somebody made to harm.
 
-use apr_core::{Code, Error, Limits};
+use apr_core::{CheckpointReader, Code, Error, Limits};
 use apr_onnx::{ORT, open, open_in};
 use apr_testkit::{FolderInMemory, peak_memory, read_everything};
 
@@ -122,4 +122,111 @@ fn a_model_of_onnxruntime_is_known_by_name() {
     assert!(!(apr_onnx::FORMAT.recognises)(b"\x24\0\0\0ORTM\0\0\0\0"));
     // The first field of a Core ML model is a number, and the second a message.
     assert!(!(apr_onnx::FORMAT.recognises)(b"\x08\x04\x12\x2e\x0a\x0a"));
+}
+
+/// A tensor of elements of this type.
+fn of_type(code: u64, dims: &[u64], more: &[u8]) -> Vec<u8> {
+    let dims: Vec<u8> = dims.iter().flat_map(|dim| number(1, *dim)).collect();
+    [dims, number(2, code), field(8, b"w"), more.to_vec()].concat()
+}
+
+#[test]
+fn typed_numbers_that_do_not_fit_their_type_or_their_count_are_corrupt() {
+    let floats = |bytes: &[u8]| field(4, bytes);
+    let int32 = |bytes: &[u8]| field(5, bytes);
+    let unpacked = [varint(4 << 3 | 5), vec![0; 4]].concat();
+    for (what, tensor) in [
+        ("packed floats that end amid one", of_type(1, &[2], &floats(&[0; 6]))),
+        ("too few floats", of_type(1, &[3], &unpacked.repeat(2))),
+        ("too many floats", of_type(1, &[1], &unpacked.repeat(2))),
+        ("too few integers", of_type(2, &[5], &int32(&[0; 4]))),
+    ] {
+        let error = refused(model(&field(5, &tensor)));
+        assert_eq!((error.code(), error.tensor()), (Code::Corrupt, Some("w")), "{what}: {error}");
+    }
+    // How many there are, and which, is known when they are read.
+    for (what, tensor) in [
+        ("300 as u8", of_type(2, &[1], &int32(&varint(300)))),
+        ("-200 as i8", of_type(3, &[1], &int32(&varint((-200_i64).cast_unsigned())))),
+        ("three integers of four bytes in all", of_type(6, &[4], &int32(&[1, 2, 200, 1]))),
+        ("a number that does not end", of_type(6, &[2], &int32(&[1, 200]))),
+    ] {
+        let reader = open(model(&field(5, &tensor)), "model.onnx", &Limits::default()).expect("it opens");
+        // Small integers are a part of the graph.
+        let read = read_everything(&reader).map(drop);
+        let error = read.and_then(|()| reader.graph().map(drop)).expect_err(what);
+        assert_eq!(error.code(), Code::Corrupt, "{what}: {error}");
+    }
+}
+
+#[test]
+fn two_tensors_of_one_name_are_refused() {
+    let twice = field(5, &tensor("w", &[1], &field(9, &[0; 4]))).repeat(2);
+    let error = refused(model(&twice));
+    assert_eq!((error.code(), error.tensor()), (Code::Format, Some("w")), "{error}");
+}
+
+#[test]
+fn sparse_tensors_whose_parts_do_not_fit_are_refused_and_such_of_texts_are_left_out() {
+    let sparse = |values: &[u8], indices: &[u8], dims: &[u64]| {
+        let dims: Vec<u8> = dims.iter().flat_map(|dim| number(3, *dim)).collect();
+        model(&field(15, &[field(1, values), field(2, indices), dims].concat()))
+    };
+    let places = |dims: &[u64], count: usize| of_type(7, dims, &field(9, &vec![0; 8 * count]));
+    let floats = of_type(1, &[2], &field(9, &[0; 8]));
+    assert!(open(sparse(&floats, &places(&[2], 2), &[4]), "", &Limits::default()).is_ok());
+    for (what, file) in [
+        ("indices of 32 bits", sparse(&floats, &of_type(6, &[2], &field(9, &[0; 8])), &[4])),
+        ("three indices for two values", sparse(&floats, &places(&[3], 3), &[4])),
+        ("indices of two dimensions for one", sparse(&floats, &places(&[2, 2], 4), &[4])),
+        ("more elements than can be counted", sparse(&floats, &places(&[2], 2), &[1 << 40, 1 << 40])),
+    ] {
+        assert_eq!(refused(file).code(), Code::Format, "{what}");
+    }
+    let texts = of_type(8, &[2], &field(6, b"a").repeat(2));
+    let halves = of_type(23, &[2], &field(9, &[0]));
+    for (values, kind) in [(texts, "text"), (halves, "sparse 4-bit floats")] {
+        let reader = open(sparse(&values, &places(&[2], 2), &[4]), "", &Limits::default()).expect("it opens");
+        assert!(reader.tensors().is_empty());
+        assert_eq!(reader.warnings(), [format!("1 tensor of {kind} is not read, the first is 'w'")]);
+    }
+}
+
+#[test]
+fn bytes_past_the_end_of_a_tensor_are_corrupt() {
+    let file = model(&field(5, &tensor("w", &[2], &field(9, &[0; 8]))));
+    let reader = open(file, "model.onnx", &Limits::default()).expect("a model");
+    for (offset, len) in [(1, 8), (8, 1), (u64::MAX, 1)] {
+        let error = reader.read_tensor(0, offset, &mut vec![0; len]).expect_err("there are eight");
+        assert_eq!((error.code(), error.tensor()), (Code::Corrupt, Some("w")), "{error}");
+        assert!(error.to_string().contains("model.onnx"), "{error}");
+    }
+    assert_eq!(reader.read_companion(1).expect_err("there is one").code(), Code::Format);
+    assert_eq!(reader.container().header_fields()["nodes"], 0);
+    assert!(format!("{reader:?}").contains("\"w\""));
+}
+
+#[test]
+fn a_file_around_the_tensors_that_is_too_large_stays_behind_with_a_warning() {
+    let mut limits = Limits::default();
+    limits.max_companion = 10;
+    let file = model(&field(5, &tensor("w", &[2], &field(9, &[0; 8]))));
+    let reader = open(file, "model.onnx", &limits).expect("a model");
+    assert!(reader.companions().is_empty());
+    assert!(reader.warnings()[0].contains("the graph stays behind"), "{:?}", reader.warnings());
+    assert_eq!(reader.read_companion(0).expect_err("there is none").code(), Code::Format);
+}
+
+#[test]
+fn a_tensor_alone_has_no_graph_and_a_beginning_alone_is_no_model() {
+    let file = tensor("", &[2], &field(9, &[0; 8]));
+    let reader = open(file, "input_0.pb", &Limits::default()).expect("a tensor");
+    assert_eq!(reader.tensors()[0].name, "tensor");
+    assert_eq!(reader.graph().expect("readable"), None);
+    assert!(reader.model().is_none());
+    for head in [&b"\x08\x07"[..], b"\x08\x07\x12", b"\x08\x00\x12\x00a", b"\x08", b""] {
+        assert!(!(apr_onnx::FORMAT.recognises)(head), "{head:?}");
+    }
+    // Beyond the version comes the graph.
+    assert!((apr_onnx::FORMAT.recognises)(b"\x08\x07\x3a\x00"));
 }

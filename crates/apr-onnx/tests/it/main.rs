@@ -6,6 +6,7 @@ mod graph;
 mod hostile;
 mod listing;
 mod skeleton;
+mod written;
 
 use apr_testkit::PeakAlloc;
 

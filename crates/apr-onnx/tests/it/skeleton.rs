@@ -2,10 +2,10 @@
 
 use std::fs;
 
-use apr_core::{CheckpointReader, CheckpointWriter, Limits, MemoryFolder, Notes};
-use apr_onnx::OnnxReader;
+use apr_core::{CheckpointReader, CheckpointWriter, Code, Limits, MemoryFolder, Notes};
 use apr_onnx::skeleton::{COMPANION, RestoreOptions, graph_of, read_companion, restore};
-use apr_testkit::locate;
+use apr_onnx::{OnnxReader, open_as_stored};
+use apr_testkit::{FolderInMemory, locate};
 
 use crate::corpus::models_as_stored;
 
@@ -57,6 +57,42 @@ fn the_skeleton_of_a_real_model_has_its_graph() {
             let graph = graph_of(&reader, &limits).expect("a skeleton").expect("a graph");
             let own = reader.graph().expect("a graph").expect("a graph");
             assert_eq!(graph.body.nodes.len(), own.body.nodes.len(), "{path}");
+        }
+    }
+}
+
+/// Numbers of the schema, sparse tensors and elements of four bits have no room for other values.
+#[test]
+fn values_that_changed_go_where_there_is_room_and_are_refused_by_name_elsewhere() {
+    let folder =
+        FolderInMemory::from([("m.onnx", fs::read(locate::fixture("onnx/storages.onnx")).expect("a fixture"))]);
+    let reader = open_as_stored(&folder, "m.onnx", &Limits::default()).expect("a sound file");
+    let restored = |changed: &str| {
+        let skeleton = read_companion(&reader).expect("readable").expect("a model has one");
+        let mut writer =
+            restore(skeleton, reader.tensors(), &RestoreOptions::default(), &Limits::default()).expect("it fits");
+        let mut file = Vec::new();
+        writer.begin(&mut file).expect("memory");
+        assert!(format!("{writer:?}").starts_with("RestoredWriter"));
+        for planned in writer.layout().tensors.clone() {
+            let mut bytes = vec![0; usize::try_from(planned.len).expect("small")];
+            reader.read_tensor(planned.source, 0, &mut bytes).expect("readable");
+            if reader.tensors()[planned.source].name == changed {
+                bytes[0] ^= 1;
+            }
+            writer.write_chunk(&mut file, &bytes, None)?;
+        }
+        writer.finish(&mut file, &Notes::default()).map(|()| file)
+    };
+    let same = restored("").expect("nothing changed");
+    for (position, info) in reader.tensors().iter().enumerate().filter(|(_, info)| info.shape.elements() != Some(0)) {
+        let is_range = reader.tensor_slice(position).is_some();
+        match restored(&info.name) {
+            Ok(file) => assert!(is_range && file != same, "{}", info.name),
+            Err(error) => {
+                assert!(!is_range, "{error}");
+                assert_eq!((error.code(), error.tensor()), (Code::Version, Some(info.name.as_str())), "{error}");
+            }
         }
     }
 }
