@@ -7,17 +7,21 @@ use crate::{reference, targets};
 pub(crate) fn run(steps: &mut Steps) {
     let python = steps.run("the Python reference environment", reference::set_up_python);
     steps.run("the model all-MiniLM-L6-v2", reference::fetch_model);
-    // Two at a time, as cargo builds them in two folders: either alone leaves processors idle, linking or waiting.
-    steps.beside(targets::without_a_system, |steps| {
-        steps.run("tests of the workspace", || {
-            // candle, which apr-interop compares with, takes as long to build as everything else.
-            let tests = ["--workspace", "--exclude", "apr-interop", "--all-features", "--no-fail-fast"];
-            run_program(&mut cargo("test", tests))
-        });
+    // candle, which apr-interop compares with, takes as long to build as everything else.
+    let tests = || cargo("test", ["--workspace", "--exclude", "apr-interop", "--all-features", "--no-fail-fast"]);
+    let built = steps.run("the workspace's tests are built", || run_program(tests().arg("--no-run")));
+    let other_targets = |steps: &mut Steps| {
+        targets::without_a_system(steps);
+        targets::features(steps);
+    };
+    // Tests wait for each other and for files; compiling meanwhile uses the processors.
+    steps.beside(other_targets, |steps| {
+        if built.is_some() {
+            steps.run("tests of the workspace", || run_program(&mut tests()));
+        }
         if python.is_some() {
             python_checks(steps);
         }
-        targets::features(steps);
     });
 }
 

@@ -237,3 +237,30 @@ fn vectors_are_written_whole_or_not_at_all() {
     sandbox.run(&[&line[..], &["w.npy", "--task", "SequenceClassification"]].concat()).fails(2, &["labels"]);
     assert!(!sandbox.path("w.npy").exists());
 }
+
+#[test]
+fn a_t5_answers_what_it_answers_in_transformers() {
+    let sandbox = Sandbox::new();
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/run/tiny-t5");
+    sandbox.apr(&format!("import {folder} -o t5.apr")).ok();
+    for model in [folder, "t5.apr"] {
+        for expected in fixture("run/t5.json")["answers"].as_array().expect("answers") {
+            let text = expected["text"].as_str().expect("a text");
+            let report = sandbox.run(&["run", model, "--prompt", text, "--max-tokens", "16", "--json"]).ok().json();
+            for (key, value) in [("given", "given"), ("added", "added"), ("ended", "ended"), ("text", "answer")] {
+                assert_eq!(report[key], expected[value], "{model}: {text}: {key}");
+            }
+        }
+    }
+    // By its tokens alone, and with one thing of several that a text may stop at.
+    let first = &fixture("run/t5.json")["answers"][0];
+    let given: Vec<String> = first["given"].as_array().expect("tokens").iter().map(Value::to_string).collect();
+    let report = sandbox.apr(&format!("run t5.apr --tokens {} --max-tokens 4 --json", given.join(","))).ok().json();
+    assert_eq!(report["added"].as_array().expect("tokens"), &first["added"].as_array().expect("tokens")[..4]);
+    let report = sandbox.run(&["run", "t5.apr", "--prompt", "translate: any Work", "--stop", ".e", "--json"]);
+    assert_eq!(report.ok().json()["text"], "mEsativerigm");
+    // A text that the encoder does not take is said, and what is for sounds is no option here.
+    let long = "a ".repeat(80);
+    sandbox.run(&["run", folder, "--prompt", &long]).fails(2, &["the model's context has 64"]);
+    sandbox.apr(&format!("run {folder} --prompt a --timestamps")).fails(2, &["--timestamps"]);
+}

@@ -119,6 +119,13 @@ impl Facts {
         &self.ends
     }
 
+    /// The token that a decoder begins with, where it stands behind an encoder.
+    #[must_use]
+    pub fn decoder_start(&self) -> Option<i64> {
+        let id = |file: &str| self.file(file)?.get("decoder_start_token_id")?.as_i64();
+        id("generation_config.json").or_else(|| id("config.json"))
+    }
+
     /// The special tokens by their roles: `bos_token`, `eos_token`.
     #[must_use]
     pub fn special_tokens(&self) -> Vec<(String, String)> {

@@ -57,12 +57,18 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
     let past = writes && goes_on && args.want.is_empty();
     let options = GraphOptions { past, task: args.task.clone(), ..GraphOptions::default() };
     with_graphs(&source, &options, |weights, parts| {
-        if !given.sounds.is_empty()
-            && args.part.is_none()
+        if args.part.is_none()
+            && goes_on
+            && args.want.is_empty()
             && let Some(parts) = Parts::of(&job, parts, weights)?
         {
-            check_options(args, true, false)?;
-            return transcription::run(&job, &given.sounds, &parts);
+            let hears = !given.sounds.is_empty();
+            check_options(args, hears, !hears)?;
+            return match hears {
+                true => transcription::run(&job, &given.sounds, &parts),
+                false if parts.reads_text() => text::answer(&job, &given.texts, &parts),
+                false => Err(takes_no("text", parts.encoder.0)),
+            };
         }
         let part = chosen(parts, args.part.as_deref())?;
         let session = job.session(part, weights)?;

@@ -1,10 +1,11 @@
-//! Texts and tokens that a language model goes on with.
+//! Texts that a language model goes on with, or answers with another text.
 
 use std::io::{self, Write};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use apr_infer::{LanguageModel, Memory, Sampler, Sampling, Session};
+use apr_graph::Meaning;
+use apr_infer::{LanguageModel, Memory, Sampler, Sampling, Session, Tensor, Value};
 use apr_inputs::chat::{self, Chat, Message, Template};
 use apr_inputs::text::TextStream;
 use apr_io::io_error;
@@ -12,6 +13,7 @@ use serde::Serialize;
 
 use super::job::{Job, UntilInterrupted};
 use super::tokens::{Tokens, apart};
+use super::writing::{Decoder, Parts};
 use crate::failure::{Failure, Outcome};
 
 /// What was added.
@@ -22,7 +24,7 @@ struct Continued {
     prompt: Option<String>,
     /// The tokens that were given, or that the prompt is.
     given: Vec<i64>,
-    /// Those that were added.
+    /// Those that were added, or that the answer is.
     added: Vec<i64>,
     /// The text that they are, where the model's tokenizer is known.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -32,13 +34,97 @@ struct Continued {
     ended: &'static str,
 }
 
+/// Whatever says what may follow.
+trait Next {
+    /// The logits of what follows all tokens so far and these.
+    fn next(&mut self, tokens: &[i64]) -> Outcome<Vec<f32>>;
+}
+
+impl Next for Decoder<'_> {
+    fn next(&mut self, tokens: &[i64]) -> Outcome<Vec<f32>> {
+        Decoder::next(self, tokens)
+    }
+}
+
+/// A language model, and what it keeps of the text so far.
+struct Reader<'r> {
+    job: &'r Job<'r>,
+    language: &'r LanguageModel<'r, 'r>,
+    memory: Memory,
+}
+
+impl Next for Reader<'_> {
+    fn next(&mut self, tokens: &[i64]) -> Outcome<Vec<f32>> {
+        let mut tap = UntilInterrupted(self.job.context.interrupt.clone());
+        Ok(self.language.next(&mut self.memory, tokens, &self.job.workers, &mut tap)?)
+    }
+}
+
+/// What a text begins with.
+struct Begin {
+    /// The tokens before the first that is written.
+    tokens: Vec<i64>,
+    /// How many more fit the model.
+    room: usize,
+}
+
+/// Goes on with each text.
 pub(super) fn run(job: &Job<'_>, texts: &[String], session: &Session<'_>) -> Outcome {
+    let language = LanguageModel::new(session)?;
+    each(job, texts, |tokens, prompt, given| {
+        let reader = Reader { job, language: &language, memory: Memory::default() };
+        let room = job.facts.context().map_or(usize::MAX, |context| context.saturating_sub(given.len()));
+        // The last token that fits leads to one more, which need not.
+        let begin = Begin { tokens: given.clone(), room: room.saturating_add(1) };
+        write(job, reader, begin, tokens, (prompt, given))
+    })
+}
+
+/// Answers each text: the encoder reads it, and the decoder writes another one.
+pub(super) fn answer(job: &Job<'_>, texts: &[String], parts: &Parts<'_>) -> Outcome {
+    let start = job.facts.decoder_start().ok_or_else(|| {
+        let advice = "put the model's config.json beside it";
+        apr::Error::version(format!("the model does not say with which token it begins a text: {advice}"))
+    })?;
+    let beams = ["generation_config.json", "config.json"]
+        .into_iter()
+        .find_map(|file| job.facts.file(file)?.get("num_beams")?.as_u64().filter(|beams| *beams > 1));
+    if let Some(beams) = beams {
+        job.warn(&format!("the model's settings ask for a search with {beams} beams; one is followed"));
+    }
+    each(job, texts, |tokens, prompt, given| {
+        let states = parts.encode(read_by(parts, &given)?)?;
+        let begin = Begin { tokens: vec![start], room: usize::MAX };
+        write(job, parts.decoder(states)?, begin, tokens, (prompt, given))
+    })
+}
+
+/// A text as the inputs of the encoder.
+fn read_by(parts: &Parts<'_>, given: &[i64]) -> Outcome<Vec<(String, Value)>> {
+    let body = parts.encoder.0;
+    let mut inputs = Vec::new();
+    for value in body.inputs.iter().map(|id| body.value(*id)) {
+        let row = match value.meaning {
+            Meaning::TokenIds => given.to_vec(),
+            Meaning::AttentionMask => vec![1; given.len()],
+            _ => continue,
+        };
+        inputs.push((value.name.clone(), Tensor::new(vec![1, row.len()], row)?.into()));
+    }
+    Ok(inputs)
+}
+
+/// Writes something for each text, or for the tokens that are given.
+fn each(
+    job: &Job<'_>,
+    texts: &[String],
+    one: impl Fn(Option<&Tokens>, Option<String>, Vec<i64>) -> Outcome<Continued>,
+) -> Outcome {
     if job.args.output.is_some() {
         return Err(Failure::Usage("--output writes arrays, and a text is none: use > FILE".to_owned()));
     }
-    let language = LanguageModel::new(session)?;
     if texts.is_empty() {
-        let report = go_on(job, &language, None, None, job.args.tokens.clone())?;
+        let report = one(None, None, job.args.tokens.clone())?;
         return job.context.printer.report(&report, |out, _| writeln!(out));
     }
     let tokens = Tokens::of(job.reader, job.context)?;
@@ -50,7 +136,7 @@ pub(super) fn run(job: &Job<'_>, texts: &[String], session: &Session<'_>) -> Out
         if given.is_empty() {
             return Err(Failure::Usage("the text is empty, so there is nothing to go on from".to_owned()));
         }
-        reports.push(go_on(job, &language, Some(&tokens), prompt, given)?);
+        reports.push(one(Some(&tokens), prompt, given)?);
         if !job.context.json {
             writeln!(io::stdout()).map_err(|error| io_error(&error, Path::new("standard output")))?;
         }
@@ -93,33 +179,29 @@ fn fit(job: &Job<'_>, given: &mut Vec<i64>) -> Outcome {
 }
 
 /// Adds tokens until something ends the text.
-fn go_on(
+fn write(
     job: &Job<'_>,
-    language: &LanguageModel<'_, '_>,
+    mut writer: impl Next,
+    begin: Begin,
     tokens: Option<&Tokens>,
-    prompt: Option<String>,
-    given: Vec<i64>,
+    (prompt, given): (Option<String>, Vec<i64>),
 ) -> Outcome<Continued> {
     let args = job.args;
     let sampling = Sampling { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p, seed: args.seed };
-    let (mut sampler, mut memory) = (Sampler::new(sampling), Memory::default());
-    let mut tap = UntilInterrupted(job.context.interrupt.clone());
-    let stream = tokens.map(|tokens| TextStream::behind(&tokens.0, &given)).transpose()?;
+    let mut sampler = Sampler::new(sampling);
+    let stream = tokens.map(|tokens| TextStream::behind(&tokens.0, &begin.tokens)).transpose()?;
     let mut writing = Writing { stream, stops: &args.stop, quiet: job.context.json, text: String::new(), shown: 0 };
-    let room = job.facts.context().map_or(usize::MAX, |context| context.saturating_sub(given.len()));
-    // The last token that fits leads to one more, which need not.
-    let room = room.saturating_add(1);
-    let (mut added, mut next) = (Vec::new(), given.clone());
+    let (mut added, mut next) = (Vec::new(), begin.tokens);
     let ended = loop {
         if added.len() >= args.max_tokens {
             break "max_tokens";
         }
-        if added.len() >= room {
+        if added.len() >= begin.room {
             let context = job.facts.context().unwrap_or_default();
             job.warn(&format!("the model's context of {context} tokens is full"));
             break "context";
         }
-        let logits = language.next(&mut memory, &next, &job.workers, &mut tap)?;
+        let logits = writer.next(&next)?;
         let token = sampler.choose(&logits).ok_or_else(|| Failure::General("no logit is a number".to_owned()))?;
         let token = i64::try_from(token).unwrap_or(i64::MAX);
         if job.facts.ends().contains(&token) {

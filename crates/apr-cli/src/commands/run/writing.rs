@@ -34,6 +34,12 @@ impl<'p> Parts<'p> {
         Ok(Some(Self { job, encoder: ready(encoder)?, first: ready(first)?, rest: ready(rest)? }))
     }
 
+    /// Whether the encoder reads texts, and not sounds.
+    pub(super) fn reads_text(&self) -> bool {
+        let body = self.encoder.0;
+        meaning(body, &body.inputs, Meaning::TokenIds).is_some()
+    }
+
     /// What the encoder makes of its input.
     pub(super) fn encode(&self, inputs: Vec<(String, Value)>) -> Outcome<Value> {
         let (body, session) = &self.encoder;
