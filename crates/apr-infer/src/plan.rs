@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use apr_core::{Error, Result};
-use apr_graph::{Body, Graph, Node, Op, Opset, Origin, ValueId};
+use apr_graph::{AttributeKind, Body, Graph, Node, Op, Opset, Origin, ValueId};
 
 use crate::chain::Chain;
 use crate::registry::{self, Operator};
@@ -80,6 +80,22 @@ fn key(body: &Body) -> usize {
     std::ptr::from_ref(body) as usize
 }
 
+/// Refuses attributes of another kind than the operator's: they would be taken for ones that are left out.
+fn check_attributes(node: &Node, opset: i64) -> Result<()> {
+    let Some(operator) = apr_graph::Operator::of(&node.op, opset) else { return Ok(()) };
+    for attribute in &node.attributes {
+        let (given, setting) = (AttributeKind::of(&attribute.value), operator.setting(&attribute.name));
+        if let (Some(given), Some(setting)) = (given, setting)
+            && given != setting.kind
+        {
+            let (name, op, kind) = (&node.name, &node.op, setting.kind);
+            let message = format!("node '{name}' ({op}): '{}' must be {kind}, and is {given}", attribute.name);
+            return Err(Error::format(message));
+        }
+    }
+    Ok(())
+}
+
 /// What is known of a function.
 #[derive(Clone, Copy)]
 enum Known {
@@ -105,6 +121,9 @@ impl Planner<'_> {
         let mut height = checked_height(depth, 1)?;
         for node in &body.nodes {
             let (action, within) = self.action(&node.op, opsets, depth + 1)?;
+            if let Some(Action::Operator { opset, .. }) = action {
+                check_attributes(node, opset)?;
+            }
             actions.push(action);
             height = height.max(1 + within);
             for inner in node.bodies() {

@@ -57,7 +57,7 @@ pub static NPY: Format = Format {
     name: "NumPy array",
     recognises: |head| head.starts_with(header::MAGIC),
     extensions: &["npy"],
-    ..read_only()
+    ..READ_ONLY
 };
 
 /// An archive of arrays.
@@ -66,21 +66,19 @@ pub static NPZ: Format = Format {
     name: "NumPy arrays (.npz)",
     recognises: starts_with_an_array,
     extensions: &["npz"],
-    ..read_only()
+    ..READ_ONLY
 };
 
-const fn read_only() -> Format {
-    Format {
-        id: "",
-        name: "",
-        option: None,
-        about: "",
-        extensions: &[],
-        recognises: |_| false,
-        convention: Convention::Framework,
-        target: None,
-    }
-}
+const READ_ONLY: Format = Format {
+    id: "",
+    name: "",
+    option: None,
+    about: "",
+    extensions: &[],
+    recognises: |_| false,
+    convention: Convention::Framework,
+    target: None,
+};
 
 /// Whether the first entry of a ZIP archive has the name of an array.
 fn starts_with_an_array(head: &[u8]) -> bool {

@@ -85,3 +85,53 @@ fn broken_files_are_errors_or_readable_within_bounded_memory() {
     file[at..at + 6].copy_from_slice(b"(9999)");
     assert_eq!(open(file).expect_err("too long").code(), Code::Corrupt);
 }
+
+/// The bytes of one tensor, where they are in the file as they are.
+#[test]
+fn arrays_in_rows_are_lent_and_those_in_columns_are_not() {
+    let file = fixture("numpy", "f4_C.npy");
+    let reader = open(file.clone()).expect("an array");
+    let lent = reader.tensor_slice(0).expect("its bytes are in a row");
+    assert_eq!(lent, bytes_of(&reader, 0, 1 << 20));
+    assert_eq!(lent, &file[file.len() - lent.len()..]);
+    assert_eq!(reader.tensor_slice(1), None);
+    assert_eq!(open(fixture("numpy", "f4_F.npy")).expect("an array").tensor_slice(0), None);
+}
+
+#[test]
+fn reading_past_an_array_is_an_error_with_its_name_and_file() {
+    let reader = open(fixture("numpy", "f4_C.npy")).expect("an array");
+    let len = reader.tensors()[0].byte_len().expect("a possible length");
+    for offset in [len - 3, len, u64::MAX] {
+        let error = reader.read_tensor(0, offset, &mut [0; 4]).expect_err("there are fewer bytes");
+        assert_eq!((error.code(), error.tensor(), error.file()), (Code::Corrupt, Some("array"), Some("a.npy")));
+        assert!(error.message().contains(&format!("it has {len}")), "{error}");
+    }
+    let nameless = apr_numpy::open(fixture("numpy", "f4_C.npy"), "", &Limits::default()).expect("an array");
+    assert_eq!(nameless.read_tensor(0, len, &mut [0]).expect_err("no byte is left").file(), None);
+}
+
+#[test]
+fn what_is_no_array_in_an_archive_is_left_out_by_name() {
+    // Python's zipfile writes names the same way in both places of the archive.
+    let mut file = fixture("scan", "floats.npz");
+    let places: Vec<_> = (0..file.len() - 4).filter(|&at| file[at..].starts_with(b".npy")).collect();
+    assert!(places.len() >= 4, "at least two entries");
+    let last = places[places.len() / 2 - 1];
+    for at in [last, places[places.len() - 1]] {
+        file[at..at + 4].copy_from_slice(b".txt");
+    }
+    let reader = open(file).expect("the other arrays");
+    assert_eq!(reader.left_out().len(), 1);
+    assert!(reader.left_out()[0].ends_with(".txt"), "{:?}", reader.left_out());
+    assert_eq!(reader.tensors().len(), places.len() / 2 - 1);
+}
+
+#[test]
+fn what_is_known_of_a_file_is_shown() {
+    let reader = open(fixture("numpy", "f4_F.npy")).expect("an array");
+    let fields = reader.container().header_fields().to_string();
+    assert_eq!(fields, r#"{"container":"npy"}"#);
+    let shown = format!("{reader:?}");
+    assert!(shown.contains("a.npy") && shown.contains("F32"), "{shown}");
+}

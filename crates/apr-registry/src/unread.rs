@@ -4,21 +4,19 @@ use apr_core::{Convention, Format};
 
 /// HDF5, as Keras wrote.
 pub(crate) static HDF5: Format =
-    Format { id: "hdf5", name: "HDF5 (Keras)", recognises: |head| head.starts_with(b"\x89HDF"), ..unread() };
+    Format { id: "hdf5", name: "HDF5 (Keras)", recognises: |head| head.starts_with(b"\x89HDF"), ..UNREAD };
 
 /// TensorFlow Lite.
 pub(crate) static TFLITE: Format =
-    Format { id: "tflite", name: "TensorFlow Lite", recognises: |head| head.get(4..8) == Some(b"TFL3"), ..unread() };
+    Format { id: "tflite", name: "TensorFlow Lite", recognises: |head| head.get(4..8) == Some(b"TFL3"), ..UNREAD };
 
-const fn unread() -> Format {
-    Format {
-        id: "",
-        name: "",
-        option: None,
-        about: "",
-        extensions: &[],
-        recognises: |_| false,
-        convention: Convention::Framework,
-        target: None,
-    }
-}
+const UNREAD: Format = Format {
+    id: "",
+    name: "",
+    option: None,
+    about: "",
+    extensions: &[],
+    recognises: |_| false,
+    convention: Convention::Framework,
+    target: None,
+};

@@ -265,6 +265,26 @@ mod tests {
         let text: Vec<u8> = [1, 8, 7, 3, 2].iter().flat_map(|token| vocabulary.bytes(*token)).collect();
         assert_eq!(text, b" abab!");
         assert_eq!(vocabulary.bytes(99), b"");
+        assert_eq!(vocabulary.text_of(&[1, 8, 7, 3, 99, -1, 2]), b" abab!");
+        assert_eq!((vocabulary.id("ab"), vocabulary.token(7)), (Some(7), Some("ab")));
+        assert_eq!((vocabulary.id("abc"), vocabulary.token(-1), vocabulary.token(10)), (None, None, None));
+    }
+
+    #[test]
+    fn keys_that_are_not_as_many_as_the_tokens_are_an_error() {
+        let keys = |scores: usize| {
+            let mut keys = KeyValues::new();
+            for pair in [
+                KeyValue::new("tokenizer.ggml.model", "llama"),
+                KeyValue::new("tokenizer.ggml.tokens", vec!["<unk>".to_owned(), "a".to_owned()]),
+                KeyValue::new("tokenizer.ggml.scores", vec![0.0_f32; scores]),
+            ] {
+                keys.push(&pair).unwrap();
+            }
+            Merging::from_key_values(&keys)
+        };
+        assert_eq!(keys(2).unwrap().token(1), Some("a"), "types are not needed");
+        assert!(keys(1).unwrap_err().message().contains("not as many"));
     }
 
     #[test]

@@ -99,4 +99,9 @@ fn the_header_is_told_field_by_field() {
     assert_eq!(fields["crc32"], format!("{:#010x}", crc32fast::hash(&file[..file.len() - 16])));
     assert_eq!(fields["file_size"], file.len());
     assert_eq!(fields["digests"], true);
+    let reader = open(file);
+    let features = reader.container().features();
+    assert!(!features.encrypted && !features.signed && !features.streaming);
+    assert_eq!(features.alignment, Some(64));
+    assert!(!reader.container().is_locked());
 }

@@ -211,6 +211,7 @@ fn a_sharded_model_reads_as_the_single_file_does() {
         assert_eq!(sharded.companions(), file.companions());
         assert_eq!(sharded.warnings(), [""; 0]);
         assert!(!sharded.container().is_locked());
+        assert_eq!(sharded.container().features(), file.container().features());
         for tensor in 0..file.tensors().len() {
             assert_eq!(bytes_of(&sharded, tensor), bytes_of(&file, tensor));
             assert_eq!(sharded.stored(tensor).digest(), file.stored(tensor).digest());

@@ -294,11 +294,20 @@ mod x86 {
 mod tests {
     use super::*;
 
+    /// Those that this processor can run.
+    fn kernels() -> Vec<Kernel> {
+        let mut found = vec![PLAIN, best()];
+        #[cfg(all(feature = "std", target_arch = "x86_64"))]
+        if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
+            found.push(x86::AVX2);
+        }
+        found
+    }
+
     #[test]
     fn every_kernel_multiplies_small_integers_exactly() {
-        for (kernel, height, width) in [PLAIN, best()]
-            .into_iter()
-            .flat_map(|kernel| (1..=kernel.rows).map(move |height| (kernel, height, 5 + height)))
+        for (kernel, height, width) in
+            kernels().into_iter().flat_map(|kernel| (1..=kernel.rows).map(move |height| (kernel, height, 5 + height)))
         {
             let (depth, width) = (7, width.min(kernel.columns));
             let a: Vec<f32> = (0..kernel.rows * depth).map(|n| (n % 5) as f32 - 2.0).collect();
@@ -327,10 +336,11 @@ mod tests {
 
     #[test]
     fn strips_are_turned() {
-        for (depth, lanes) in [(16, 32), (37, 16), (5, 32), (40, 7), (64, 12), (33, 29)] {
+        let sizes = [(16, 32), (37, 16), (5, 32), (40, 7), (64, 12), (33, 29)];
+        for (kernel, (depth, lanes)) in kernels().into_iter().flat_map(|kernel| sizes.map(|size| (kernel, size))) {
             let rows: Vec<f32> = (0..depth * lanes).map(|n| n as f32).collect();
             let mut out = vec![-1.0; depth * 32];
-            (best().turn)(Lines { values: &rows, count: lanes, step: depth, depth }, 32, &mut out);
+            (kernel.turn)(Lines { values: &rows, count: lanes, step: depth, depth }, 32, &mut out);
             for (at, value) in out.into_iter().enumerate() {
                 let (place, lane) = (at / 32, at % 32);
                 assert_eq!(value, if lane < lanes { rows[lane * depth + place] } else { -1.0 });

@@ -392,4 +392,76 @@ mod tests {
             }
         }
     }
+
+    /// A matrix that is read from front to back.
+    struct OnDisk<'a> {
+        values: &'a [f32],
+        width: usize,
+    }
+
+    impl Rows for OnDisk<'_> {
+        fn row_len(&self) -> usize {
+            self.width
+        }
+
+        fn depth(&self) -> usize {
+            self.values.len() / self.width
+        }
+
+        fn width(&self) -> usize {
+            self.width
+        }
+
+        fn is_transposed(&self) -> bool {
+            false
+        }
+
+        fn is_in_memory(&self) -> bool {
+            false
+        }
+
+        fn decode(
+            &self,
+            rows: Range<usize>,
+            first_column: usize,
+            columns: usize,
+            _: &mut Scratch,
+            out: &mut Vec<f32>,
+        ) -> Result<()> {
+            rows.for_each(|row| out.extend(&self.values[row * self.width + first_column..][..columns]));
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_matrix_that_is_read_in_pieces_gives_the_bits_of_one_in_memory() {
+        // The second is wider than what is read of a row at a time; both have more rows than are in memory at a time.
+        for (rows, depth, width) in [(3, DEPTH + 9, 40), (2, DEPTH + 1, STREAMED + 5)] {
+            let fraction = |value: &f32| value / 7.0;
+            let a: Vec<_> = values(rows * depth, 1).iter().map(fraction).collect();
+            let b: Vec<_> = values(depth * width, 2).iter().map(fraction).collect();
+            let left = Left::in_rows(&a, rows, depth);
+            let (mut expected, mut out) = (vec![f32::NAN; rows * width], vec![f32::NAN; rows * width]);
+            product(left, Right::Rows(&b, width), &mut expected, &Alone).unwrap();
+            let matrix = OnDisk { values: &b, width };
+            product(left, Right::Stored(&matrix), &mut out, &Alone).unwrap();
+            assert!(out == expected, "{rows} x {depth} x {width}");
+        }
+    }
+
+    #[test]
+    fn rows_that_are_too_many_to_be_packed_at_once_give_the_exact_product() {
+        let (rows, depth, width) = (300, BLOCK / 256, 2);
+        // In columns, so that no row can be read as it lies.
+        let (a, b) = (values(rows * depth, 1), values(depth * width, 2));
+        let left = Left { values: &a, rows, depth, row_step: 1, depth_step: rows };
+        let mut out = vec![f32::NAN; rows * width];
+        product(left, Right::Rows(&b, width), &mut out, &Alone).unwrap();
+        for row in [0, 1, 255, 256, 299] {
+            for column in 0..width {
+                let sum: f32 = (0..depth).map(|at| a[at * rows + row] * b[at * width + column]).sum();
+                assert_eq!(out[row * width + column], sum, "{row}, {column}");
+            }
+        }
+    }
 }

@@ -188,21 +188,30 @@ fn parsed(texts: &[String], shape: Vec<usize>, to: ElementType) -> Result<Tensor
         let parse = |text: &String| text.trim().parse::<f64>().map_err(|_| wrong(text));
         return from_doubles(texts.iter().map(parse).collect::<Result<_>>()?, shape, to);
     }
-    let parse = |text: &String| text.trim().parse::<i64>().map_err(|_| wrong(text));
+    // A text of a fraction is cut off as the fraction is.
+    let cut = |text: &str| text.parse::<f64>().ok().filter(|value| value.is_finite()).map(|value| value as i64);
+    let parse = |text: &String| {
+        let whole = text.trim().parse::<i128>().ok().map(|value| value as i64);
+        whole.or_else(|| cut(text.trim())).ok_or_else(|| wrong(text))
+    };
     from_integers(texts.iter().map(parse).collect::<Result<_>>()?, shape, to)
 }
 
-/// Numbers as texts: the shortest digits that give the number back.
+/// Numbers as texts: the shortest digits that give the number back, and the words of the specification for what has none.
 fn texts(tensor: &Tensor) -> Result<Vec<String>> {
+    fn text(value: &impl ToString) -> String {
+        let digits = value.to_string();
+        if digits.ends_with("inf") { digits.to_uppercase() } else { digits }
+    }
     if tensor.element() == ElementType::Bool {
         let text = |value: &u8| if *value != 0 { "True" } else { "False" }.to_owned();
         return Ok(tensor.values::<u8>()?.iter().map(text).collect());
     }
     if tensor.element().is_float() && tensor.element() != ElementType::F32 && tensor.element() != ElementType::F64 {
-        return Ok(singles(tensor)?.iter().map(ToString::to_string).collect());
+        return Ok(singles(tensor)?.iter().map(text).collect());
     }
     let none = || Ok(Vec::new());
-    with_numbers!(tensor.data(), values => Ok(values.iter().map(ToString::to_string).collect()), none())
+    with_numbers!(tensor.data(), values => Ok(values.iter().map(text).collect()), none())
 }
 
 fn bit_cast(call: &mut Call<'_>) -> Result<Vec<Value>> {

@@ -259,7 +259,11 @@ fn fused(call: &mut Call<'_>) -> Result<Vec<Value>> {
         result = super::binary::join(call, &result, more, super::binary::Sum)?;
     }
     let settings = call.floats("activation_params").unwrap_or_default();
-    let activation = super::recurrent::activation(&call.text("activation", ""), &settings)?;
+    let activation = super::recurrent::activation(
+        &call.text("activation", ""),
+        settings.first().copied(),
+        settings.get(1).copied(),
+    )?;
     Ok(vec![super::elementwise::change::<f32>(call, result, activation)?.into()])
 }
 

@@ -40,9 +40,9 @@ fn normalise_rows(
     epsilon: f64,
     centred: bool,
     then: impl Fn(&mut [f32]) + Sync,
-) -> (Vec<f32>, Vec<f32>) {
+) -> Result<(Vec<f32>, Vec<f32>)> {
     if len == 0 {
-        return Default::default();
+        return Err(Error::format("rows of no elements have no mean"));
     }
     let mut statistics = vec![(0.0_f32, 0.0_f32); values.len() / len];
     // The first pass only reads; the second changes each row by itself.
@@ -62,7 +62,7 @@ fn normalise_rows(
             then(row);
         }
     });
-    statistics.into_iter().unzip()
+    Ok(statistics.into_iter().unzip())
 }
 
 /// [`moments`] of single precision, in lanes that are added up in double precision.
@@ -109,7 +109,7 @@ fn layer(call: &mut Call<'_>, centred: bool) -> Result<Vec<Value>> {
             row.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
         }
     };
-    let (means, inverses) = normalise_rows(call, &mut values, len, epsilon, centred, scaled);
+    let (means, inverses) = normalise_rows(call, &mut values, len, epsilon, centred, scaled)?;
     let outer: Vec<_> = shape.iter().enumerate().map(|(dim, &size)| if dim < at { size } else { 1 }).collect();
     let stash = super::cast::element(call.int("stash_type", 1))?;
     let statistics =
@@ -143,7 +143,7 @@ fn skip(call: &mut Call<'_>, centred: bool) -> Result<Vec<Value>> {
         if let Some(shift) = shift {
             row.iter_mut().zip(shift).for_each(|(value, shift)| *value += shift);
         }
-    });
+    })?;
     let outer = [outer, &[1]].concat();
     let statistics = |values| Tensor::new(outer.clone(), values).map(Value::from);
     Ok(vec![Tensor::new(shape, values)?.into(), statistics(means)?, statistics(inverses)?, sum.into()])

@@ -55,7 +55,9 @@ impl Scales {
             return Ok(Self { count: sizes.1, scales, sizes: (sizes.0, sizes.1, sizes.2), block: 1 }.without_blocks());
         }
         let count = sizes.1.div_ceil(block);
-        if scales.len() != sizes.0 * count * sizes.2 {
+        let mut shape = x.shape().to_vec();
+        shape[at] = count;
+        if scale.shape() != shape {
             return Err(wrong());
         }
         Ok(Self { scales, sizes, block, count })
@@ -206,10 +208,12 @@ fn plain_steps(shape: &[usize], scale: &Tensor, at: i64) -> Result<Option<(Steps
 
 /// Where the scales are of blocks along a dimension of a matrix.
 fn block_steps(shape: &[usize], scale: &Tensor, at: i64, block: usize) -> Result<Option<(Steps, Steps)>> {
-    let (&[_, columns], 2) = (shape, scale.rank()) else { return Ok(None) };
-    Ok(Some(match axis(at, 2)? {
+    let &[rows, columns] = shape else { return Ok(None) };
+    let at = axis(at, 2)?;
+    let blocks = if at == 0 { [rows.div_ceil(block), columns] } else { [rows, columns.div_ceil(block)] };
+    Ok((scale.shape() == blocks).then_some(match at {
         0 => (Steps { block, step: columns }, Steps { block: 1, step: 1 }),
-        _ => (Steps { block: 1, step: columns.div_ceil(block) }, Steps { block, step: 1 }),
+        _ => (Steps { block: 1, step: blocks[1] }, Steps { block, step: 1 }),
     }))
 }
 

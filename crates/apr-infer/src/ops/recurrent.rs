@@ -46,10 +46,36 @@ impl Kind {
 /// A function of one element.
 pub(super) type Activation = Box<dyn Fn(f32) -> f32 + Sync>;
 
+/// Whether an activation takes one of `activation_alpha`, and one of `activation_beta`.
+fn takes(name: &str) -> (bool, bool) {
+    match name.to_ascii_lowercase().as_str() {
+        "affine" | "scaledtanh" | "hardsigmoid" => (true, true),
+        "leakyrelu" | "thresholdedrelu" | "elu" => (true, false),
+        _ => (false, false),
+    }
+}
+
+/// The activations of a direction. Those that take settings take the next of the lists, one direction after the other.
+fn activations(call: &Call<'_>, kind: Kind, number: usize) -> Result<Vec<Activation>> {
+    let names = call.texts("activations").unwrap_or_default();
+    let list = |name: &str| call.floats(name).unwrap_or_default().into_iter();
+    let (mut alphas, mut betas) = (list("activation_alpha"), list("activation_beta"));
+    let defaults = kind.activations();
+    let mut found = Vec::with_capacity(defaults.len());
+    for at in 0..(number + 1) * defaults.len() {
+        let name = names.get(at).map_or(defaults[at % defaults.len()], String::as_str);
+        let (takes_alpha, takes_beta) = takes(name);
+        let alpha = takes_alpha.then(|| alphas.next()).flatten();
+        let beta = takes_beta.then(|| betas.next()).flatten();
+        if at / defaults.len() == number {
+            found.push(activation(name, alpha, beta)?);
+        }
+    }
+    Ok(found)
+}
+
 /// An activation by its name, with its settings.
-pub(super) fn activation(name: &str, settings: &[f32]) -> Result<Activation> {
-    let setting = |at: usize, default: f32| settings.get(at).copied().unwrap_or(default);
-    let (alpha, beta) = (settings.first().copied(), settings.get(1).copied());
+pub(super) fn activation(name: &str, alpha: Option<f32>, beta: Option<f32>) -> Result<Activation> {
     Ok(match name.to_ascii_lowercase().as_str() {
         "relu" => Box::new(|x| x.max(0.0)),
         "tanh" => Box::new(f32::tanh),
@@ -57,7 +83,7 @@ pub(super) fn activation(name: &str, settings: &[f32]) -> Result<Activation> {
         "softsign" => Box::new(|x| x / (1.0 + x.abs())),
         "softplus" => Box::new(Real::softplus),
         "affine" => {
-            let (alpha, beta) = (setting(0, 1.0), setting(1, 0.0));
+            let (alpha, beta) = (alpha.unwrap_or(1.0), beta.unwrap_or(0.0));
             Box::new(move |x| alpha * x + beta)
         }
         "leakyrelu" => {
@@ -81,7 +107,7 @@ pub(super) fn activation(name: &str, settings: &[f32]) -> Result<Activation> {
             Box::new(move |x| if x < 0.0 { alpha * x.exp_m1() } else { x })
         }
         "clip" => {
-            let (low, high) = (setting(0, f32::MIN), setting(1, f32::MAX));
+            let (low, high) = (alpha.unwrap_or(f32::MIN), beta.unwrap_or(f32::MAX));
             Box::new(move |x| x.max(low).min(high))
         }
         _ => return Err(Error::format(format!("there is no activation '{name}'"))),
@@ -206,21 +232,6 @@ fn layer<'a>(
         values.get(number * len..(number + 1) * len).map(Some).ok_or_else(wrong)
     };
     let missing = || Error::format("weights are missing");
-    let names = call.texts("activations").unwrap_or_default();
-    let (alphas, betas) =
-        (call.floats("activation_alpha").unwrap_or_default(), call.floats("activation_beta").unwrap_or_default());
-    let defaults = kind.activations();
-    let mut activations = Vec::with_capacity(defaults.len());
-    for (at, default) in defaults.iter().enumerate() {
-        let at = number * defaults.len() + at;
-        let name = names.get(at).map_or(*default, String::as_str);
-        let settings: Vec<f32> = match (alphas.get(at), betas.get(at)) {
-            (Some(alpha), Some(beta)) => vec![*alpha, *beta],
-            (Some(alpha), None) => vec![*alpha],
-            _ => Vec::new(),
-        };
-        activations.push(activation(name, &settings)?);
-    }
     Ok(Layer {
         kind,
         batch,
@@ -230,7 +241,7 @@ fn layer<'a>(
         recurrence: part(2, gates * hidden * hidden)?.ok_or_else(missing)?,
         bias: part(3, 2 * gates * hidden)?.map_or_else(|| vec![0.0; 2 * gates * hidden], <[f32]>::to_vec),
         peepholes: if kind == Kind::Lstm { part(7, 3 * hidden)? } else { None },
-        activations,
+        activations: activations(call, kind, number)?,
         clip: call.float("clip", f32::MAX),
         linear_before_reset: call.flag("linear_before_reset", false),
         coupled: call.flag("input_forget", false),

@@ -23,8 +23,8 @@ pub(super) const TABLE: &[Operator] = &[
     computes("ReduceLogSum", |call| reduce(call, Kind::LogSum)),
     computes("ReduceLogSumExp", |call| reduce(call, Kind::LogSumExp)),
     computes("ReduceSumSquare", |call| reduce(call, Kind::SumSquare)),
-    computes("ArgMax", |call| arg(call, |a, b| a > b)),
-    computes("ArgMin", |call| arg(call, |a, b| a < b)),
+    computes("ArgMax", |call| arg(call, true)),
+    computes("ArgMin", |call| arg(call, false)),
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -154,7 +154,7 @@ fn limits(element: ElementType, kind: Kind, shape: Vec<usize>) -> Result<Tensor>
     super::cast::from_integers(all, shape, element)
 }
 
-fn arg(call: &mut Call<'_>, better: fn(&f64, &f64) -> bool) -> Result<Vec<Value>> {
+fn arg(call: &mut Call<'_>, largest: bool) -> Result<Vec<Value>> {
     let (last, keeps) = (call.flag("select_last_index", false), call.flag("keepdims", true));
     let tensor = call.tensor(0)?;
     let at = axis(call.int("axis", 0), tensor.rank())?;
@@ -164,7 +164,7 @@ fn arg(call: &mut Call<'_>, better: fn(&f64, &f64) -> bool) -> Result<Vec<Value>
     }
     let moved = moved_last(tensor, &[at])?;
     let found: Vec<i64> = with_numbers!(moved.data(), values => {
-        values.chunks(len).map(|row| best(row, better, last)).collect()
+        values.chunks(len).map(|row| best(row, largest, last)).collect()
     }, Vec::new());
     let mut shape = tensor.shape().to_vec();
     if keeps {
@@ -175,11 +175,12 @@ fn arg(call: &mut Call<'_>, better: fn(&f64, &f64) -> bool) -> Result<Vec<Value>
     Ok(vec![Tensor::new(shape, found)?.into()])
 }
 
-fn best<T: Number>(row: &[T], better: fn(&f64, &f64) -> bool, last: bool) -> i64 {
+fn best<T: Number>(row: &[T], largest: bool, last: bool) -> i64 {
     let mut best = 0;
     for at in 1..row.len() {
-        let (new, old) = (row[at].to_f64(), row[best].to_f64());
-        if better(&new, &old) || last && new == old {
+        let (new, old) = (row[at], row[best]);
+        let is_better = if largest { new > old } else { new < old };
+        if is_better || last && new == old {
             best = at;
         }
     }

@@ -132,3 +132,64 @@ fn a_weight_is_never_in_memory_as_a_whole() {
     let outcome = session.run(vec![("x".into(), x.into())], &["y"], &Alone, &mut Unwatched).expect("a run");
     assert_eq!(outcome.peak_bytes, 4 * COLUMNS as u64, "the output, which is larger than the input");
 }
+
+/// What `Identity` gives of a weight that is looked at through views, without a product that decodes rows.
+fn looked_at(reader: &dyn CheckpointReader, views: Vec<View>, element: ElementType, shape: &[u64]) -> Tensor {
+    let mut graph = GraphBuilder::new(17);
+    let body = graph.body();
+    let w = body.viewed("w", views, element, shape.iter().copied());
+    let y = body.op("Identity", [w]).output("y");
+    body.output("y", y, Meaning::Unknown);
+    let graph = graph.finish();
+    let session = Engine::prepare(&graph, reader, RunLimits::default()).expect("a session");
+    let outcome = session.run(Vec::new(), &["y"], &Alone, &mut Unwatched).expect("a run");
+    outcome.outputs[0].tensor().expect("a tensor").clone()
+}
+
+#[test]
+fn weights_that_are_decoded_as_a_whole_are_seen_through_every_view() {
+    let values: Vec<f32> = (0..12).map(|n| n as f32).collect();
+    let bytes = |values: &[f32]| -> Vec<u8> { values.iter().flat_map(|value| value.to_le_bytes()).collect() };
+    let more: Vec<f32> = (20..32).map(|n| n as f32).collect();
+    let file = Apr2Builder::new()
+        .metadata("{}")
+        .entry(Apr2Entry::new("v", DType::F32, &[3, 4], &bytes(&more)))
+        .entry(Apr2Entry::new("w", DType::F32, &[3, 4], &bytes(&values)))
+        .build();
+    let reader = apr_format::apr2::open(file, "weights.apr", &Limits::default()).expect("a model");
+    let rows = |found: Tensor, shape: &[usize]| {
+        assert_eq!(found.shape(), shape);
+        found.values::<f32>().expect("floats").to_vec()
+    };
+    let same = looked_at(&reader, vec![View::Transposed(vec![0, 1])], ElementType::F32, &[3, 4]);
+    assert_eq!(rows(same, &[3, 4]), values);
+    let turned = looked_at(&reader, vec![View::Transposed(vec![1, 0])], ElementType::F32, &[4, 3]);
+    assert_eq!(rows(turned, &[4, 3])[..4], [0.0, 4.0, 8.0, 1.0]);
+    let slice = vec![View::Slice { axis: 1, start: 1, len: 2 }];
+    assert_eq!(rows(looked_at(&reader, slice, ElementType::F32, &[3, 2]), &[3, 2]), [1.0, 2.0, 5.0, 6.0, 9.0, 10.0]);
+    for (axis, shape) in [(0, [6, 4]), (1, [3, 8])] {
+        let joined = vec![View::Joined { axis, with: vec!["v".to_owned()] }];
+        let found = rows(looked_at(&reader, joined, ElementType::F32, &shape.map(|size| size as u64)), &shape);
+        let begin = if axis == 0 { [4.0, 5.0, 6.0, 7.0] } else { [20.0, 21.0, 22.0, 23.0] };
+        assert_eq!(found[4..8], begin);
+    }
+    let stacked = vec![View::Stacked(vec!["v".to_owned()])];
+    let found = rows(looked_at(&reader, stacked, ElementType::F32, &[2, 3, 4]), &[2, 3, 4]);
+    assert_eq!(found, [values.clone(), more].concat());
+    let plus = looked_at(&reader, vec![View::Plus(-1)], ElementType::F32, &[3, 4]);
+    assert_eq!(rows(plus, &[3, 4])[..3], [-1.0, 0.0, 1.0]);
+    let cut = vec![View::Reshaped(vec![2, 6]), View::Slice { axis: 0, start: 1, len: 1 }];
+    assert_eq!(rows(looked_at(&reader, cut, ElementType::F32, &[1, 6]), &[1, 6])[0], 6.0);
+}
+
+#[test]
+fn small_integers_that_are_stored_in_a_byte_each_stay_what_the_graph_says() {
+    let file = Apr2Builder::new().metadata("{}").entry(Apr2Entry::new("w", DType::I8, &[3], &[7, 0xf8, 0])).build();
+    let reader = apr_format::apr2::open(file, "weights.apr", &Limits::default()).expect("a model");
+    let found = looked_at(&reader, Vec::new(), ElementType::I4, &[3]);
+    assert_eq!((found.element(), found.values::<i8>().expect("a byte each")), (ElementType::I4, &[7, -8, 0][..]));
+    let file = Apr2Builder::new().metadata("{}").entry(Apr2Entry::new("w", DType::U8, &[3], &[15, 1, 0])).build();
+    let reader = apr_format::apr2::open(file, "weights.apr", &Limits::default()).expect("a model");
+    let found = looked_at(&reader, Vec::new(), ElementType::U4, &[3]);
+    assert_eq!((found.element(), found.values::<u8>().expect("a byte each")), (ElementType::U4, &[15, 1, 0][..]));
+}

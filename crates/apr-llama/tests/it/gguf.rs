@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use apr_arch::Families;
 use apr_gguf::KeyValue;
 use apr_llama::{GgufExport, Restored, export, restore};
-use apr_registry::{CheckpointReader, Metadata};
+use apr_registry::{CheckpointReader, DType, Metadata, TensorInfo};
 use apr_source::{Architecture, Source};
 use apr_tensor::cast::cast_float;
 use apr_testkit::llama_cpp::AsGguf;
@@ -348,4 +348,48 @@ fn one_value_a_layer_is_the_value_where_all_are_equal() {
     export.view.metadata_mut().set("gguf", json!({ "kv": pairs }));
     let again = restore(&export.view, families(), &Architecture::Auto).expect("restored").config;
     assert_eq!(String::from_utf8(again), String::from_utf8(config));
+}
+
+/// The numbers are those of `LlamaFileType` in the package gguf 0.18, but for `Q2_0`, which it does not have yet.
+#[test]
+fn the_type_of_a_file_is_that_of_most_elements_of_its_matrices() {
+    let info = |dims: &[u64]| TensorInfo { name: "t".into(), dtype: DType::F32, shape: dims.to_vec().into() };
+    let (matrix, large, row) = (info(&[2, 256]), info(&[3, 256]), info(&[4096]));
+    let numbers = [
+        (DType::F32, 0),
+        (DType::F16, 1),
+        (DType::Q4_0, 2),
+        (DType::Q4_1, 3),
+        (DType::Q8_0, 7),
+        (DType::Q5_0, 8),
+        (DType::Q5_1, 9),
+        (DType::Q2_K, 10),
+        (DType::Q3_K, 12),
+        (DType::Q4_K, 15),
+        (DType::Q5_K, 17),
+        (DType::Q6_K, 18),
+        (DType::IQ2_XXS, 19),
+        (DType::IQ2_XS, 20),
+        (DType::IQ3_XXS, 23),
+        (DType::IQ1_S, 24),
+        (DType::IQ4_NL, 25),
+        (DType::IQ3_S, 26),
+        (DType::IQ2_S, 28),
+        (DType::IQ4_XS, 30),
+        (DType::IQ1_M, 31),
+        (DType::BF16, 32),
+        (DType::TQ1_0, 36),
+        (DType::TQ2_0, 37),
+        (DType::MXFP4, 38),
+        (DType::NVFP4, 39),
+        (DType::Q1_0, 40),
+        (DType::Q2_0, 41),
+    ];
+    for (dtype, number) in numbers {
+        // Rows of numbers beside matrices, and larger matrices of single precision, say nothing.
+        let tensors = [(&matrix, dtype), (&row, DType::Q8_0), (&large, DType::F32)];
+        assert_eq!(apr_llama::file_type(tensors.into_iter()), number, "{dtype}");
+        let most = [(&matrix, dtype), (&large, DType::Q6_K)];
+        assert_eq!(apr_llama::file_type(most.into_iter()), 18, "{dtype} beside more of Q6_K");
+    }
 }

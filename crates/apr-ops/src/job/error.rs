@@ -118,3 +118,102 @@ impl From<JobError> for ImportError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use apr_arch::Mismatch;
+
+    use super::*;
+    use crate::inline::{InlineValidator, ValidationConfig};
+
+    fn missing() -> ValidationError {
+        ValidationError::of_structure(Mismatch::Missing { name: "a.weight".to_owned() })
+    }
+
+    fn unexpected() -> ValidationError {
+        ValidationError::of_structure(Mismatch::Unexpected { name: "b\n.weight".to_owned(), extra: false })
+    }
+
+    /// An error about the values of a tensor, as the validator makes it.
+    fn values() -> ValidationError {
+        let mut validator = InlineValidator::new(ValidationConfig::strict());
+        validator.validate_tensor("n.weight", &[f32::NAN, 1.0]).expect_err("NaN is never sound")
+    }
+
+    fn misfit(family: Option<&str>, misfits: Vec<ValidationError>) -> JobError {
+        JobError::Misfit { file: "m.gguf".to_owned(), family: family.map(str::to_owned), misfits }
+    }
+
+    fn unhealthy(unfit: Option<DType>) -> JobError {
+        JobError::Unhealthy { file: "m.gguf".to_owned(), error: Box::new(values()), source_tensor: None, unfit }
+    }
+
+    fn report() -> QuantizationReport {
+        let total = apr_quantize::Quality { rmse: 0.0, relative_error: 0.0, max_error: 0.0, cosine: 1.0 };
+        let (by_type, worst, tensors) = (Vec::new(), Vec::new(), Vec::new());
+        QuantizationReport { by_type, total, degradation: None, worst, tensors }
+    }
+
+    fn gate() -> JobError {
+        JobError::Gate { failures: vec!["a is off".to_owned(), "b, too".to_owned()], report: Box::new(report()) }
+    }
+
+    #[test]
+    fn what_ended_a_job_is_said_with_its_file_family_and_reasons() {
+        let shown = misfit(Some("LLaMA"), vec![missing(), unexpected()]).to_string();
+        assert!(shown.starts_with("m.gguf: the tensors do not fit the LLaMA family\n  tensor 'a.weight': "), "{shown}");
+        assert_eq!(shown.lines().count(), 3, "names of a file make no lines: {shown}");
+        assert_eq!(misfit(None, Vec::new()).to_string(), "m.gguf: the tensors do not fit its family");
+        assert!(unhealthy(None).to_string().starts_with("m.gguf: tensor 'n.weight': "));
+        assert!(
+            unhealthy(Some(DType::Q4_0)).to_string().ends_with(", which q4_0 can't hold"),
+            "{}",
+            unhealthy(Some(DType::Q4_0))
+        );
+        assert_eq!(gate().to_string(), "quality gate failed\n  - a is off\n  - b, too");
+        assert_eq!(JobError::Request("no such thing".to_owned()).to_string(), "no such thing");
+        let model = JobError::from(Error::format("broken").in_file("m.gguf"));
+        assert_eq!(model.to_string(), Error::format("broken").in_file("m.gguf").to_string());
+    }
+
+    #[test]
+    fn an_import_reports_each_of_them_as_its_own_kind() {
+        let of = |error: JobError| ImportError::from(error).to_string();
+        assert_eq!(of(misfit(None, vec![missing(), unexpected()])), "Missing required tensor: a.weight");
+        assert_eq!(of(misfit(None, vec![unexpected()])), "Name mapping failed: unknown tensor 'b\n.weight'");
+        assert!(of(misfit(None, Vec::new())).contains("do not fit the family"));
+        assert!(of(unhealthy(None)).starts_with("Tensor validation failed: n.weight - "));
+        assert_eq!(of(gate()), "Quality gate failed: a is off, b, too");
+        assert!(of(JobError::Request("no such thing".to_owned())).contains("no such thing"));
+        assert!(of(JobError::Model(Error::memory("too much"))).contains("too much"));
+    }
+
+    #[test]
+    fn a_conversion_s_error_is_the_same_to_a_job_and_to_an_import() {
+        let conversions = || {
+            [
+                ConvertError::Model(Error::corrupt("cut")),
+                ConvertError::Invalid(values()),
+                ConvertError::Unfit { error: values(), dtype: DType::Q4_0 },
+                ConvertError::Gate { failures: vec!["a is off".to_owned()], report: Box::new(report()) },
+            ]
+        };
+        let words = ["cut", "n.weight", "which q4_0 can't hold", "a is off"];
+        for ((error, word), again) in conversions().into_iter().zip(words).zip(conversions()) {
+            let shown = error.to_string();
+            assert!(shown.contains(word), "{shown}");
+            let job = JobError::of(error, "m.gguf", |name| Some(format!("source.{name}")));
+            if let JobError::Unhealthy { source_tensor, .. } = &job {
+                assert_eq!(source_tensor.as_deref(), Some("source.n.weight"));
+            }
+            assert!(job.to_string().contains(word), "{job}");
+            assert_eq!(ImportError::from(again).to_string(), ImportError::from(job).to_string());
+        }
+        let fetched = ImportError::DownloadFailed { source: "hf://a/b".to_owned(), reason: "no network".to_owned() };
+        assert_eq!(fetched.to_string(), "Download failed: hf://a/b - no network");
+        let unknown = ImportError::UnsupportedFormat { extension: "xyz".to_owned() };
+        assert_eq!(unknown.to_string(), "Unsupported format: xyz");
+        let mismatch = ImportError::ArchitectureMismatch { expected: "llama".to_owned(), found: "bert".to_owned() };
+        assert_eq!(mismatch.to_string(), "Architecture mismatch: expected llama, found bert");
+    }
+}

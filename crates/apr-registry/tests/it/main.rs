@@ -1,5 +1,6 @@
 //! The facade from outside.
 
+mod folder;
 mod gguf;
 mod streaming;
 mod tensor_reader;

@@ -1,10 +1,13 @@
 //! Tensors as `Read` and `Seek`.
 
 use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use apr_registry::codec::Choice;
 use apr_registry::{
-    CheckpointReader, CheckpointWriter, DType, Limits, Metadata, Notes, TensorInfo, TensorReader, apr2,
+    ByteSource, CheckpointReader, CheckpointWriter, Code, DType, Error, IoCause, Limits, Metadata, Notes, Result,
+    TensorInfo, TensorReader, apr2,
 };
 
 /// Bytes that compress, three blocks of them.
@@ -70,4 +73,56 @@ fn an_empty_tensor_ends_at_once_and_an_absent_one_does_not_open() {
     TensorReader::open(&*model, "empty").expect("it is there").read_to_end(&mut found).expect("nothing to read");
     assert!(found.is_empty());
     assert!(TensorReader::open(&*model, "none").is_err());
+}
+
+/// A file that fails from some time on.
+struct Failing {
+    bytes: Vec<u8>,
+    fails: Arc<AtomicBool>,
+    error: MakeError,
+}
+
+type MakeError = fn() -> Error;
+
+impl ByteSource for Failing {
+    fn len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        if self.fails.load(Ordering::Relaxed) { Err((self.error)()) } else { self.bytes.read_at(offset, buf) }
+    }
+}
+
+#[test]
+fn errors_of_the_file_have_the_kind_that_callers_of_read_know() {
+    let header = br#"{"b":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}"#;
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend_from_slice(header);
+    bytes.extend_from_slice(&[5, 6, 7, 8]);
+    let errors: [(MakeError, ErrorKind, Code); 4] = [
+        (|| Error::io(IoCause::NotFound, "gone"), ErrorKind::NotFound, Code::Io),
+        // One that callers would try again for ever otherwise.
+        (|| Error::io(IoCause::Interrupted, "stopped"), ErrorKind::Other, Code::Io),
+        (|| Error::memory("too much"), ErrorKind::OutOfMemory, Code::Memory),
+        (|| Error::corrupt("broken"), ErrorKind::InvalidData, Code::Corrupt),
+    ];
+    for (error, kind, code) in errors {
+        let fails = Arc::new(AtomicBool::new(false));
+        let source = Failing { bytes: bytes.clone(), fails: Arc::clone(&fails), error };
+        let model = apr_registry::open(source, "m.safetensors", &Limits::default()).expect("a model");
+        let mut tensor = TensorReader::open(&*model, "b").expect("it is there");
+        assert_eq!(tensor.read(&mut [0; 2]).expect("two bytes"), 2);
+        fails.store(true, Ordering::Relaxed);
+        let found = tensor.read(&mut [0; 2]).expect_err("the file fails");
+        assert_eq!(found.kind(), kind);
+        let inner = found.get_ref().and_then(|inner| inner.downcast_ref::<Error>()).expect("the error itself");
+        assert_eq!(inner.code(), code);
+        let shown = format!("{tensor:?}");
+        assert!(shown.contains("position: 2") && shown.contains("len: 4"), "{shown}");
+        fails.store(false, Ordering::Relaxed);
+        let mut rest = Vec::new();
+        tensor.read_to_end(&mut rest).expect("the rest, from where it stopped");
+        assert_eq!(rest, [7, 8]);
+    }
 }

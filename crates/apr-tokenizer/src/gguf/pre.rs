@@ -340,6 +340,8 @@ fn read_steps(step: &Value, steps: &mut Vec<Step<'_>>) -> Result<(), String> {
             steps.push(Step::Punctuation);
         }
         "Split" => steps.push(read_split(step)?),
+        // There is none.
+        "" => {}
         other => return Err(format!("the step {other}")),
     }
     Ok(())

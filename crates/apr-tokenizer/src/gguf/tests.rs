@@ -9,11 +9,11 @@ use super::*;
 
 type Change = fn(&mut Json);
 
-struct Case {
+pub(super) struct Case {
     architecture: String,
     rows: u64,
     files: Vec<(String, Vec<u8>)>,
-    key_values: Vec<KeyValue>,
+    pub(super) key_values: Vec<KeyValue>,
 }
 
 const CASES: [&str; 12] = [
@@ -32,7 +32,7 @@ const CASES: [&str; 12] = [
 ];
 
 impl Case {
-    fn read(name: &str) -> Self {
+    pub(super) fn read(name: &str) -> Self {
         let bytes = std::fs::read(locate::fixture(&format!("tokenizers/{name}.json"))).unwrap();
         let case: Json = serde_json::from_slice(&bytes).unwrap();
         let files = case["files"].as_object().unwrap();
@@ -56,8 +56,12 @@ impl Case {
     }
 
     /// The case with its `tokenizer.json` changed.
-    fn with(mut self, change: impl FnOnce(&mut Json)) -> Self {
-        let file = self.files.iter_mut().find(|(name, _)| name == "tokenizer.json").unwrap();
+    fn with(self, change: impl FnOnce(&mut Json)) -> Self {
+        self.with_file("tokenizer.json", change)
+    }
+
+    fn with_file(mut self, name: &str, change: impl FnOnce(&mut Json)) -> Self {
+        let file = self.files.iter_mut().find(|(there, _)| there == name).unwrap();
         let mut json = serde_json::from_slice(&file.1).unwrap();
         change(&mut json);
         file.1 = json.to_string().into_bytes();
@@ -517,4 +521,69 @@ fn t5_s_gaps_are_user_defined_and_its_pieces_keep_their_types() {
     files.extend(case.files.iter().filter(|(name, _)| name == "config.json").cloned());
     let again = tokenizer_key_values("t5", &files, Some(case.rows), &Options::default()).unwrap();
     assert_eq!(of(&again.key_values, "token_type"), of(&written, "token_type"));
+}
+
+#[test]
+fn what_llama_cpp_does_another_way_is_warned_of() {
+    let changes: [(&str, &str, Change, &str); 10] = [
+        ("spm", "tokenizer.json", |json| json["model"]["ignore_merges"] = json!(true), "llama.cpp merges it"),
+        ("xlm_roberta", "tokenizer.json", |json| json["model"]["byte_fallback"] = json!(true), "has no bytes"),
+        ("xlm_roberta", "tokenizer.json", |json| json["normalizer"] = json!({ "type": "NFKC" }), "only as a charsmap"),
+        ("bert", "tokenizer.json", |json| json["normalizer"]["handle_chinese_chars"] = json!(false), "Chinese"),
+        ("bert", "tokenizer.json", |json| json["normalizer"]["clean_text"] = json!(false), "control characters"),
+        ("gpt2", "tokenizer.json", |json| json["added_tokens"][0]["lstrip"] = json!(true), "does not take spaces off"),
+        ("gpt2", "tokenizer.json", |json| json["pre_tokenizer"]["add_prefix_space"] = json!(true), "put a space"),
+        ("llama3", "tokenizer_config.json", |json| json["add_bos_token"] = json!(false), "denies that a bos token"),
+        ("gpt2", "config.json", |json| json["pad_token_id"] = json!(-1), "pad_token_id is -1, no id"),
+        (
+            "gpt2",
+            "tokenizer_config.json",
+            |json| {
+                json["chat_template"] = (0..1000).map(|n| json!({ "name": n.to_string(), "template": "" })).collect();
+            },
+            "chat templates are kept",
+        ),
+    ];
+    for (name, file, change, words) in changes {
+        assert!(!Case::read(name).write().warnings.iter().any(|warning| warning.contains(words)), "{name}: {words}");
+        let warnings = Case::read(name).with_file(file, change).write().warnings;
+        assert!(warnings.iter().any(|warning| warning.contains(words)), "{name}: {words}: {warnings:?}");
+    }
+}
+
+#[test]
+fn files_that_say_the_same_in_another_way_have_the_same_key_values() {
+    let same: [(&str, Change); 6] = [
+        ("gpt2", |json| drop(json["model"].as_object_mut().unwrap().remove("type"))),
+        ("bert", |json| drop(json["model"].as_object_mut().unwrap().remove("type"))),
+        ("xlm_roberta", |json| drop(json["model"].as_object_mut().unwrap().remove("type"))),
+        ("llama3", |json| {
+            json["post_processor"] = json!({ "type": "Sequence", "processors": [json["post_processor"].clone()] });
+        }),
+        ("xlm_roberta", |json| {
+            json["pre_tokenizer"] = json!({ "type": "Sequence", "pretokenizers": [json["pre_tokenizer"].clone()] });
+        }),
+        ("xlm_roberta", |json| {
+            let (cls, sep) = (json!(["<s>", 0]), json!(["</s>", 2]));
+            json["post_processor"] = json!({ "type": "RobertaProcessing", "cls": cls, "sep": sep });
+        }),
+    ];
+    for (name, change) in same {
+        assert_eq!(Case::read(name).with(change).write().key_values, Case::read(name).write().key_values, "{name}");
+    }
+    let refused: [(&str, Change, &str); 4] = [
+        ("gpt2", |json| json["pre_tokenizer"] = Json::Null, "has no pre-tokenizer"),
+        ("gpt2", |json| json["model"]["vocab"] = json!([["a", 0.5]]), "not a map of tokens to ids"),
+        ("xlm_roberta", |json| json["model"]["vocab"] = json!({ "a": 0 }), "not a list of tokens with scores"),
+        ("xlm_roberta", |json| json["pre_tokenizer"] = json!({ "type": "Digits" }), "does not split a text"),
+    ];
+    for (name, change, words) in refused {
+        let error = Case::read(name).with(change).error();
+        assert!(error.message().contains(words), "{name}: {error}");
+    }
+    let mut case = Case::read("gpt2");
+    case.files.push(("chat_template.jinja".to_owned(), b"{{ text }}".to_vec()));
+    let written = case.write().key_values;
+    let template = written.iter().find(|there| there.key == "tokenizer.chat_template");
+    assert_eq!(template.map(|there| &there.value), Some(&Value::from("{{ text }}")));
 }

@@ -1,6 +1,7 @@
 //! `fixtures/valid/apr2/sealed.apr`, which Python made from the specification (`fixtures/valid/keys/make.py`).
 
-use apr_core::Code;
+use apr_core::{CheckpointReader, Code, Limits};
+use apr_format::apr2::{self, Keys};
 use apr_format::crypto::{
     Argon2Costs, EncrBlock, FileKey, LicenceBlock, Lock, PrivateKey, PublicKey, SignBlock, Unlock, mac_header,
     parse_time, plain_len, sign_digest,
@@ -179,4 +180,23 @@ fn signatures_and_the_licence_that_python_made_verify() {
     assert_eq!(licn.licence().check(now, Some("Example Ltd"), Some(5)), []);
     let stranger = [PublicKey::Verifying([7; 32])];
     assert_eq!(code(licn.verify(&parts.digest(), &stranger)), Code::Signature);
+}
+
+#[test]
+fn what_a_sealed_file_is_is_known_without_its_key() {
+    let open = |unlock: Vec<Unlock>| {
+        let file = std::fs::read(locate::fixture("valid/apr2/sealed.apr")).expect("the fixture is there");
+        let keys = Keys { unlock };
+        apr2::open_with_keys(file, "sealed.apr", &Limits::default(), &keys).expect("its names and shapes are readable")
+    };
+    for (unlock, is_locked) in [(Vec::new(), true), (vec![identity("test_recipient.pem")], false)] {
+        let reader = open(unlock);
+        let container = reader.container();
+        let features = container.features();
+        assert!(features.encrypted && features.signed);
+        assert_eq!(features.alignment, Some(64));
+        assert_eq!(container.is_locked(), is_locked);
+        let encryption = &container.header_fields()["encryption"];
+        assert_eq!((&encryption["cipher"], &encryption["locked"]), (&"AES-256-GCM".into(), &is_locked.into()));
+    }
 }

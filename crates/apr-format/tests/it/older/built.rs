@@ -204,6 +204,25 @@ fn flags_of_the_dialect_that_disagree_with_the_file_are_named() {
     assert_eq!(warnings(0x400, floats), [""; 0]);
     assert_eq!(warnings(0x420, floats), ["the flag QUANTIZED is set, but the file has nothing that it stands for"]);
     assert_eq!(warnings(0, floats), ["the flag ROW_MAJOR is not set; matrices are taken for row-major"]);
+    for (flag, words) in [
+        (0x1, "tensors are compressed"),
+        (0x2, "tensors are compressed"),
+        (0x8, "the file is signed"),
+        (0x10, "one shard of several"),
+        (0x40, "the flag FILTERBANK is set, but"),
+        (0x200, "the flag VOCABULARY is set, but"),
+    ] {
+        let found = warnings(0x400 | flag, floats);
+        assert!(found.len() == 1 && found[0].contains(words), "{flag:#x}: {found:?}");
+    }
+    let with = |flags: u16, metadata: &str| {
+        open(dialect_a(*b"APR\0", flags, metadata, floats)).expect("a sound file").warnings().to_vec()
+    };
+    for key in ["tokenizer.vocabulary", "tokenizer.vocab"] {
+        let metadata = format!("{{\"{key}\": [\"a\"]}}");
+        assert_eq!(with(0x600, &metadata), [""; 0]);
+        assert_eq!(with(0x400, &metadata), ["the flag VOCABULARY is not set, though the file has what it stands for"]);
+    }
 }
 
 #[test]

@@ -4,6 +4,8 @@ mod keys;
 mod kinds;
 mod merges;
 mod settings;
+#[cfg(test)]
+mod tests;
 mod tokenizer_json;
 
 use apr_core::{Error, Escaped, Result};
