@@ -121,7 +121,7 @@ impl Reading<'_> {
                 _ => self.token_labels(&logits, &ids),
             };
         }
-        if let Some(name) = output(Meaning::HiddenStates) {
+        if let Some(name) = output(Meaning::HiddenStates).or_else(|| output(Meaning::EncoderStates)) {
             return self.embedding(&self.run(name, &ids)?);
         }
         let pooled = output(Meaning::Pooled).ok_or_else(|| {
