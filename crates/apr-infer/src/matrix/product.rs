@@ -251,19 +251,23 @@ impl Buffers {
     /// Packs a panel of columns of the right matrix.
     fn pack(&mut self, right: Right<'_>, depth: usize, first: usize, columns: usize, kernel: Kernel) -> Result<()> {
         let (strip, packed) = (kernel.columns, &mut self.right);
-        let mut turn = |values: &[f32]| {
-            let packed = pack::room(packed, columns.div_ceil(strip) * strip * depth);
-            pack::rows(kernel, values, (columns, depth), (depth, 1), strip, packed);
-        };
         match right {
             Right::Rows(values, width) => {
                 pack::columns(&values[first..], (depth, columns), width, strip, packed);
             }
-            Right::Columns(values, _) => turn(&values[first * depth..]),
+            Right::Columns(values, _) => {
+                let packed = pack::room(packed, columns.div_ceil(strip) * strip * depth);
+                pack::rows(kernel, &values[first * depth..], (columns, depth), (depth, 1), strip, packed);
+            }
             Right::Stored(matrix) if matrix.is_transposed() => {
-                self.decoded.clear();
-                matrix.decode(first..first + columns, 0, depth, &mut self.scratch, &mut self.decoded)?;
-                turn(&self.decoded);
+                let packed = pack::room(packed, columns.div_ceil(strip) * strip * depth);
+                // A strip at a time, so that what is decoded is still in the cache when it is packed.
+                for (number, packed) in packed.chunks_mut(strip * depth).enumerate() {
+                    let (start, count) = (first + number * strip, strip.min(columns - number * strip));
+                    self.decoded.clear();
+                    matrix.decode(start..start + count, 0, depth, &mut self.scratch, &mut self.decoded)?;
+                    pack::rows(kernel, &self.decoded, (count, depth), (depth, 1), strip, packed);
+                }
             }
             Right::Stored(matrix) => {
                 self.decoded.clear();

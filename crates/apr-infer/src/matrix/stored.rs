@@ -199,7 +199,11 @@ impl Rows for Matrix<'_> {
             Some(flat) => {
                 let (dtype, bytes) = flat?;
                 decode(dtype, bytes.get(), columns, scratch)?;
-                out.extend_from_slice(scratch);
+                if out.is_empty() {
+                    std::mem::swap(out, scratch);
+                } else {
+                    out.extend_from_slice(scratch);
+                }
             }
             None => {
                 for row in rows.clone() {
