@@ -224,16 +224,17 @@ fn scales_are_of_channels(edit: &mut Edit<'_>) -> Result<(), String> {
         return Err("its input has channels whose number is not known".to_owned());
     };
     for (position, name) in [(1, "scale"), (2, "bias")] {
+        let given = edit.node.input(position).ok_or_else(|| format!("it has no {name}"))?;
         let column = edit.constant("column", Constant::ints(&[-1, 1]));
         let wide = edit.constant("wide", Constant::ints(&[1, channels / groups]));
         let flat = edit.constant("flat", Constant::ints(&[-1]));
-        let mut value = edit.node.inputs.get(position).copied().flatten();
+        let mut value = given;
         for (op, shape) in [("Reshape", column), ("Expand", wide), ("Reshape", flat)] {
-            let (made, node) = edit.made(op, name, vec![value, Some(shape)], Vec::new());
+            let (made, node) = edit.made(op, name, vec![Some(value), Some(shape)], Vec::new());
             edit.before.push(node);
-            value = Some(made);
+            value = made;
         }
-        edit.node.inputs[position] = value;
+        edit.node.inputs[position] = Some(value);
     }
     Ok(())
 }

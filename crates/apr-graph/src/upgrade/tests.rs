@@ -167,6 +167,17 @@ fn shapes_that_are_not_known_stop_what_depends_on_them() {
 }
 
 #[test]
+fn a_group_normalization_without_its_scale_is_refused() {
+    let mut builder = GraphBuilder::new(18);
+    let main = builder.body();
+    let x = main.input("x", ElementType::F32, [1.into(), 4.into(), 8.into()], Meaning::Unknown);
+    let y = main.op("GroupNormalization", [x]).attribute("num_groups", 2).output("norm");
+    main.output("y", y, Meaning::Unknown);
+    let refused = upgrade(&builder.finish(), 21).unwrap_err();
+    assert!(refused.message().ends_with("it has no scale"), "{refused}");
+}
+
+#[test]
 fn versions_that_are_not_said_or_newer_in_a_function_are_refused() {
     let mut old = graph(11, &[2], |main, x| main.op("Relu", [x]).output("y"));
     let mut builder = GraphBuilder::new(11);
