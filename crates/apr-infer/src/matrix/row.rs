@@ -9,10 +9,7 @@ use crate::workers::{Workers, try_in_pieces};
 
 /// Columns of the result that one piece of work makes.
 const PIECE: usize = 512;
-/// Sums that are kept apart, so that additions need not wait for each other.
-const LANES: usize = 64;
-/// Rows that are added up together, and that are decoded at a time.
-const ROWS: usize = 4;
+/// Rows that are decoded at a time.
 const DECODED: usize = 16;
 
 /// Adds the product to `out`.
@@ -59,77 +56,116 @@ fn by_columns(x: &[f32], matrix: &dyn Rows, first: usize, out: &mut [f32]) -> Re
     Ok(())
 }
 
-/// Elements ahead of those that are used, which are brought into the cache meanwhile: rows come from memory once, and
-/// processors stop looking ahead at the end of each page.
-const AHEAD: usize = 256;
 /// Elements of a line of the cache.
 const LINE: usize = 16;
 
-/// Asks for the [`LANES`] elements that are [`AHEAD`] of a place.
+/// Asks for `len` elements from a place on, which will be needed soon: each comes from memory once, and processors stop
+/// looking ahead at the end of each page.
 #[inline(always)]
-fn fetch_ahead(values: &[f32], at: usize) {
+fn fetch(values: &[f32], place: usize, len: usize) {
     #[cfg(all(feature = "std", target_arch = "x86_64"))]
-    for line in (0..LANES).step_by(LINE) {
-        let place = values.as_ptr().wrapping_add(at + AHEAD + line);
+    for line in (0..len).step_by(LINE) {
+        let place = values.as_ptr().wrapping_add(place + line);
         // SAFETY: asking for memory reads nothing, wherever the place is.
         unsafe { core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(place.cast()) };
     }
     #[cfg(not(all(feature = "std", target_arch = "x86_64")))]
-    let _ = (values, at, AHEAD, LINE);
+    let _ = (values, place, len, LINE);
 }
+
+/// Rows that are added up together, while the next ones are fetched.
+const ADDED: usize = 16;
+/// Columns of them whose sums stay in registers.
+const COLUMNS: usize = 32;
 
 for_several_targets! {
     /// Adds rows, each times an element of `x`; they are `step` apart.
     fn add_rows(x: &[f32], rows: &[f32], step: usize, out: &mut [f32]) {
-        let len = out.len();
-        let (groups, rest) = x.as_chunks::<ROWS>();
+        let (groups, rest) = x.as_chunks::<ADDED>();
         for (number, x) in groups.iter().enumerate() {
-            let row = |at: usize| &rows[(number * ROWS + at) * step..][..len];
-            let [a, b, c, d] = [row(0), row(1), row(2), row(3)];
-            for (piece, out) in out.chunks_mut(LANES).enumerate() {
-                let places = piece * LANES..piece * LANES + out.len();
-                [a, b, c, d].iter().for_each(|row| fetch_ahead(row, places.start));
-                let [a, b, c, d] = [&a[places.clone()], &b[places.clone()], &c[places.clone()], &d[places]];
-                for at in 0..out.len() {
-                    out[at] += (x[0] * a[at] + x[1] * b[at]) + (x[2] * c[at] + x[3] * d[at]);
-                }
-            }
+            add_group(x, &rows[number * ADDED * step..], step, out);
         }
-        for (number, x) in rest.iter().enumerate() {
-            let row = &rows[(groups.len() * ROWS + number) * step..][..len];
-            for at in 0..len {
-                out[at] += x * row[at];
-            }
+        if !rest.is_empty() {
+            add_group(rest, &rows[groups.len() * ADDED * step..], step, out);
         }
     }
 }
 
+/// Adds as many rows as `x` has elements.
+#[inline(always)]
+fn add_group(x: &[f32], rows: &[f32], step: usize, out: &mut [f32]) {
+    let (blocks, rest) = out.as_chunks_mut::<COLUMNS>();
+    let done = blocks.len() * COLUMNS;
+    for (block, out) in blocks.iter_mut().enumerate() {
+        let mut sums = [0.0_f32; COLUMNS];
+        for (number, x) in x.iter().enumerate() {
+            let place = number * step + block * COLUMNS;
+            fetch(rows, place + ADDED * step, COLUMNS);
+            let row = &rows[place..][..COLUMNS];
+            for column in 0..COLUMNS {
+                sums[column] += x * row[column];
+            }
+        }
+        for column in 0..COLUMNS {
+            out[column] += sums[column];
+        }
+    }
+    for (column, out) in rest.iter_mut().enumerate() {
+        let products = x.iter().enumerate().map(|(number, x)| x * rows[number * step + done + column]);
+        *out += products.sum::<f32>();
+    }
+}
+
+/// Rows whose sums are made together: so many places of memory are read at a time.
+const TOGETHER: usize = 8;
+/// Sums of a row that are kept apart, so that additions need not wait for each other.
+const LANES: usize = 16;
+/// How far ahead of what is used elements are fetched: 16 KiB, measured on rows of 128 to 4096 elements.
+const AHEAD: usize = 4096;
+
 for_several_targets! {
     /// Adds the products of `x` with rows that are as long.
     fn dots(x: &[f32], rows: &[f32], out: &mut [f32]) {
-        let depth = x.len();
-        for (number, out) in out.iter_mut().enumerate() {
-            let row = &rows[number * depth..][..depth];
-            let mut sums = [0.0_f32; LANES];
-            let ((a, a_rest), (b, b_rest)) = (x.as_chunks::<LANES>(), row.as_chunks::<LANES>());
-            for at in 0..a.len() {
-                fetch_ahead(row, at * LANES);
-                for lane in 0..LANES {
-                    sums[lane] += a[at][lane] * b[at][lane];
-                }
-            }
-            for at in 0..a_rest.len() {
-                sums[at] += a_rest[at] * b_rest[at];
-            }
-            // In halves, which are vectors too.
-            let mut width = LANES / 2;
-            while width > 0 {
-                for lane in 0..width {
-                    sums[lane] += sums[lane + width];
-                }
-                width /= 2;
-            }
-            *out += sums[0];
+        let (groups, rest) = out.as_chunks_mut::<TOGETHER>();
+        let done = groups.len() * TOGETHER;
+        for (number, out) in groups.iter_mut().enumerate() {
+            dots_of(x, &rows[number * TOGETHER * x.len()..], out);
         }
+        for (number, out) in rest.iter_mut().enumerate() {
+            dots_of(x, &rows[(done + number) * x.len()..], std::array::from_mut(out));
+        }
+    }
+}
+
+/// Adds the products of `x` with some rows. Each sum is made in the same order, however many there are.
+#[inline(always)]
+fn dots_of<const COUNT: usize>(x: &[f32], rows: &[f32], out: &mut [f32; COUNT]) {
+    let depth = x.len();
+    let mut sums = [[0.0_f32; LANES]; COUNT];
+    let (groups, rest) = x.as_chunks::<LANES>();
+    for (group, x) in groups.iter().enumerate() {
+        for (number, sums) in sums.iter_mut().enumerate() {
+            let place = number * depth + group * LANES;
+            fetch(rows, place + AHEAD, LANES);
+            let row = &rows[place..][..LANES];
+            for lane in 0..LANES {
+                sums[lane] += x[lane] * row[lane];
+            }
+        }
+    }
+    for ((number, sums), out) in sums.iter_mut().enumerate().zip(out) {
+        let row = &rows[number * depth + groups.len() * LANES..];
+        for lane in 0..rest.len() {
+            sums[lane] += rest[lane] * row[lane];
+        }
+        // In halves, which are vectors too.
+        let mut width = LANES / 2;
+        while width > 0 {
+            for lane in 0..width {
+                sums[lane] += sums[lane + width];
+            }
+            width /= 2;
+        }
+        *out += sums[0];
     }
 }
