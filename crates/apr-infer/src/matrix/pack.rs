@@ -31,7 +31,7 @@ pub(super) fn rows(
 }
 
 /// Packs columns that lie together along each row: `depth` rows of `columns` elements, rows `row_step` apart.
-pub(super) fn columns(b: &[f32], size: (usize, usize), row_step: usize, strip: usize, out: &mut Vec<f32>) {
+pub(super) fn columns(b: &[f32], size: (usize, usize), row_step: usize, strip: usize, out: &mut Packed) {
     match strip {
         32 => strips::<32>(b, size, row_step, out),
         16 => strips::<16>(b, size, row_step, out),
@@ -39,8 +39,8 @@ pub(super) fn columns(b: &[f32], size: (usize, usize), row_step: usize, strip: u
     }
 }
 
-fn strips<const STRIP: usize>(b: &[f32], (depth, columns): (usize, usize), row_step: usize, out: &mut Vec<f32>) {
-    let out = room(out, columns.div_ceil(STRIP) * STRIP * depth);
+fn strips<const STRIP: usize>(b: &[f32], (depth, columns): (usize, usize), row_step: usize, out: &mut Packed) {
+    let out = out.room(columns.div_ceil(STRIP) * STRIP * depth);
     let packed = out.as_chunks_mut::<STRIP>().0;
     // Row by row: rows are far apart, and each is brought into the cache once.
     for at in 0..depth {
@@ -56,10 +56,50 @@ fn strips<const STRIP: usize>(b: &[f32], (depth, columns): (usize, usize), row_s
     }
 }
 
-/// Room for elements that are all written afterwards.
-pub(super) fn room(out: &mut Vec<f32>, len: usize) -> &mut [f32] {
-    if out.len() < len {
-        out.resize(len, 0.0);
+/// Memory for what is packed. It begins at a line of the cache, so that no vector that a kernel loads lies in two of them.
+#[derive(Default)]
+pub(super) struct Packed {
+    /// With as many elements too many as the start may be off.
+    values: Vec<f32>,
+}
+
+/// Bytes and elements of a line of the cache.
+const LINE: usize = 64;
+const LINE_ELEMENTS: usize = LINE / size_of::<f32>();
+
+impl Packed {
+    fn start(&self) -> usize {
+        self.values.as_ptr().align_offset(LINE).min(LINE_ELEMENTS)
     }
-    &mut out[..len]
+
+    /// Room for elements that are all written afterwards.
+    pub(super) fn room(&mut self, len: usize) -> &mut [f32] {
+        if self.values.len() < len + LINE_ELEMENTS {
+            self.values.resize(len + LINE_ELEMENTS, 0.0);
+        }
+        let start = self.start();
+        &mut self.values[start..][..len]
+    }
+
+    /// The elements, and what is left of earlier ones.
+    pub(super) fn elements(&self) -> &[f32] {
+        self.values.get(self.start()..).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packed_elements_begin_at_a_line_of_the_cache() {
+        let mut packed = Packed::default();
+        assert!(packed.elements().is_empty());
+        for len in [1, 31, 4096, 100_000, 7] {
+            packed.room(len).fill(len as f32);
+            let elements = packed.elements();
+            assert_eq!(elements.as_ptr() as usize % LINE, 0);
+            assert!(elements.len() >= len && elements[..len].iter().all(|value| *value == len as f32));
+        }
+    }
 }

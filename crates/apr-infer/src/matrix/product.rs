@@ -6,6 +6,7 @@ use std::ops::Range;
 use apr_core::Result;
 
 use super::kernel::{self, Kernel, Tile};
+use super::pack::Packed;
 use super::{Rows, Scratch, pack, row};
 use crate::workers::{Alone, Workers, in_pieces, try_with_each};
 
@@ -140,7 +141,7 @@ fn put_columns(out: &mut [f32], width: usize, own: &[f32], columns: Range<usize>
 /// The product with a matrix that is read from front to back, rows at a time. Sums are added up in the order of
 /// [`Packed::multiply`], so that the result is the same as with the matrix in memory.
 fn streamed(left: Left<'_>, matrix: &dyn Rows, out: &mut [f32], adds: bool, workers: &dyn Workers) -> Result<()> {
-    let (mut scratch, mut decoded, mut own) = (Scratch::new(), Vec::new(), Vec::new());
+    let (mut scratch, mut decoded, mut own) = (Scratch::new(), Vec::new(), Packed::default());
     let width = matrix.width();
     for start in (0..left.depth).step_by(DEPTH) {
         let depth = DEPTH.min(left.depth - start);
@@ -155,7 +156,7 @@ fn streamed(left: Left<'_>, matrix: &dyn Rows, out: &mut [f32], adds: bool, work
                 put(left, right, out, adds, workers)?;
                 continue;
             }
-            let own = pack::room(&mut own, left.rows * columns);
+            let own = own.room(left.rows * columns);
             put(left, right, own, false, workers)?;
             put_columns(out, width, own, first..first + columns, adds);
         }
@@ -180,13 +181,13 @@ struct LeftRows<'a> {
     /// How many are read as they lie: whole strips, where each element is used a few times only.
     direct: usize,
     /// All others, where they fit a cache.
-    packed: Option<Vec<f32>>,
+    packed: Option<Packed>,
 }
 
 thread_local! {
     /// Where the rows of the last product were packed. Fresh memory costs more than what is done with it where products
     /// are small.
-    static ROWS: RefCell<Vec<f32>> = RefCell::default();
+    static ROWS: RefCell<Packed> = RefCell::default();
 }
 
 impl<'a> LeftRows<'a> {
@@ -198,7 +199,7 @@ impl<'a> LeftRows<'a> {
             let mut packed =
                 ROWS.with(|rows| rows.try_borrow_mut().map(|mut rows| std::mem::take(&mut *rows))).unwrap_or_default();
             let strip = kernel.rows * left.depth;
-            let room = pack::room(&mut packed, rows.div_ceil(kernel.rows) * strip);
+            let room = packed.room(rows.div_ceil(kernel.rows) * strip);
             // A few strips at a time are worth a thread.
             let strips = (WORTH / strip).max(1);
             in_pieces(workers, room, strips * strip, |number, out| {
@@ -227,9 +228,9 @@ fn block_rows(depth: usize, kernel: Kernel) -> usize {
 #[derive(Default)]
 struct Buffers {
     /// Some rows of a left matrix that is too large to be packed as a whole.
-    left: Vec<f32>,
+    left: Packed,
     /// A panel of the right matrix.
-    right: Vec<f32>,
+    right: Packed,
     decoded: Vec<f32>,
     scratch: Scratch,
 }
@@ -256,11 +257,11 @@ impl Buffers {
                 pack::columns(&values[first..], (depth, columns), width, strip, packed);
             }
             Right::Columns(values, _) => {
-                let packed = pack::room(packed, columns.div_ceil(strip) * strip * depth);
+                let packed = packed.room(columns.div_ceil(strip) * strip * depth);
                 pack::rows(kernel, &values[first * depth..], (columns, depth), (depth, 1), strip, packed);
             }
             Right::Stored(matrix) if matrix.is_transposed() => {
-                let packed = pack::room(packed, columns.div_ceil(strip) * strip * depth);
+                let packed = packed.room(columns.div_ceil(strip) * strip * depth);
                 // A strip at a time, so that what is decoded is still in the cache when it is packed.
                 for (number, packed) in packed.chunks_mut(strip * depth).enumerate() {
                     let (start, count) = (first + number * strip, strip.min(columns - number * strip));
@@ -281,16 +282,16 @@ impl Buffers {
     /// Multiplies the packed panel with all rows.
     fn multiply(&mut self, rows: &LeftRows<'_>, kernel: Kernel, columns: usize, out: &mut [&mut [f32]], adds: bool) {
         let LeftRows { left, direct, packed } = rows;
-        let panel = Panel { right: &self.right, depth: left.depth, columns, adds };
+        let panel = Panel { right: self.right.elements(), depth: left.depth, columns, adds };
         let (as_they_lie, others) = out.split_at_mut(*direct);
         panel.multiply(kernel, left.values, Some(left.row_step), as_they_lie);
         if let Some(packed) = packed {
-            return panel.multiply(kernel, packed, None, others);
+            return panel.multiply(kernel, packed.elements(), None, others);
         }
         let block = block_rows(left.depth, kernel);
         for (number, out) in others.chunks_mut(block).enumerate() {
             let first = direct + number * block;
-            let packed = pack::room(&mut self.left, out.len().div_ceil(kernel.rows) * kernel.rows * left.depth);
+            let packed = self.left.room(out.len().div_ceil(kernel.rows) * kernel.rows * left.depth);
             left.pack(first..first + out.len(), kernel, packed);
             panel.multiply(kernel, packed, None, out);
         }
