@@ -1,11 +1,11 @@
-"""Runs of models against ONNX Runtime on the same graph: CPU time on one thread each, pair by pair.
+"""Runs of models against ONNX Runtime on the same graph, on one thread each.
 
-A run's time is the difference between a process that runs a model some times more and one that runs it once, so that
-loading counts on neither side. The models are random, of the shapes of MiniLM-L6, of Whisper tiny and of a small LLaMA.
+Each side's process loads a model, runs it once, and then times runs one by one. The processes take turns for some rounds,
+and the least time of each side counts: whatever else the machine does can only make a run slower. The models are random, of
+the shapes of MiniLM-L6, of Whisper tiny and of a small LLaMA.
 """
 
 import os
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -40,10 +40,12 @@ for pattern, shape in (argument.split("=") for argument in shapes):
             values = places * 7919 % 1009 / np.float32(1009) - np.float32(0.5) if is_float else places * 0 + 1
             feeds[value.name] = values.astype(np.float32 if is_float else np.int64).reshape(shape)
 session.run(None, feeds)
-start = time.perf_counter()
+least = float("inf")
 for _ in range(int(runs)):
+    start = time.perf_counter()
     session.run(None, feeds)
-print((time.perf_counter() - start) * 1e3 / int(runs), "ms a run")
+    least = min(least, time.perf_counter() - start)
+print(least * 1e3, "ms")
 """
 
 TEXT = ["attention_mask=1x128", "input_ids=1x128"]
@@ -51,36 +53,29 @@ PREFILL = [*TEXT, "position_ids=1x128"]
 DECODE = ["input_ids=1x1", "attention_mask=1x128", "position_ids=1x1", "past*=1x8x127x64"]
 # Name, model, graph of the peer, inputs, words for `run_speed`, runs, target.
 JOBS = [
-    ("MiniLM, 128 tokens", "minilm", "minilm.onnx", [*TEXT, "token_type_ids=1x128"], [], 10, 1.5),
-    ("Whisper tiny's encoder, 30 s", "whisper", "whisper-onnx/encoder_model.onnx", ["input_features=1x80x3000"], [], 2, 1.5),
-    ("LLaMA 8 x 512, prefill 128", "llama", "llama.onnx", PREFILL, [], 5, 1.5),
-    ("the same, one token after 127", "llama", "llama-past.onnx", DECODE, ["past"], 20, 1.3),
+    ("MiniLM, 128 tokens", "minilm", "minilm.onnx", [*TEXT, "token_type_ids=1x128"], [], 50, 1.5),
+    ("Whisper tiny's encoder, 30 s", "whisper", "whisper-onnx/encoder_model.onnx", ["input_features=1x80x3000"], [], 8, 1.5),
+    ("LLaMA 8 x 512, prefill 128", "llama", "llama.onnx", PREFILL, [], 20, 1.5),
+    ("the same, one token after 127", "llama", "llama-past.onnx", DECODE, ["past"], 80, 1.3),
 ]
 
 
-def cpu(command):
-    """User and system seconds of a process, and its peak memory in MiB."""
-    process = subprocess.Popen([str(word) for word in command], stdout=subprocess.DEVNULL)
+def least_of_runs(command):
+    """Milliseconds of a process's fastest run, and its peak memory in MiB."""
+    process = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, text=True)
+    printed = process.stdout.read()
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise SystemExit(f"{' '.join(map(str, command))} ended with {process.returncode}")
-    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+    return float(printed.split()[0]), usage.ru_maxrss / 1024
 
 
-def a_run(command, runs):
-    """CPU milliseconds of one run; `command` takes the number of runs."""
-    once, _ = cpu(command(1))
-    more, peak = cpu(command(1 + runs))
-    return 1000 * max(more - once, 1e-6) / runs, peak
-
-
-def pairs(count, runs, *commands):
-    """Medians of each command, of the ratios of the first to each other one, and the first one's peak memory."""
-    found = [[a_run(command, runs) for command in commands] for _ in range(count)]
-    times = [statistics.median(row[at][0] for row in found) for at in range(len(commands))]
-    ratios = [statistics.median(row[0][0] / row[at][0] for row in found) for at in range(1, len(commands))]
-    return times, ratios, max(row[0][1] for row in found)
+def in_turn(rounds, *commands):
+    """The least time of each command, and the first one's peak memory."""
+    found = [[least_of_runs(command) for command in commands] for _ in range(rounds)]
+    times = [min(row[at][0] for row in found) for at in range(len(commands))]
+    return times, max(row[0][1] for row in found)
 
 
 def python_of_graphs():
@@ -106,40 +101,30 @@ def bench(apr, run_speed, folder, count, rows):
     folder.mkdir(parents=True, exist_ok=True)
     make_models(apr, folder)
 
-    def ours(model, inputs, words=(), threads=1):
-        return lambda runs: [run_speed, folder / model, runs, threads, *words, *inputs]
+    def ours(model, runs, inputs, words=(), threads=1):
+        return [run_speed, folder / model, runs, threads, *words, *inputs]
 
-    def peer(model, inputs, threads=1):
-        return lambda runs: [python_of_graphs(), "-c", PEER, folder / model, runs, threads, *inputs]
+    def peer(model, runs, inputs, threads=1):
+        return [python_of_graphs(), "-c", PEER, folder / model, runs, threads, *inputs]
 
     for name, model, onnx, inputs, words, runs, target in JOBS:
-        (mine, theirs), (ratio,), peak = pairs(count, runs, ours(model, inputs, words), peer(onnx, inputs))
-        detail = f"{mine:.1f} ms against {theirs:.1f} ms of CPU; peak {peak:.0f} MiB; target {target}"
-        rows.append((f"run {name}, 1 thread", f"{ratio:.2f} times ONNX Runtime's CPU time", detail))
+        (mine, theirs), peak = in_turn(count, ours(model, runs, inputs, words), peer(onnx, runs, inputs))
+        detail = f"{mine:.1f} ms against {theirs:.1f} ms; peak {peak:.0f} MiB; target {target}"
+        rows.append((f"run {name}, 1 thread", f"{mine / theirs:.2f} times ONNX Runtime's time", detail))
     for dtype in ["f16", "bf16", "q8_0", "q4_k"]:
-        sides = [ours(f"llama-{dtype}.apr", PREFILL), ours("llama", PREFILL)]
-        (mine, plain), (ratio,), peak = pairs(count, 5, *sides)
-        detail = f"{mine:.1f} ms against {plain:.1f} ms of CPU; peak {peak:.0f} MiB; target 1.1"
-        rows.append((f"prefill with weights in {dtype}", f"{ratio:.2f} times the CPU time with f32", detail))
-    sides = [ours("minilm", JOBS[0][3], ["taps"]), ours("minilm", JOBS[0][3])]
-    (tapped, plain), (ratio,), _ = pairs(count, 10, *sides)
-    detail = f"{tapped:.1f} ms against {plain:.1f} ms of CPU; target 1.15"
-    rows.append(("MiniLM with statistics of every value", f"{ratio:.2f} times the CPU time without", detail))
-    two = speedup(count, lambda threads: ours("llama", PREFILL, (), threads))
-    theirs = speedup(count, lambda threads: peer("llama.onnx", PREFILL, threads))
-    detail = f"by wall time; ONNX Runtime {theirs:.2f} times; target 1.8"
-    rows.append(("LLaMA's prefill on two threads", f"{two:.2f} times the speed of one", detail))
-
-
-def speedup(count, command):
-    """How many times as fast two threads are as one; `command` takes their number."""
-    return statistics.median(wall(command(1)) / wall(command(2)) for _ in range(count))
-
-
-def wall(command):
-    """Wall milliseconds of a run, as both programs print them: the first one, which reads the weights, is not counted."""
-    printed = subprocess.run([str(word) for word in command(20)], capture_output=True, text=True, check=True).stdout
-    return float(printed.split()[0])
+        sides = [ours(f"llama-{dtype}.apr", 20, PREFILL), ours("llama", 20, PREFILL)]
+        (mine, plain), peak = in_turn(count, *sides)
+        detail = f"{mine:.1f} ms against {plain:.1f} ms; peak {peak:.0f} MiB; target 1.1"
+        rows.append((f"prefill with weights in {dtype}", f"{mine / plain:.2f} times the time with f32", detail))
+    _, model, _, inputs, _, runs, _ = JOBS[0]
+    (tapped, plain), _ = in_turn(count, ours(model, runs, inputs, ["taps"]), ours(model, runs, inputs))
+    detail = f"{tapped:.1f} ms against {plain:.1f} ms; target 1.15"
+    rows.append(("MiniLM with statistics of every value", f"{tapped / plain:.2f} times the time without", detail))
+    one_and_two = [side for threads in (1, 2) for side in (
+        ours("llama", 20, PREFILL, (), threads), peer("llama.onnx", 20, PREFILL, threads))]
+    (one, one_of_peer, two, two_of_peer), _ = in_turn(count, *one_and_two)
+    detail = f"{two:.1f} ms; ONNX Runtime {one_of_peer / two_of_peer:.2f} times, {two_of_peer:.1f} ms; target 1.8"
+    rows.append(("LLaMA's prefill on two threads", f"{one / two:.2f} times the speed of one", detail))
 
 
 if __name__ == "__main__":
