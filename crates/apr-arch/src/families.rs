@@ -163,6 +163,12 @@ impl Families {
         by_own_name.or_else(|| candidates.iter().find(|family| family.is_called(name))).copied()
     }
 
+    /// Whether apr knows this family by itself.
+    #[must_use]
+    pub fn is_builtin(family: &Family) -> bool {
+        READ.iter().filter_map(OnceLock::get).any(|known| std::ptr::eq(&**known, family))
+    }
+
     /// All of them, in the order they are tried.
     pub fn iter(&self) -> impl Iterator<Item = &Family> {
         self.brought.iter().map(|family| &**family).chain((0..BUILTIN.len()).map(|at| -> &Family { builtin(at) }))
@@ -222,9 +228,12 @@ impl Families {
         tensors: &[TensorInfo],
         metadata: &'a Metadata,
     ) -> Option<FamilyModel<'a>> {
-        let mut most = least(GUESSED, tensors.len()).max(FEWEST);
+        let fewest_known = least(GUESSED, tensors.len()).max(FEWEST);
+        let mut most = fewest_known;
         let mut best: Option<(usize, FamilyModel<'a>)> = None;
-        for family in self.iter() {
+        let brought = self.brought.iter().map(|family| &**family);
+        let may_be = (0..BUILTIN.len()).filter(|&at| names.may_be_of(fewest_known, |word| has_word(at, word)));
+        for family in brought.chain(may_be.map(|at| -> &Family { builtin(at) })) {
             // Nothing is better than a family that knows all and misses nothing; reading the others takes milliseconds.
             if most == tensors.len() && best.as_ref().is_some_and(|(fewest, _)| *fewest == 0) {
                 break;
@@ -348,6 +357,11 @@ fn lineage(at: usize) -> impl Iterator<Item = usize> {
     })
 }
 
+/// Whether a word stands anywhere in a built-in table or in one that it extends; cheaper than reading them.
+fn has_word(at: usize, word: &str) -> bool {
+    lineage(at).any(|at| BUILTIN[at].contains(word))
+}
+
 /// Fewest tensors out of `total` that are this share, and at least one.
 fn least((share, of): (usize, usize), total: usize) -> usize {
     total.saturating_mul(share).div_ceil(of).max(1)
@@ -439,6 +453,36 @@ mod tests {
         let guessed = Some(("llama".to_owned(), true));
         assert_eq!(identified(&json!({})), guessed);
         assert_eq!(identified(&json!({ "architecture": { "hidden_size": 4 } })), guessed);
+    }
+
+    #[test]
+    fn no_family_is_passed_over_whose_names_they_are() {
+        for (at, family) in Families::builtin().iter().enumerate() {
+            for naming in family.namings() {
+                let names = family.example_names().filter_map(|name| family.source_name(&name, &naming));
+                let tensors: Vec<TensorInfo> =
+                    names.map(|name| TensorInfo { name, dtype: DType::F32, shape: [4].into() }).collect();
+                let groups = NameGroups::of(&tensors);
+                assert!(groups.may_be_of(tensors.len(), |word| has_word(at, word)), "{} {naming:?}", family.name());
+            }
+        }
+    }
+
+    #[test]
+    fn tables_are_not_read_for_names_of_which_they_have_no_word() {
+        let tensors = llama_tensors();
+        let groups = NameGroups::of(&tensors);
+        let whisper = (0..BUILTIN.len()).find(|&at| mentions(BUILTIN[at], "whisper")).expect("built in");
+        assert!(!groups.may_be_of(least(GUESSED, tensors.len()), |word| has_word(whisper, word)));
+    }
+
+    #[test]
+    fn a_family_that_was_brought_is_none_of_the_built_in_ones() {
+        let mut families = Families::builtin();
+        let table = "name = 'mine'\ntitle = 'Mine'\nmodel_types = ['mine']\nextends = 'llama'";
+        families.add(table).expect("a family");
+        assert!(!Families::is_builtin(families.find("mine").expect("just added")));
+        assert!(Families::is_builtin(families.find("llama").expect("built in")));
     }
 
     /// Classes of `transformers` and the `model_type` of their configurations.

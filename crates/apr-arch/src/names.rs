@@ -11,6 +11,9 @@ use apr_core::TensorInfo;
 use crate::family::{CANONICAL, Family, Naming, ONNX, WRAPPERS};
 use crate::pattern::{Entry, number, skeleton};
 
+/// Groups of names whose words are looked up, which bounds the work whatever a file's tensors are called.
+const SAMPLED: usize = 64;
+
 /// Tensors whose names differ in their numbers alone.
 #[derive(Debug)]
 struct Group {
@@ -73,6 +76,23 @@ impl<'t> NameGroups<'t> {
             .collect();
         let (groups, order) = sorted(by_skeleton, &sizes, &of);
         Self { wrapper, names, groups, order, work: Cell::new(0) }
+    }
+
+    /// Whether a family may know as many of the names as `least`, by the words that its table has. It may turn out not to.
+    pub(crate) fn may_be_of(&self, least: usize, has_word: impl Fn(&str) -> bool) -> bool {
+        let mut left = self.names.len();
+        for group in self.groups.iter().take(SAMPLED) {
+            let name = self.names[self.order[group.members.start]];
+            // Before the last words there may be a prefix, and placeholders stand for numbers.
+            let words = name.split(['.', '/']).filter(|word| !word.contains(|c: char| c.is_ascii_digit()));
+            if !words.rev().take(2).all(&has_word) {
+                left -= group.members.len();
+            }
+            if left < least {
+                return false;
+            }
+        }
+        true
     }
 
     /// The naming under which the family knows most of the tensors, and how many those are; the more common one where two

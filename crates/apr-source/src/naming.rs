@@ -27,7 +27,7 @@ pub fn canonical<'a>(reader: &'a dyn CheckpointReader, model: &FamilyModel<'_>) 
     }
     let names = canonical_names(reader, model);
     // A family that the user brought may not be there when the names are wanted back.
-    let is_builtin = Families::builtin().iter().any(|family| std::ptr::eq(family, model.family()));
+    let is_builtin = Families::is_builtin(model.family());
     let mut exceptions = Map::new();
     for (info, canonical) in reader.tensors().iter().zip(&names) {
         let Some(canonical) = canonical else { continue };
