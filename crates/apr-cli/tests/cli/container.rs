@@ -1,8 +1,9 @@
 //! Compression and shards: what comes back, what is refused. With the models that other tests of containers begin with.
 
 use std::fs;
+use std::sync::LazyLock;
 
-use crate::support::{Sandbox, f32s, safetensors, scrambled};
+use crate::support::{Files, Sandbox, f32s, safetensors, scrambled};
 
 /// Long and odd enough that no report contains it by chance.
 pub(crate) const PASSWORD: &str = "wholly-unlikely-Pa55phrase";
@@ -25,14 +26,17 @@ pub(crate) fn weights() -> Vec<u8> {
 /// `m.safetensors`, `plain.apr` made of it, keys to sign (`signer`, `stranger`) and to decrypt with (`owner`, `other`),
 /// public ones beside them as `.pub`, and the password in `password`.
 pub(crate) fn workshop() -> Sandbox {
-    let sandbox = Sandbox::new().with("m.safetensors", weights()).with("password", format!("{PASSWORD}\n"));
-    sandbox.apr("convert m.safetensors -o plain.apr").clean();
-    for (key, purpose) in
-        [("signer", "signing"), ("stranger", "signing"), ("owner", "encryption"), ("other", "encryption")]
-    {
-        sandbox.apr(&format!("keygen -o {key} --for {purpose}")).clean();
-    }
-    sandbox
+    static MADE: LazyLock<Files> = LazyLock::new(|| {
+        let sandbox = Sandbox::new().with("m.safetensors", weights()).with("password", format!("{PASSWORD}\n"));
+        sandbox.apr("convert m.safetensors -o plain.apr").clean();
+        for (key, purpose) in
+            [("signer", "signing"), ("stranger", "signing"), ("owner", "encryption"), ("other", "encryption")]
+        {
+            sandbox.apr(&format!("keygen -o {key} --for {purpose}")).clean();
+        }
+        sandbox.kept()
+    });
+    Sandbox::of(&MADE)
 }
 
 #[track_caller]

@@ -3,12 +3,14 @@
 //! Each test breaks every kind of file in the same way. The checksum of the footer is made right again, so that it is
 //! the point's own check that has to see the damage; of an encrypted file, its authentication may see it first.
 
+use std::sync::LazyLock;
+
 use apr::DType;
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
 use apr_testkit::corrupt::overwrite;
 
 use crate::container::{crc32, flipped, stored, weights, word, workshop};
-use crate::support::{Run, Sandbox, safetensors};
+use crate::support::{Files, Run, Sandbox, safetensors};
 
 /// Flags of the header: encrypted, signed, licensed.
 const SEALED: usize = 1 << 4 | 1 << 5 | 1 << 8;
@@ -53,14 +55,17 @@ pub(crate) const KINDS: [Kind; 9] = [
 
 /// Every kind of file, made of `m.safetensors`, and the keys.
 pub(crate) fn every_kind() -> Sandbox {
-    let sandbox = workshop();
-    for kind in &KINDS {
-        let line = format!("convert m.safetensors -o {} {}", kind.model, kind.made);
-        sandbox.apr(&line).clean();
-        let shown = sandbox.files();
-        assert!(shown.iter().any(|name| name == kind.part), "{}: {shown:?}", kind.part);
-    }
-    sandbox
+    static MADE: LazyLock<Files> = LazyLock::new(|| {
+        let sandbox = workshop();
+        for kind in &KINDS {
+            let line = format!("convert m.safetensors -o {} {}", kind.model, kind.made);
+            sandbox.apr(&line).clean();
+            let shown = sandbox.files();
+            assert!(shown.iter().any(|name| name == kind.part), "{}: {shown:?}", kind.part);
+        }
+        sandbox.kept()
+    });
+    Sandbox::of(&MADE)
 }
 
 /// The file with its footer's checksum made right.

@@ -1,7 +1,7 @@
 //! A folder to run the command in, what came of it, and models made by hand.
 
 use std::fmt;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,7 +19,26 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// An empty folder that commands run in, so that the paths they print are the same everywhere.
 pub(crate) struct Sandbox(TempDir);
 
+/// Files of a sandbox: their names, bytes, and who may read them.
+pub(crate) struct Files(Vec<(String, Vec<u8>, Permissions)>);
+
 impl Sandbox {
+    /// Its files, for more sandboxes like it: what made them need not run again.
+    pub(crate) fn kept(&self) -> Files {
+        let permissions = |name: &String| fs::metadata(self.path(name)).expect("a file").permissions();
+        let kept = |name: String| (name.clone(), self.read(&name), permissions(&name));
+        Files(self.files().into_iter().map(kept).collect())
+    }
+
+    pub(crate) fn of(files: &Files) -> Self {
+        let sandbox = Self::new();
+        for (name, bytes, permissions) in &files.0 {
+            sandbox.write(name, bytes);
+            fs::set_permissions(sandbox.path(name), permissions.clone()).expect("a file of one's own");
+        }
+        sandbox
+    }
+
     pub(crate) fn new() -> Self {
         Self(TempDir::new().expect("a temporary folder"))
     }
