@@ -8,17 +8,14 @@ use serde::{Serialize, Serializer};
 /// of its formats; whatever is above asks it instead of asking which format it is.
 ///
 /// ```
-/// use apr_core::{Convention, Format};
+/// use apr_core::Format;
 ///
 /// static LISTS: Format = Format {
 ///     id: "lists",
 ///     name: "a list of numbers",
-///     option: Some("lists"),
-///     about: "Numbers, one after the other",
 ///     extensions: &["list"],
 ///     recognises: |head| head.starts_with(b"LIST"),
-///     convention: Convention::Framework,
-///     target: None,
+///     ..Format::READ_ONLY
 /// };
 /// assert!((LISTS.recognises)(b"LIST 1 2 3"));
 /// assert!(LISTS.target.is_none(), "it is read only");
@@ -40,6 +37,20 @@ pub struct Format {
     pub convention: Convention,
     /// What a file of the format can be written with; `None` where it is only read.
     pub target: Option<Target>,
+}
+
+impl Format {
+    /// What a format has that is only read, and that no option names: all but its `id`, its `name`, and how it is known.
+    pub const READ_ONLY: Self = Self {
+        id: "",
+        name: "",
+        option: None,
+        about: "",
+        extensions: &[],
+        recognises: |_| false,
+        convention: Convention::Framework,
+        target: None,
+    };
 }
 
 /// Bytes of a file's beginning that tell its format.

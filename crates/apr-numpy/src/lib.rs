@@ -47,7 +47,7 @@ mod array;
 mod header;
 mod reader;
 
-use apr_core::{Convention, Format};
+use apr_core::Format;
 
 pub use reader::{NumpyReader, open};
 
@@ -57,7 +57,7 @@ pub static NPY: Format = Format {
     name: "NumPy array",
     recognises: |head| head.starts_with(header::MAGIC),
     extensions: &["npy"],
-    ..READ_ONLY
+    ..Format::READ_ONLY
 };
 
 /// An archive of arrays.
@@ -66,18 +66,7 @@ pub static NPZ: Format = Format {
     name: "NumPy arrays (.npz)",
     recognises: starts_with_an_array,
     extensions: &["npz"],
-    ..READ_ONLY
-};
-
-const READ_ONLY: Format = Format {
-    id: "",
-    name: "",
-    option: None,
-    about: "",
-    extensions: &[],
-    recognises: |_| false,
-    convention: Convention::Framework,
-    target: None,
+    ..Format::READ_ONLY
 };
 
 /// Whether the first entry of a ZIP archive has the name of an array.

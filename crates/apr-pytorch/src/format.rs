@@ -60,27 +60,15 @@ pub static ZIP: Format = Format {
     id: "zip",
     name: "a ZIP archive (PyTorch or Keras)",
     recognises: |head| head.starts_with(b"PK\x03\x04"),
-    ..container()
+    ..Format::READ_ONLY
 };
 
 /// A bare pickle stream, as old PyTorch wrote.
-pub static PICKLE: Format = Format { id: "pickle", name: "a pickle (PyTorch)", recognises: is_pickle, ..container() };
+pub static PICKLE: Format =
+    Format { id: "pickle", name: "a pickle (PyTorch)", recognises: is_pickle, ..Format::READ_ONLY };
 
 /// A TAR archive, as the first PyTorch wrote.
-pub static TAR: Format = Format { id: "tar", name: "a TAR archive", recognises: tar::recognise, ..container() };
-
-const fn container() -> Format {
-    Format {
-        id: "",
-        name: "",
-        option: None,
-        about: "",
-        extensions: &[],
-        recognises: |_| false,
-        convention: Convention::Framework,
-        target: None,
-    }
-}
+pub static TAR: Format = Format { id: "tar", name: "a TAR archive", recognises: tar::recognise, ..Format::READ_ONLY };
 
 /// PROTO 2 to 5 is what PyTorch's magic number or a dictionary start with.
 fn is_pickle(head: &[u8]) -> bool {

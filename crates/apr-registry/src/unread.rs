@@ -1,22 +1,15 @@
 //! Formats that are told apart, so that an error names them, and not read.
 
-use apr_core::{Convention, Format};
+use apr_core::Format;
 
 /// HDF5, as Keras wrote.
 pub(crate) static HDF5: Format =
-    Format { id: "hdf5", name: "HDF5 (Keras)", recognises: |head| head.starts_with(b"\x89HDF"), ..UNREAD };
+    Format { id: "hdf5", name: "HDF5 (Keras)", recognises: |head| head.starts_with(b"\x89HDF"), ..Format::READ_ONLY };
 
 /// TensorFlow Lite.
-pub(crate) static TFLITE: Format =
-    Format { id: "tflite", name: "TensorFlow Lite", recognises: |head| head.get(4..8) == Some(b"TFL3"), ..UNREAD };
-
-const UNREAD: Format = Format {
-    id: "",
-    name: "",
-    option: None,
-    about: "",
-    extensions: &[],
-    recognises: |_| false,
-    convention: Convention::Framework,
-    target: None,
+pub(crate) static TFLITE: Format = Format {
+    id: "tflite",
+    name: "TensorFlow Lite",
+    recognises: |head| head.get(4..8) == Some(b"TFL3"),
+    ..Format::READ_ONLY
 };
