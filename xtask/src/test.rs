@@ -5,11 +5,16 @@ use crate::steps::Steps;
 use crate::{reference, targets};
 
 pub(crate) fn run(steps: &mut Steps) {
-    let python = steps.run("the Python reference environment", reference::set_up_python);
-    steps.run("the model all-MiniLM-L6-v2", reference::fetch_model);
     // candle, which apr-interop compares with, takes as long to build as everything else.
     let tests = || cargo("test", ["--workspace", "--exclude", "apr-interop", "--all-features", "--no-fail-fast"]);
-    let built = steps.run("the workspace's tests are built", || run_program(tests().arg("--no-run")));
+    let (mut python, mut built) = (None, None);
+    let fetch = |steps: &mut Steps| {
+        python = steps.run("the Python reference environment", reference::set_up_python);
+        steps.run("the model all-MiniLM-L6-v2", reference::fetch_model);
+    };
+    steps.beside(fetch, |steps| {
+        built = steps.run("the workspace's tests are built", || run_program(tests().arg("--no-run")));
+    });
     let other_targets = |steps: &mut Steps| {
         targets::without_a_system(steps);
         targets::features(steps);
