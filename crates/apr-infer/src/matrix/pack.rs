@@ -59,23 +59,24 @@ fn strips<const STRIP: usize>(b: &[f32], (depth, columns): (usize, usize), row_s
 /// Memory for what is packed. It begins at a line of the cache, so that no vector that a kernel loads lies in two of them.
 #[derive(Default)]
 pub(super) struct Packed {
-    /// With as many elements too many as the start may be off.
+    /// Longer than what is packed by a line, as the first line may begin so much later.
     values: Vec<f32>,
 }
 
-/// Bytes and elements of a line of the cache.
-const LINE: usize = 64;
-const LINE_ELEMENTS: usize = LINE / size_of::<f32>();
+/// Bytes of a line of the cache.
+const LINE_BYTES: usize = 64;
+/// Elements of one.
+pub(super) const LINE: usize = LINE_BYTES / size_of::<f32>();
 
 impl Packed {
     fn start(&self) -> usize {
-        self.values.as_ptr().align_offset(LINE).min(LINE_ELEMENTS)
+        self.values.as_ptr().align_offset(LINE_BYTES).min(LINE)
     }
 
     /// Room for elements that are all written afterwards.
     pub(super) fn room(&mut self, len: usize) -> &mut [f32] {
-        if self.values.len() < len + LINE_ELEMENTS {
-            self.values.resize(len + LINE_ELEMENTS, 0.0);
+        if self.values.len() < len + LINE {
+            self.values.resize(len + LINE, 0.0);
         }
         let start = self.start();
         &mut self.values[start..][..len]
@@ -98,7 +99,7 @@ mod tests {
         for len in [1, 31, 4096, 100_000, 7] {
             packed.room(len).fill(len as f32);
             let elements = packed.elements();
-            assert_eq!(elements.as_ptr() as usize % LINE, 0);
+            assert_eq!(elements.as_ptr() as usize % LINE_BYTES, 0);
             assert!(elements.len() >= len && elements[..len].iter().all(|value| *value == len as f32));
         }
     }

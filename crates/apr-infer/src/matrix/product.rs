@@ -139,7 +139,7 @@ fn put_columns(out: &mut [f32], width: usize, own: &[f32], columns: Range<usize>
 }
 
 /// The product with a matrix that is read from front to back, rows at a time. Sums are added up in the order of
-/// [`Packed::multiply`], so that the result is the same as with the matrix in memory.
+/// [`Panel::multiply`], so that the result is the same as with the matrix in memory.
 fn streamed(left: Left<'_>, matrix: &dyn Rows, out: &mut [f32], adds: bool, workers: &dyn Workers) -> Result<()> {
     let (mut scratch, mut decoded, mut own) = (Scratch::new(), Vec::new(), Packed::default());
     let width = matrix.width();

@@ -3,6 +3,7 @@
 
 use apr_core::Result;
 
+use super::pack::LINE;
 use super::{Right, Rows};
 use crate::ops::for_several_targets;
 use crate::workers::{Workers, try_in_pieces};
@@ -55,9 +56,6 @@ fn by_columns(x: &[f32], matrix: &dyn Rows, first: usize, out: &mut [f32]) -> Re
     }
     Ok(())
 }
-
-/// Elements of a line of the cache.
-const LINE: usize = 16;
 
 /// Asks for `len` elements from a place on, which will be needed soon: each comes from memory once, and processors stop
 /// looking ahead at the end of each page.
