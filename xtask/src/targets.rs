@@ -46,22 +46,35 @@ const SINGLE_BINARY: &str = "single-binary";
 const FEATURES: [&str; 4] =
     ["", "compression", "encryption,signing", "std,compression,zstd-encoder,encryption,signing,typed"];
 
-/// The profile of the workspace for what is shipped to a browser, whose size counts.
-const PROFILE: &str = "small";
-
-const WASM: Target = Target { triple: "wasm32-unknown-unknown", std: "std,panic_abort" };
-const BARE: Target = Target { triple: "thumbv7em-none-eabihf", std: "core,alloc" };
+const WASM: Target = Target { triple: "wasm32-unknown-unknown", std: "std,panic_abort", profile: "small" };
+const BARE: Target = Target { triple: "thumbv7em-none-eabihf", std: "core,alloc", profile: "dev" };
 
 struct Target {
     triple: &'static str,
     /// The parts of the standard library to build where rustup has none for the target.
     std: &'static str,
+    /// The one profile for all that is built, so that the standard library is built once: the one of what is shipped, or the
+    /// one that is fastest to build where nothing is.
+    profile: &'static str,
 }
 
-/// Everything that is built for a target without an operating system.
+/// Debian's current compiler: it comes with the standard library's source, and from where the machine gets its packages
+/// anyway.
+const COMPILER: &str = "/usr/bin/rustc";
+
+/// Installs what the targets need and the machine has not, so that later steps find it.
+pub(crate) fn set_up(steps: &mut Steps) {
+    steps.run(&format!("a compiler for {} and {}, and Node", BARE.triple, WASM.triple), || {
+        [&BARE, &WASM].into_iter().try_for_each(find_or_install_std)?;
+        find_or_install_node()
+    });
+}
+
+/// What the gate builds for targets without an operating system.
 pub(crate) fn without_a_system(steps: &mut Steps) {
-    steps.run(&format!("no_std: {} for {}", NO_STD.join(", "), BARE.triple), || check_libraries(&BARE, &NO_STD));
-    wasm(steps);
+    steps.run(&format!("no_std: {} for {}", NO_STD.join(", "), BARE.triple), || check(&BARE, &NO_STD));
+    portable(steps);
+    module(steps);
     steps.run(&format!("features of apr-format for {}", WASM.triple), || {
         FEATURES.iter().try_for_each(|features| {
             let mut command = cross("check", &WASM)?;
@@ -70,12 +83,23 @@ pub(crate) fn without_a_system(steps: &mut Steps) {
     });
 }
 
+/// Everything for the web, the example too as it is shipped.
 pub(crate) fn wasm(steps: &mut Steps) {
-    let what = format!("wasm: {} for {}", PORTABLE.join(", "), WASM.triple);
-    steps.run(&what, || check_libraries(&WASM, &PORTABLE));
-    let what = format!("wasm: {SMOKE} and {SINGLE_BINARY} as they are shipped");
-    // Each by itself: together they would get the features that the other asks for.
-    let built = steps.run(&what, || [SMOKE, SINGLE_BINARY].iter().try_for_each(|name| build(&WASM, name)));
+    portable(steps);
+    module(steps);
+    steps.run(&format!("wasm: {SINGLE_BINARY} as it is shipped"), || build(&WASM, SINGLE_BINARY));
+}
+
+fn portable(steps: &mut Steps) {
+    steps.run(&format!("wasm: {}, {SINGLE_BINARY} for {}", PORTABLE.join(", "), WASM.triple), || {
+        check(&WASM, &PORTABLE)?;
+        // By itself: beside the others it would get features that it does not ask for.
+        check(&WASM, &[SINGLE_BINARY])
+    });
+}
+
+fn module(steps: &mut Steps) {
+    let built = steps.run(&format!("wasm: {SMOKE} as it is shipped"), || build(&WASM, SMOKE));
     if built.is_some() {
         steps.run("wasm: model files opened, converted, packed, encrypted and signed under Node; size", smoke);
     }
@@ -83,9 +107,11 @@ pub(crate) fn wasm(steps: &mut Steps) {
 
 /// Checks that the crates build without warnings whatever is left out of them.
 pub(crate) fn features(steps: &mut Steps) {
-    steps.run("few features of apr, apr-ops, apr-quantize, apr-view and apr-tensor", || {
+    steps.run("clippy: few features of crates that have some", || {
         [
+            ("apr-core", ""),
             ("apr-tensor", ""),
+            ("apr-format", ""),
             ("apr-view", ""),
             ("apr-quantize", ""),
             ("apr-quantize", "std"),
@@ -96,16 +122,14 @@ pub(crate) fn features(steps: &mut Steps) {
         ]
         .iter()
         .try_for_each(|(name, features)| {
-            // As it checks one crate, warnings can be errors in it alone, and its dependencies stay as they were built.
-            let mut command = cargo("rustc", ["--quiet", "--profile", "check", "--package", name, "--lib"]);
-            command.args(["--no-default-features", "--features", features, "--", "-D", "warnings"]);
-            run(&mut command)
+            let mut command = cargo("clippy", ["--quiet", "--no-deps", "--package", name, "--lib"]);
+            run(command.args(["--no-default-features", "--features", features, "--", "-D", "warnings"]))
         })
     });
 }
 
-/// Checks crates without generating code, which is what takes time.
-fn check_libraries(target: &Target, crates: &[&str]) -> Outcome {
+/// Checks libraries without generating code, which is what takes time.
+fn check(target: &Target, crates: &[&str]) -> Outcome {
     let mut command = cross("check", target)?;
     command.arg("--lib").args(crates.iter().flat_map(|name| ["--package", name]));
     run(&mut command)
@@ -117,14 +141,18 @@ fn build(target: &Target, name: &str) -> Outcome {
     run(command.args(["--lib", "--crate-type", "cdylib", "--package", name]))
 }
 
-/// A cargo command for a target. Warnings are errors, except in dependencies. All use one profile, so that the standard
-/// library is built once for a target.
+/// A cargo command for a target. Warnings are errors, except in dependencies.
 fn cross(subcommand: &str, target: &Target) -> Outcome<Command> {
-    let mut command = cargo(subcommand, ["--target", target.triple, "--profile", PROFILE]);
+    let mut command = cargo(subcommand, ["--target", target.triple, "--profile", target.profile]);
     let flags = format!("CARGO_TARGET_{}_RUSTFLAGS", target.triple.to_uppercase().replace('-', "_"));
     command.env(flags, "-Dwarnings");
     if !has_std(target) {
-        build_std(&mut command, target)?;
+        find_or_install_std(target)?;
+        // `-Z` is for nightly compilers; this makes a stable one take it.
+        command.env("RUSTC", COMPILER).env("RUSTC_BOOTSTRAP", "1").arg(format!("-Zbuild-std={}", target.std));
+        if let Some(linker) = find_program(is_linker) {
+            command.env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", linker);
+        }
     }
     // Apart from the rest: where the compiler is another one, each would throw away what the other built.
     command.arg("--target-dir").arg(cross_target_dir());
@@ -140,26 +168,23 @@ fn has_std(target: &Target) -> bool {
     libraries.is_some_and(|folder| Path::new(&folder).is_dir())
 }
 
-/// Lets cargo build the standard library too, with Debian's current compiler: it comes with the library's source, and
-/// from where this machine gets its packages anyway.
-fn build_std(command: &mut Command, target: &Target) -> Outcome {
-    const COMPILER: &str = "/usr/bin/rustc";
-    let is_linker = |name: &str| name == "wasm-ld" || name.starts_with("wasm-ld-");
+/// Finds a standard library for the target or what can build one, and installs the latter where neither is there.
+fn find_or_install_std(target: &Target) -> Outcome {
     let is_ready = || is_recent(COMPILER) && has_source(COMPILER) && find_program(is_linker).is_some();
-    if !is_ready() {
-        let advice = format!("run `rustup target add {}`", target.triple);
-        say(format_args!("    the toolchain has no standard library for {}, so it is built", target.triple));
-        install_packages(&["rustc-web", "rust-web-src", "lld-19"], &advice)?;
-        if !is_ready() {
-            return Err(Stop::skipped("the installed packages can't build the standard library", advice));
-        }
+    if has_std(target) || is_ready() {
+        return Ok(());
     }
-    // `-Z` is for nightly compilers; this makes a stable one take it.
-    command.env("RUSTC", COMPILER).env("RUSTC_BOOTSTRAP", "1").arg(format!("-Zbuild-std={}", target.std));
-    if let Some(linker) = find_program(is_linker) {
-        command.env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", linker);
+    let advice = format!("run `rustup target add {}`", target.triple);
+    say(format_args!("    the toolchain has no standard library for {}, so it is built", target.triple));
+    install_packages(&["rustc-web", "rust-web-src", "lld-19"], &advice)?;
+    if is_ready() {
+        return Ok(());
     }
-    Ok(())
+    Err(Stop::skipped("the installed packages can't build the standard library", advice))
+}
+
+fn is_linker(name: &str) -> bool {
+    name == "wasm-ld" || name.starts_with("wasm-ld-")
 }
 
 fn has_source(compiler: &str) -> bool {
@@ -175,12 +200,16 @@ fn is_recent(compiler: &str) -> bool {
     found.is_some() && found >= minor(env!("CARGO_PKG_RUST_VERSION"))
 }
 
-fn smoke() -> Outcome {
-    let is_node = |name: &str| name == "node";
-    if find_program(is_node).is_none() {
-        install_packages(&["nodejs"], "install Node 18 or later")?;
+fn find_or_install_node() -> Outcome {
+    match find_program(|name| name == "node") {
+        Some(_) => Ok(()),
+        None => install_packages(&["nodejs"], "install Node 18 or later"),
     }
-    let module = cross_target_dir().join(WASM.triple).join(PROFILE).join(SMOKE.replace('-', "_") + ".wasm");
+}
+
+fn smoke() -> Outcome {
+    find_or_install_node()?;
+    let module = cross_target_dir().join(WASM.triple).join(WASM.profile).join(SMOKE.replace('-', "_") + ".wasm");
     let script = workspace().join("crates").join(SMOKE).join("smoke.mjs");
     let mut node = program("node");
     node.arg(script).arg(module).args(["fixtures/tiny-llama/model.safetensors", "fixtures/valid/aprn"]);

@@ -11,6 +11,7 @@ pub(crate) fn run(steps: &mut Steps) {
     let fetch = |steps: &mut Steps| {
         python = steps.run("the Python reference environment", reference::set_up_python);
         steps.run("the model all-MiniLM-L6-v2", reference::fetch_model);
+        targets::set_up(steps);
     };
     steps.beside(fetch, |steps| {
         built = steps.run("the workspace's tests are built", || run_program(tests().arg("--no-run")));

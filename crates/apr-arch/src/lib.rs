@@ -9,6 +9,7 @@
 //!
 //! Users add families of their own in the same form ([`Families::add`]), or implement [`TensorNameMapper`].
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod dimensions;
 mod expression;

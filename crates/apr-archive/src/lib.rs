@@ -27,6 +27,7 @@
 //!
 //! ZIP is described in PKWARE's APPNOTE, DEFLATE in RFC 1951, gzip in RFC 1952, zlib in RFC 1950.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod decoded;
 mod inflate;

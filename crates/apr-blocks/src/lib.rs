@@ -17,6 +17,7 @@
 //! Inputs and outputs are called as in the ONNX files that Hugging Face's Optimum exports, and values are those of
 //! transformers' eager attention in single precision.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod blocks;
 mod kinds;

@@ -4,6 +4,7 @@
 //! [`dialect`] are what older programs wrote.
 #![no_std]
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 extern crate alloc;
 #[cfg(feature = "std")]

@@ -38,6 +38,7 @@
 //!
 //! The format is documented in ggml's repository, `docs/gguf.md`.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 use std::sync::Arc;
 

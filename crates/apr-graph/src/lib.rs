@@ -31,6 +31,7 @@
 //! assert_eq!(graph.body.nodes[0].name, "embeddings/tokens");
 //! ```
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod body;
 mod builder;

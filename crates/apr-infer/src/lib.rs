@@ -7,6 +7,7 @@
 //! Threads come from the caller, as [`Workers`]. Every piece of work gives the same result on any thread, so that results
 //! do not depend on their number.
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 #![allow(
     clippy::cast_possible_truncation,
     reason = "sizes of tensors in memory fit usize, and casts of elements are cut off by ONNX's rules"

@@ -3,6 +3,7 @@
 //! A pass takes readers, writers and a [`Pipeline`](apr_registry::Pipeline) as values and returns a report that serializes; front
 //! ends parse, call and render.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 pub mod analyze;
 pub mod bind;

@@ -96,6 +96,7 @@
 //! assert!(error.message().contains("os.system"));
 //! ```
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 mod archive;
 mod content;
 mod contents;

@@ -17,6 +17,7 @@
 //! # Ok::<(), apr_registry::Error>(())
 //! ```
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod companions;
 mod few_reads;

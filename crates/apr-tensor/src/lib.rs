@@ -32,6 +32,7 @@
 //! bits on all of them.
 #![no_std]
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 extern crate alloc;
 #[cfg(feature = "std")]

@@ -13,6 +13,7 @@
 //! # Ok::<(), apr_core::Error>(())
 //! ```
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 pub mod gguf;
 mod merging;
