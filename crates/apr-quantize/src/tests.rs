@@ -25,6 +25,26 @@ fn key_value(key: String, value: &Json) -> KeyValue {
     KeyValue { key, value }
 }
 
+struct Model {
+    name: String,
+    facts: ModelFacts,
+    candidates: Vec<Candidate>,
+    /// How many candidates there are that differ in the layer alone.
+    rows: Vec<usize>,
+}
+
+impl Model {
+    fn new(json: &Json) -> Self {
+        let rows = tensors(json);
+        Self {
+            name: json["name"].to_string(),
+            facts: facts(json),
+            rows: rows.iter().map(Vec::len).collect(),
+            candidates: rows.into_iter().flatten().collect(),
+        }
+    }
+}
+
 /// Names and shapes of a model's tensors, in rows that differ in the layer alone.
 fn tensors(model: &Json) -> Vec<Vec<Candidate>> {
     let layers = model["layers"].as_u64().expect("layers");
@@ -84,12 +104,10 @@ fn letters(word: &str, count: usize) -> Vec<char> {
 }
 
 /// Compares one run, with or without importance.
-fn compare(run: &str, expected: &str, model: &Json, golden: &Json) {
-    let place = format!("{}, {run}", model["name"]);
-    let rows = tensors(model);
-    let choices = choices(run, &golden["options"]);
-    let candidates: Vec<Candidate> = rows.iter().flatten().cloned().collect();
-    let outcome = assign(&candidates, &facts(model), &choices);
+fn compare(run: &str, expected: &str, model: &Model, golden: &Json) {
+    let place = format!("{}, {run}", model.name);
+    let Model { rows, candidates, facts, .. } = model;
+    let outcome = assign(candidates, facts, &choices(run, &golden["options"]));
     if let Some(why) = expected.strip_prefix("! ") {
         let error = outcome.expect_err(&format!("{place}: llama.cpp says {why}"));
         assert_eq!(error.code(), Code::Format, "{place}");
@@ -99,8 +117,8 @@ fn compare(run: &str, expected: &str, model: &Json, golden: &Json) {
     let decisions = outcome.unwrap_or_else(|error| panic!("{place}: {error}"));
     let words: Vec<&str> = expected.split(' ').collect();
     assert_eq!(words.len(), rows.len(), "{place}");
-    let expected = words.iter().zip(&rows).flat_map(|(word, row)| letters(word, row.len()));
-    for ((letter, candidate), decision) in expected.zip(&candidates).zip(&decisions) {
+    let expected = words.iter().zip(rows).flat_map(|(word, &row)| letters(word, row));
+    for ((letter, candidate), decision) in expected.zip(candidates).zip(&decisions) {
         let name = golden["letters"][letter.to_string()].as_str().expect("a type");
         assert_eq!(decision.dtype.name(), name, "{place}: {}, {}", candidate.name, decision.reason);
     }
@@ -118,14 +136,15 @@ fn every_tensor_gets_the_type_that_llama_cpp_gives_it() {
             .iter()
             .map(|(run, types)| (run.as_str(), types.as_str().expect("types")))
             .collect();
+        let model = Model::new(model);
         for (run, expected) in &types {
-            compare(run, expected, model, &golden);
+            compare(run, expected, &model, &golden);
             runs += 1;
             // A run with importance that is not listed came out as the one without.
             let (file_type, options) = run.split_once(' ').map_or((*run, String::new()), |(a, b)| (a, format!(" {b}")));
             let with_importance = format!("{file_type}+{options}");
             if !file_type.ends_with('+') && !types.contains_key(with_importance.as_str()) {
-                compare(&with_importance, expected, model, &golden);
+                compare(&with_importance, expected, &model, &golden);
                 runs += 1;
             }
         }
