@@ -1,6 +1,6 @@
 //! What servers answer, read from any bytes: what fuzzing begins with.
 
-use crate::client::parse_content_range;
+use crate::headers::parse_content_range;
 use crate::hub::{is_commit, parse};
 use crate::journal::Journal;
 use crate::location::{HubLocation, Location, is_plain};

@@ -14,7 +14,7 @@ use ureq::unversioned::transport::DefaultConnector;
 use ureq::{Agent, Body, Proxy};
 
 use crate::address::{self, PublicOnly};
-use crate::hub::LONGEST_FILE;
+use crate::headers::{parse_content_range, text};
 use crate::location::shown_url;
 use crate::retry::{Patience, Trouble};
 use crate::settings::{Settings, Token, variable};
@@ -94,23 +94,6 @@ impl Answer {
             Err(error) => Err(Trouble::Passing(cut_by(&error, &self.url))),
         }
     }
-}
-
-/// A header as text.
-pub(crate) fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
-    headers.get(name)?.to_str().ok()
-}
-
-/// Of `bytes 0-9/100`, the range and the length.
-pub(crate) fn parse_content_range(text: &str) -> Option<(Range<u64>, u64)> {
-    let (range, len) = text.trim().strip_prefix("bytes")?.trim_start().split_once('/')?;
-    let len: u64 = len.trim().parse().ok().filter(|&len| len <= LONGEST_FILE)?;
-    if range.trim() == "*" {
-        return Some((0..0, len));
-    }
-    let (first, last) = range.trim().split_once('-')?;
-    let (first, last): (u64, u64) = (first.parse().ok()?, last.parse().ok()?);
-    (first <= last && last < len).then_some((first..last + 1, len))
 }
 
 /// What a connection that ended early is.
@@ -454,15 +437,6 @@ fn is_unreachable(kind: std::io::ErrorKind) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_content_range_is_read_or_not_believed() {
-        assert_eq!(parse_content_range("bytes 0-9/100"), Some((0..10, 100)));
-        assert_eq!(parse_content_range("bytes */0"), Some((0..0, 0)));
-        for wrong in ["bytes 9-0/100", "bytes 0-100/100", "bytes 0-9/*", "items 0-1/2", "bytes -1/2", ""] {
-            assert_eq!(parse_content_range(wrong), None, "{wrong}");
-        }
-    }
 
     #[test]
     fn a_redirect_leads_where_the_standard_says() {

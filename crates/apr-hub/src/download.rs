@@ -49,6 +49,14 @@ pub(crate) struct Target {
     pub(crate) entry: Entry,
 }
 
+impl Target {
+    /// Where the bytes of this state of a file of a commit go.
+    pub(crate) fn in_snapshot(entry: &SnapshotEntry, etag: &str) -> Self {
+        let (path, lock) = (entry.folder.blob(etag), entry.folder.lock(etag));
+        Self { path, lock, etag: etag.to_owned(), entry: Entry::Snapshot(entry.clone()) }
+    }
+}
+
 /// How a cache says that a file is there.
 #[derive(Debug, Clone)]
 pub(crate) enum Entry {

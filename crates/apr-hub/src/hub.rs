@@ -4,7 +4,8 @@ use apr_core::{Error, IoCause, Result};
 use serde_json::Value;
 use ureq::http::HeaderMap;
 
-use crate::client::{Answer, Ask, Client, text};
+use crate::client::{Answer, Ask, Client};
+use crate::headers::{LONGEST_FILE, text};
 use crate::location::{HubLocation, encode_path, encode_segment, is_plain};
 use crate::nearest::nearest;
 
@@ -13,9 +14,6 @@ const LONGEST_LISTING: u64 = 64 << 20;
 
 /// Files of a repository that are believed.
 const MOST_FILES: usize = 100_000;
-
-/// The longest file that is believed: an exbibyte, with which offsets can be computed.
-pub(crate) const LONGEST_FILE: u64 = 1 << 60;
 
 /// What a hub says of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]

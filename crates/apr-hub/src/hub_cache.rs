@@ -14,7 +14,6 @@ use std::path::{Path, PathBuf};
 
 use apr_core::Result;
 
-use crate::download::{Entry, Target};
 use crate::hub::{RemoteFile, Repository, is_commit, is_hex};
 use crate::location::{HubLocation, is_plain};
 use crate::lock::disk;
@@ -92,12 +91,6 @@ pub(crate) struct SnapshotEntry {
 }
 
 impl SnapshotEntry {
-    /// Where the bytes of this state of the file go.
-    pub(crate) fn target(&self, etag: &str) -> Target {
-        let (path, lock) = (self.folder.blob(etag), self.folder.lock(etag));
-        Target { path, lock, etag: etag.to_owned(), entry: Entry::Snapshot(self.clone()) }
-    }
-
     /// Links a blob to its name in the commit.
     ///
     /// # Errors

@@ -15,6 +15,7 @@ mod client;
 mod contents;
 mod digest;
 mod download;
+mod headers;
 mod hub;
 mod hub_cache;
 mod ini;

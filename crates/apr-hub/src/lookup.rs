@@ -10,7 +10,6 @@ use crate::hub::{RemoteFile, Repository};
 use crate::hub_cache::RepositoryFolder;
 use crate::location::{HubLocation, Location, S3Location};
 use crate::notes::Notes;
-use crate::place::Place;
 use crate::resource::renamed;
 use crate::s3::Store;
 use crate::settings::Settings;
@@ -56,21 +55,8 @@ impl Hub {
         self.client.moved()
     }
 
-    /// Looks a location up: one request to a hub, none to other servers.
-    ///
-    /// # Errors
-    /// E007 for what is not there or not for this user, and where there is no network.
-    pub fn place(&self, location: &Location) -> Result<Place> {
-        let kind = match self.as_hub(location) {
-            Location::Hub(hub) => self.repository(hub)?,
-            Location::Url(url) => Kind::Url(url),
-            Location::S3(s3) => self.objects(s3).map_err(|error| error.in_file(location))?,
-        };
-        Place::new(self.clone(), location.clone(), kind).map_err(|error| error.in_file(location))
-    }
-
     /// A URL of a page of the hub is that of its repository.
-    fn as_hub(&self, location: &Location) -> Location {
+    pub(crate) fn as_hub(&self, location: &Location) -> Location {
         let Location::Url(url) = location else { return location.clone() };
         let endpoint = &self.client.settings.endpoint;
         let hosts = [endpoint.as_str(), "https://huggingface.co", "https://hf.co"];
@@ -91,7 +77,7 @@ impl Hub {
     }
 
     /// Looks up what is below a key; who may not list a bucket may still read an object.
-    fn objects(&self, location: S3Location) -> Result<Kind> {
+    pub(crate) fn objects(&self, location: S3Location) -> Result<Kind> {
         let store = Store::from_env();
         let is_folder = location.key.is_empty() || location.key.ends_with('/');
         let files = if self.client.settings.offline {
@@ -106,7 +92,7 @@ impl Hub {
         Ok(Kind::Objects { location, store, files })
     }
 
-    fn repository(&self, location: HubLocation) -> Result<Kind> {
+    pub(crate) fn repository(&self, location: HubLocation) -> Result<Kind> {
         let cached = |repo: &str| RepositoryFolder::new(&self.client.settings.hub_cache, repo);
         let folder = cached(&location.repo);
         let known = folder.repository(&location);

@@ -90,6 +90,21 @@ pub struct Place {
     opened: Arc<Mutex<BTreeMap<String, RemoteSource>>>,
 }
 
+impl Hub {
+    /// Looks a location up: one request to a hub, none to other servers.
+    ///
+    /// # Errors
+    /// E007 for what is not there or not for this user, and where there is no network.
+    pub fn place(&self, location: &Location) -> Result<Place> {
+        let kind = match self.as_hub(location) {
+            Location::Hub(hub) => self.repository(hub)?,
+            Location::Url(url) => Kind::Url(url),
+            Location::S3(s3) => self.objects(s3).map_err(|error| error.in_file(location))?,
+        };
+        Place::new(self.clone(), location.clone(), kind).map_err(|error| error.in_file(location))
+    }
+}
+
 impl Place {
     pub(crate) fn new(hub: Hub, location: Location, kind: Kind) -> Result<Self> {
         let (base, file) = match &kind {
@@ -335,7 +350,7 @@ impl Place {
                     revision: location.revision().to_owned(),
                     name: file.name.clone(),
                 };
-                let target = |etag: &str| entry.target(etag);
+                let target = |etag: &str| Target::in_snapshot(&entry, etag);
                 Ok(Found::Remote(match file.len {
                     Some(len) => RemoteSource::of_len(resource, len, file.etag.as_deref().map(target), &self.reading),
                     None => {

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use apr_core::{Code, Error, IoCause, Result};
 
-use crate::client::{Answer, Ask, Client, cut, cut_by, text};
+use crate::client::{Answer, Ask, Client, cut, cut_by};
+use crate::headers::text;
 use crate::hub::is_hex;
 use crate::location::shown_url;
 use crate::notes::Notes;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use apr_core::{Error, IoCause, Result};
 use ureq::http::{HeaderMap, Uri};
 
-use crate::client::text;
+use crate::headers::text;
 use crate::location::shown_url;
 
 /// Failures in a row before a request is given up.

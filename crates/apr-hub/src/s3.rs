@@ -12,7 +12,8 @@ use sha2::{Digest, Sha256};
 
 use crate::client::{Answer, Ask, Client};
 use crate::digest::hex;
-use crate::hub::{LONGEST_FILE, RemoteFile};
+use crate::headers::LONGEST_FILE;
+use crate::hub::RemoteFile;
 use crate::ini;
 use crate::location::{S3Location, encode_path, encode_segment, is_plain};
 use crate::settings::{expand, variable};

@@ -4,9 +4,10 @@ use apr_core::{Error, Result};
 use apr_graph::{Attribute, AttributeValue, Body, ElementType, Node};
 
 use crate::matrix::{Matrix, Rows};
+use crate::store::Store;
 use crate::tensor::{Data, elements};
 use crate::value::{Look, WeightHandle};
-use crate::weight::{Store, Weight};
+use crate::weight::Weight;
 use crate::workers::Workers;
 use crate::{Tensor, Value};
 

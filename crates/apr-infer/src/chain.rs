@@ -2,8 +2,8 @@
 
 use apr_graph::{Body, Node, Origin, ValueId};
 
-use crate::plan::{Action, read_by_bodies};
-use crate::registry::Operator;
+use crate::action::{Action, read_by_bodies};
+use crate::operator::Operator;
 
 /// Attention that a graph spells out: products of queries and keys, perhaps times or over a number, perhaps plus a mask, their
 /// softmax, and its products with values. The scores of all queries together may take more memory than everything else.

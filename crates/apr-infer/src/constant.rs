@@ -20,6 +20,16 @@ pub(crate) fn tensor(constant: &Constant) -> Result<Tensor> {
     }
 }
 
+impl Tensor {
+    /// A tensor of packed little-endian elements, as in `raw_data` of an ONNX file.
+    ///
+    /// # Errors
+    /// E001 when they do not fill the shape, E003 for types that are not computed with.
+    pub fn unpack(element: ElementType, shape: Vec<usize>, bytes: &[u8]) -> Result<Self> {
+        unpack(element, shape, bytes)
+    }
+}
+
 /// The tensor that packed elements are, as in `raw_data` of an ONNX file.
 pub(crate) fn unpack(element: ElementType, shape: Vec<usize>, bytes: &[u8]) -> Result<Tensor> {
     let wrong = || Error::format(format!("{} bytes of {element} do not fill the shape {shape:?}", bytes.len()));

@@ -3,7 +3,7 @@
 use apr_core::{Error, Result};
 use apr_graph::{Body, Dim, Meaning, ValueId};
 
-use crate::engine::Session;
+use crate::session::Session;
 use crate::tap::Tap;
 use crate::workers::Workers;
 use crate::{Tensor, Value};
@@ -130,7 +130,7 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
                 return Err(Error::version(format!("'{}' has no size for earlier tokens", value.name)));
             }
             let element = value.element().unwrap_or(apr_graph::ElementType::F32);
-            crate::ops::cast::from_floats(Vec::new(), shape, element).map(Value::from)
+            crate::cast::from_floats(Vec::new(), shape, element).map(Value::from)
         };
         self.cache.iter().map(|(id, _)| empty(id)).collect()
     }

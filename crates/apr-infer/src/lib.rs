@@ -13,7 +13,9 @@
     reason = "sizes of tensors in memory fit usize, and casts of elements are cut off by ONNX's rules"
 )]
 
+mod action;
 mod call;
+mod cast;
 mod chain;
 mod constant;
 mod convert;
@@ -22,21 +24,28 @@ mod language;
 mod live;
 mod machine;
 mod matrix;
+mod mini_float;
+mod moving;
+mod operator;
 mod ops;
 mod plan;
 mod pool;
 mod registry;
+mod session;
 mod shape;
+mod store;
 mod tap;
+mod targets;
 mod tensor;
 mod value;
 mod wanted;
 mod weight;
 mod workers;
 
-pub use engine::{Engine, Outcome, RunLimits, Session};
+pub use engine::{Engine, Outcome};
 pub use language::{LanguageModel, Memory, Sampler, Sampling};
 pub use registry::operators;
+pub use session::{RunLimits, Session};
 pub use tap::{Flow, Step, Tap, Unwatched};
 pub use tensor::{Data, Element, Tensor};
 pub use value::{Value, WeightHandle};

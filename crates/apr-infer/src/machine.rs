@@ -5,17 +5,20 @@ use std::collections::HashMap;
 use apr_core::{Code, Error, Result};
 use apr_graph::{AttributeValue, Body, Node, Origin, ValueId};
 
+use crate::action::Action;
 use crate::call::{Call, Environment, Scope};
 use crate::chain::{Chain, Link};
-use crate::engine::Session;
 use crate::live::Live;
-use crate::ops::{moving, spelled_attention};
-use crate::plan::{Action, Plan, PlannedNode};
-use crate::registry::Operator;
+use crate::moving;
+use crate::operator::Operator;
+use crate::ops::spelled_attention;
+use crate::plan::{Plan, PlannedNode};
+use crate::session::Session;
+use crate::store::Store;
 use crate::tap::{Flow, Step, Tap};
 use crate::value::{Look, WeightHandle};
 use crate::wanted;
-use crate::weight::{Store, Weight};
+use crate::weight::Weight;
 use crate::workers::Workers;
 use crate::{Tensor, Value};
 

@@ -5,24 +5,12 @@ use std::collections::HashMap;
 use apr_core::{Error, Result};
 use apr_graph::{AttributeKind, Body, Graph, Node, Op, Opset, Origin, ValueId};
 
+use crate::action::{Action, read_by_bodies};
 use crate::chain::Chain;
-use crate::registry::{self, Operator};
+use crate::registry;
 
 /// Most bodies and calls inside each other.
 const MAX_DEPTH: usize = 64;
-
-/// What a node runs.
-#[derive(Clone, Copy)]
-pub(crate) enum Action {
-    Operator {
-        operator: &'static Operator,
-        opset: i64,
-    },
-    /// Position in the graph's functions.
-    Function(usize),
-    /// Position in the plan's chains.
-    Chain(usize),
-}
 
 #[derive(Clone)]
 pub(crate) struct PlannedNode {
@@ -294,16 +282,4 @@ fn in_order(body: &Body) -> Vec<usize> {
         }
     }
     order
-}
-
-/// Values of a body that the bodies in one of its nodes read, at any depth.
-pub(crate) fn read_by_bodies(node: &Node) -> Vec<ValueId> {
-    let outer = |body: &Body| {
-        let of = |value: &apr_graph::Value| match value.origin {
-            Origin::Outer(id) => Some(id),
-            _ => None,
-        };
-        body.values.iter().filter_map(of).collect::<Vec<_>>()
-    };
-    node.bodies().flat_map(outer).collect()
 }

@@ -205,22 +205,6 @@ impl Tensor {
         Self { element: T::TYPE, shape: vec![values.len()], data: Shared::new(T::into_data(values)) }
     }
 
-    /// A tensor of packed little-endian elements, as in `raw_data` of an ONNX file.
-    ///
-    /// # Errors
-    /// E001 when they do not fill the shape, E003 for types that are not computed with.
-    pub fn unpack(element: ElementType, shape: Vec<usize>, bytes: &[u8]) -> Result<Self> {
-        crate::constant::unpack(element, shape, bytes)
-    }
-
-    /// The tensor with elements of another type, by the rules of ONNX's `Cast`.
-    ///
-    /// # Errors
-    /// E001 for texts that are no numbers, E003 where there is no such cast.
-    pub fn cast(&self, to: ElementType) -> Result<Self> {
-        crate::ops::cast::cast(self, to, crate::ops::cast::Rules::SATURATE)
-    }
-
     /// Truth values.
     ///
     /// # Errors

@@ -1,102 +1,15 @@
 //! Tensors of the checkpoint, decoded when and where they are used.
 
 use std::fmt;
-use std::sync::OnceLock;
 
-use apr_core::{CheckpointReader, DType, DTypeKind, Error, Result, TensorInfo};
+use apr_core::{CheckpointReader, DType, Error, Result, TensorInfo};
 use apr_graph::{ElementType, View, WeightRef};
-use apr_tensor::{block, element};
 
 use crate::Tensor;
 use crate::constant;
 use crate::matrix::Matrix;
-use crate::ops::moving;
-
-/// The tensors of a checkpoint. Those that are kept are read once; the others whenever they are used.
-pub(crate) struct Store<'a> {
-    pub(crate) reader: &'a dyn CheckpointReader,
-    /// For each tensor its bytes, when they were read; no places at all where nothing is kept.
-    kept: Vec<OnceLock<Vec<u8>>>,
-}
-
-impl<'a> Store<'a> {
-    pub(crate) fn new(reader: &'a dyn CheckpointReader) -> Self {
-        Self { reader, kept: Vec::new() }
-    }
-
-    /// Keeps what is read from now on, at most so many bytes in all; nothing where the tensors take more. Returns the bytes
-    /// that they take.
-    pub(crate) fn keep(&mut self, tensors: &[usize], most: u64) -> u64 {
-        let in_memory = |tensor: &usize| match self.reader.tensor_slice(*tensor) {
-            // Floats that lie askew would have to be copied at every use.
-            Some(bytes) => self.reader.tensors()[*tensor].dtype != DType::F32 || as_floats(bytes).is_some(),
-            None => false,
-        };
-        let len = |tensor: &usize| self.reader.tensors()[*tensor].byte_len().unwrap_or(u64::MAX);
-        let read = tensors.iter().filter(|tensor| !in_memory(tensor));
-        let total = read.map(len).fold(0_u64, u64::saturating_add);
-        if total > most {
-            return 0;
-        }
-        self.kept.resize_with(self.reader.tensors().len(), OnceLock::new);
-        total
-    }
-
-    /// Whether a tensor's bytes are in memory, now or from the first use on.
-    pub(crate) fn is_in_memory(&self, tensor: usize) -> bool {
-        !self.kept.is_empty() || self.reader.tensor_slice(tensor).is_some()
-    }
-
-    /// Bytes of a tensor: borrowed where they are in memory, read otherwise.
-    pub(crate) fn bytes(&self, tensor: usize, offset: usize, len: usize) -> Result<Bytes<'_>> {
-        let part = |bytes: &'_ [u8]| -> Option<std::ops::Range<usize>> {
-            let end = offset.checked_add(len)?;
-            (end <= bytes.len()).then_some(offset..end)
-        };
-        if let Some((bytes, range)) = self.reader.tensor_slice(tensor).and_then(|bytes| Some((bytes, part(bytes)?))) {
-            return Ok(Bytes::Borrowed(&bytes[range]));
-        }
-        if let Some(bytes) = self.kept.get(tensor).map(|kept| self.kept_bytes(tensor, kept)).transpose()?
-            && let Some(range) = part(bytes)
-        {
-            return Ok(Bytes::Borrowed(&bytes[range]));
-        }
-        let mut bytes = vec![0; len];
-        self.reader.read_tensor(tensor, offset as u64, &mut bytes)?;
-        Ok(Bytes::Read(bytes))
-    }
-
-    /// All elements of a tensor of `f32` that is in memory, where they lie there as the processor has them.
-    pub(crate) fn floats(&self, tensor: usize) -> Option<&[f32]> {
-        if let Some(floats) = self.reader.tensor_slice(tensor).and_then(as_floats) {
-            return Some(floats);
-        }
-        // An error comes up again where the elements are read.
-        as_floats(self.kept_bytes(tensor, self.kept.get(tensor)?).ok()?)
-    }
-
-    /// All bytes of a tensor that is kept.
-    fn kept_bytes<'k>(&self, tensor: usize, kept: &'k OnceLock<Vec<u8>>) -> Result<&'k [u8]> {
-        if let Some(bytes) = kept.get() {
-            return Ok(bytes);
-        }
-        let mut bytes = vec![0; size(self.reader.tensors()[tensor].byte_len()?)?];
-        self.reader.read_tensor(tensor, 0, &mut bytes)?;
-        // Another thread may have been faster, with the same bytes.
-        Ok(kept.get_or_init(|| bytes))
-    }
-}
-
-/// Bytes as little-endian floats, where they are aligned, and the processor is little-endian too.
-#[allow(unsafe_code, reason = "any four bytes are a float")]
-fn as_floats(bytes: &[u8]) -> Option<&[f32]> {
-    if cfg!(target_endian = "big") {
-        return None;
-    }
-    // SAFETY: every pattern of bits is a float, and the middle is aligned.
-    let (before, floats, after) = unsafe { bytes.align_to::<f32>() };
-    (before.is_empty() && after.is_empty()).then_some(floats)
-}
+use crate::moving;
+use crate::store::{Bytes, Store, decode, size};
 
 /// A tensor of the checkpoint, as a graph looks at it.
 pub(crate) struct Weight<'a> {
@@ -221,7 +134,7 @@ impl Weight<'_> {
         let row_len = shape.last().copied().unwrap_or(1);
         let mut values = Vec::new();
         decode(info.dtype, bytes.get(), row_len, &mut values).map_err(named)?;
-        crate::ops::cast::from_floats(values, shape, self.element).map_err(named)
+        crate::cast::from_floats(values, shape, self.element).map_err(named)
     }
 
     /// Its dimensions, where no view changes them.
@@ -285,10 +198,6 @@ impl Weight<'_> {
     }
 }
 
-fn size(value: u64) -> Result<usize> {
-    usize::try_from(value).map_err(|_| Error::memory(format!("{value} elements do not fit the memory")))
-}
-
 /// The type that small integers are kept as, where the checkpoint has them unpacked.
 fn unpacked(stored: DType, element: ElementType) -> Option<ElementType> {
     match (stored, element) {
@@ -303,53 +212,4 @@ fn plus(tensor: Tensor, number: i32) -> Result<Tensor> {
     let mut values = tensor.into_values::<f32>()?;
     values.iter_mut().for_each(|value| *value += number as f32);
     Tensor::new(shape, values)
-}
-
-/// Bytes of a tensor.
-pub(crate) enum Bytes<'a> {
-    Borrowed(&'a [u8]),
-    Read(Vec<u8>),
-}
-
-impl Bytes<'_> {
-    pub(crate) fn get(&self) -> &[u8] {
-        match self {
-            Self::Borrowed(bytes) => bytes,
-            Self::Read(bytes) => bytes,
-        }
-    }
-}
-
-/// Replaces the contents of `out` by the elements of whole rows of any dtype.
-pub(crate) fn decode(dtype: DType, bytes: &[u8], row_len: usize, out: &mut Vec<f32>) -> Result<()> {
-    match dtype {
-        _ if block::can_dequantize(dtype) => block::dequantize(dtype, bytes, row_len, out),
-        DType::F64 | DType::I32 | DType::U32 | DType::I64 | DType::U64 => {
-            let mut doubles = Vec::new();
-            element::widen_f64(dtype, bytes, &mut doubles);
-            out.clear();
-            out.extend(doubles.iter().map(|&value| value as f32));
-        }
-        DType::C64 => return Err(Error::format("complex numbers are not computed with")),
-        _ if dtype.kind() != DTypeKind::Quantized => element::widen_f32(dtype, bytes, out),
-        _ => return Err(Error::version(format!("dtype {dtype} is not decoded"))),
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_dtype_that_is_decoded_gives_as_many_elements_as_it_stores() {
-        for &dtype in DType::ALL {
-            let shape = apr_core::Shape::from([2, 256]);
-            let Some(len) = dtype.stored_len(&shape) else { continue };
-            let mut out = Vec::new();
-            if decode(dtype, &vec![0; size(len).unwrap()], 256, &mut out).is_ok() {
-                assert_eq!(out.len(), 512, "{dtype}");
-            }
-        }
-    }
 }

@@ -8,7 +8,7 @@ use apr_core::{Error, IoCause, Result, Sink};
 use tempfile::TempPath;
 
 use crate::lock::{LockedFile, changed, lock_to_replace};
-use crate::partial::{Access, Leftovers, Partial};
+use crate::partial::{Access, Leftovers, Partial, parent};
 use crate::{io_error, undo};
 
 /// What an [`AtomicOutput`] replaces.
@@ -212,10 +212,6 @@ impl Drop for AtomicOutput {
             let _ = fs::remove_dir(folder);
         }
     }
-}
-
-pub(crate) fn parent(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// A rename is on disk when its folder is.

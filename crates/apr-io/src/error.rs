@@ -15,3 +15,9 @@ pub fn io_error(error: &io::Error, path: &Path) -> Error {
     };
     Error::io(cause, error.to_string()).in_file(path.display())
 }
+
+/// E007 for a file that another process has locked to change it.
+pub(crate) fn busy(path: &Path) -> Error {
+    let message = "another process is changing the file; try again when it is done";
+    Error::io(IoCause::Other, message).in_file(path.display())
+}

@@ -10,8 +10,9 @@ use std::os::unix::fs::FileExt;
 use apr_core::{Error, IoCause, Result};
 use apr_registry::apr2::Revision;
 
-use crate::atomic::{parent, sync_folder};
+use crate::atomic::sync_folder;
 use crate::lock::{LockedFile, changed};
+use crate::partial::parent;
 use crate::undo::{self, Ends};
 use crate::{io_error, undo::path_of};
 

@@ -24,6 +24,9 @@ mod in_place;
 mod lock;
 mod mapped;
 mod model;
+mod names;
+#[cfg(feature = "hub")]
+mod network;
 mod partial;
 #[cfg(feature = "hub")]
 mod remote;
@@ -47,7 +50,8 @@ pub use file::FileSource;
 pub use folder::ModelFolder;
 pub use lock::LockedFile;
 pub use mapped::MappedFile;
-pub use model::{is_index, is_manifest, open_model, open_model_with_companions};
+pub use model::{is_manifest, open_model, open_model_with_companions};
+pub use names::is_index;
 pub use partial::Spool;
 #[cfg(feature = "hub")]
 pub use remote::RemoteFolder;

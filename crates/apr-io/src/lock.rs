@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use apr_core::{Error, IoCause, Result};
 
+use crate::error::busy;
 use crate::identity::{Identity, open_regular};
 use crate::{FileSource, io_error, undo};
 
@@ -115,11 +116,6 @@ pub(crate) fn lock_to_replace(path: &Path) -> Result<Option<File>> {
 
 fn identity(file: &File, path: &Path) -> Result<Identity> {
     Ok(Identity::of(&file.metadata().map_err(|error| io_error(&error, path))?))
-}
-
-pub(crate) fn busy(path: &Path) -> Error {
-    let message = "another process is changing the file; try again when it is done";
-    Error::io(IoCause::Other, message).in_file(path.display())
 }
 
 pub(crate) fn changed(path: &Path) -> Error {

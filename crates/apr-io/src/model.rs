@@ -6,14 +6,9 @@ use apr_core::Result;
 use apr_registry::apr2::{self, ShardedApr2};
 use apr_registry::{ByteSource, CheckpointReader, HEAD_LEN, OpenOptions, SourceSet, read_vec};
 
+use crate::names::{ADAPTER_CONFIG, CONFIG, is_index, is_part};
 use crate::remote::is_remote;
 use crate::{FileSource, ModelFolder, Sources, io_error};
-
-/// The file whose presence tells that its neighbours belong to a model.
-pub(crate) const CONFIG: &str = "config.json";
-
-/// The same of an adapter.
-pub(crate) const ADAPTER_CONFIG: &str = "adapter_config.json";
 
 /// Opens a file, a Hugging Face folder, an index or manifest of shards, or a part of a split GGUF model with all others.
 ///
@@ -141,17 +136,4 @@ fn is_manifest_head(path: &Path, source: &FileSource) -> Result<bool> {
 
 fn head_of(source: &FileSource) -> Result<Vec<u8>> {
     read_vec(source, 0, source.len().min(HEAD_LEN))
-}
-
-/// Whether the path names an index, whose bytes alone are not a model.
-#[must_use]
-pub fn is_index(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == "json")
-}
-
-/// Whether the path names a file that its neighbours complete: a part of a split GGUF model, or what describes the files
-/// of a distributed checkpoint.
-fn is_part(path: &Path) -> bool {
-    let is_one = |name: &str| apr_registry::gguf::is_part_name(name) || name == apr_registry::pytorch::METADATA;
-    path.file_name().and_then(|name| name.to_str()).is_some_and(is_one)
 }

@@ -13,7 +13,6 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use tempfile::{Builder, NamedTempFile, TempPath};
 
-use crate::atomic::parent;
 use crate::identity::{Identity, open_own};
 use crate::io_error;
 
@@ -257,6 +256,10 @@ impl Spool {
     pub fn file(&self) -> &File {
         self.0.as_file()
     }
+}
+
+pub(crate) fn parent(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
 //! Models on hubs and servers, opened as those of folders are.
 
-use std::fmt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 use apr_core::{ByteSource, CheckpointReader, Error, Metadata, Result, SourceSet, counted};
 use apr_hub::{Found, Hub, Location, Place, Settings};
@@ -11,26 +10,8 @@ use apr_registry::OpenOptions;
 use serde_json::{Map, Value};
 
 use crate::Sources;
-use crate::model::{ADAPTER_CONFIG, CONFIG, is_index};
-
-/// Makes a hub client when the first model is opened over the network.
-type Make = dyn Fn() -> Result<Hub> + Send + Sync;
-
-/// What is opened over the network. Clones share it.
-#[derive(Clone, Default)]
-pub(crate) struct Remote {
-    make: Option<Arc<Make>>,
-    hub: Arc<OnceLock<Hub>>,
-    places: Arc<Mutex<Vec<Place>>>,
-    /// Companions are going to be read.
-    companions: Arc<AtomicBool>,
-}
-
-impl fmt::Debug for Remote {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Remote")
-    }
-}
+use crate::names::{ADAPTER_CONFIG, CONFIG, is_index};
+use crate::network::Remote;
 
 /// Whether a path names a model on a hub or server.
 #[must_use]

@@ -8,7 +8,7 @@ use apr_core::{Error, IoCause, Result};
 
 use crate::identity::Identity;
 #[cfg(feature = "hub")]
-use crate::remote::Remote;
+use crate::network::Remote;
 use crate::{FileSource, io_error};
 
 /// Opens files and remembers each as it was, so that [`check_unchanged`](Self::check_unchanged) finds those that a program

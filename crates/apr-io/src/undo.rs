@@ -22,8 +22,9 @@ use std::path::{Path, PathBuf};
 
 use apr_core::{Error, IoCause, Result, digest};
 
+use crate::error::busy;
 use crate::identity::open_own;
-use crate::{io_error, lock};
+use crate::io_error;
 
 const MAGIC: [u8; 8] = *b"APRUNDO2";
 const HEADER_LEN: u64 = 40;
@@ -119,7 +120,7 @@ pub(crate) fn check_readable(file: &File, path: &Path) -> Result<()> {
     // What can't be opened is no reason not to read the file.
     let Ok(Some(undo)) = open_own(&path_of(&real)) else { return Ok(()) };
     if matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)) {
-        return Err(lock::busy(path));
+        return Err(busy(path));
     }
     let state = Undo::read(&undo).and_then(|undo| undo.as_ref().map(|undo| undo.state(file)).transpose());
     let _ = file.unlock();

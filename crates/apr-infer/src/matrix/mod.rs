@@ -5,6 +5,7 @@ mod pack;
 mod product;
 mod row;
 mod scaling;
+mod sides;
 mod stored;
 
 use std::ops::Range;
@@ -12,8 +13,9 @@ use std::ops::Range;
 use apr_core::Result;
 
 pub(crate) use kernel::{Lines, turned};
-pub(crate) use product::{Left, Right, product};
+pub(crate) use product::product;
 pub(crate) use scaling::{Scaling, Steps};
+pub(crate) use sides::{Left, Right};
 pub(crate) use stored::Matrix;
 
 /// A matrix that is decoded by stored rows, where and when they are needed.

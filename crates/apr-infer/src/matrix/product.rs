@@ -7,6 +7,7 @@ use apr_core::Result;
 
 use super::kernel::{self, Kernel, Tile};
 use super::pack::Packed;
+use super::sides::{Left, Right};
 use super::{Rows, Scratch, pack, row};
 use crate::workers::{Alone, Workers, in_pieces, try_with_each};
 
@@ -24,54 +25,6 @@ const WIDE: usize = 128;
 const STREAMED: usize = 1 << 14;
 /// Products of fewer multiplications than this are not worth a thread.
 const WORTH: usize = 1 << 18;
-
-/// The left matrix: element `(row, at)` is `values[row * row_step + at * depth_step]`.
-#[derive(Clone, Copy)]
-pub(crate) struct Left<'a> {
-    pub(crate) values: &'a [f32],
-    pub(crate) rows: usize,
-    pub(crate) depth: usize,
-    pub(crate) row_step: usize,
-    pub(crate) depth_step: usize,
-}
-
-impl<'a> Left<'a> {
-    /// A matrix in rows.
-    pub(crate) fn in_rows(values: &'a [f32], rows: usize, depth: usize) -> Self {
-        Self { values, rows, depth, row_step: depth, depth_step: 1 }
-    }
-}
-
-/// The right matrix.
-#[derive(Clone, Copy)]
-pub(crate) enum Right<'a> {
-    /// In memory, in rows of `width`.
-    Rows(&'a [f32], usize),
-    /// In memory, in columns as long as the sum: the transposed matrix in rows.
-    Columns(&'a [f32], usize),
-    /// In the checkpoint.
-    Stored(&'a dyn Rows),
-}
-
-impl<'a> Right<'a> {
-    /// The same without decoding, where its elements are in memory.
-    fn in_memory(self) -> Self {
-        let Self::Stored(matrix) = self else { return self };
-        match matrix.floats() {
-            Some(values) if matrix.is_transposed() => Self::Columns(values, matrix.width()),
-            Some(values) => Self::Rows(values, matrix.width()),
-            None => self,
-        }
-    }
-
-    /// Number of columns.
-    pub(crate) fn width(&self) -> usize {
-        match self {
-            Self::Rows(_, width) | Self::Columns(_, width) => *width,
-            Self::Stored(matrix) => matrix.width(),
-        }
-    }
-}
 
 /// Writes the product over what is in `out`, which is in rows.
 pub(crate) fn product(left: Left<'_>, right: Right<'_>, out: &mut [f32], workers: &dyn Workers) -> Result<()> {

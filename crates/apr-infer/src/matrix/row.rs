@@ -3,9 +3,10 @@
 
 use apr_core::Result;
 
+use super::Rows;
 use super::pack::LINE;
-use super::{Right, Rows};
-use crate::ops::for_several_targets;
+use super::sides::Right;
+use crate::targets::for_several_targets;
 use crate::workers::{Workers, try_in_pieces};
 
 /// Columns of the result that one piece of work makes.

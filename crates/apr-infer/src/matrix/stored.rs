@@ -7,7 +7,7 @@ use std::sync::Arc;
 use apr_core::{DType, Result};
 
 use super::{Rows, Scaling, Scratch};
-use crate::weight::{Bytes, Store, decode};
+use crate::store::{Bytes, Store, decode};
 
 /// A matrix of the checkpoint, or rows of several, read by rows.
 #[derive(Clone)]

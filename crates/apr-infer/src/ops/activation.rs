@@ -9,7 +9,7 @@ use super::real::Real;
 use super::unary::{real, rows};
 use super::vector::{gelu_all, swish_all};
 use crate::call::Call;
-use crate::registry::{Operator, computes};
+use crate::operator::{Operator, computes};
 use crate::tensor::Data;
 use crate::{Tensor, Value};
 
@@ -112,7 +112,7 @@ fn shrink(call: &mut Call<'_>) -> Result<Vec<Value>> {
         }
     };
     let values = tensor.doubles()?.into_iter().map(shrunk).collect();
-    Ok(vec![super::cast::from_doubles(values, tensor.shape().to_vec(), tensor.element())?.into()])
+    Ok(vec![crate::cast::from_doubles(values, tensor.shape().to_vec(), tensor.element())?.into()])
 }
 
 fn prelu(call: &mut Call<'_>) -> Result<Vec<Value>> {
@@ -147,7 +147,7 @@ fn clip(call: &mut Call<'_>) -> Result<Vec<Value>> {
     } else {
         let bound = |name: &str| match call.attribute(name) {
             Some(AttributeValue::Float(value)) => {
-                super::cast::from_doubles(vec![f64::from(*value)], Vec::new(), result.element()).map(Some)
+                crate::cast::from_doubles(vec![f64::from(*value)], Vec::new(), result.element()).map(Some)
             }
             _ => Ok(None),
         };

@@ -6,11 +6,11 @@ use std::sync::Mutex;
 use apr_core::{Error, Result};
 use apr_graph::ElementType;
 
-use super::moving::{joined, transposed};
 use super::softmax::single_softmax_row;
 use crate::call::Call;
 use crate::matrix::{Left, Right, product};
-use crate::registry::{Operator, computes};
+use crate::moving::{joined, transposed};
+use crate::operator::{Operator, computes};
 use crate::shape::{broadcast, stretched};
 use crate::workers::{Alone, try_in_pieces};
 use crate::{Tensor, Value, pool};

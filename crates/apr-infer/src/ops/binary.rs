@@ -5,7 +5,7 @@ use apr_graph::ElementType;
 
 use super::elementwise::{repeats_within, zip, zip_in_place};
 use crate::call::Call;
-use crate::registry::{Operator, computes, moves};
+use crate::operator::{Operator, computes, moves};
 use crate::tensor::{Data, Element};
 use crate::{Tensor, Value};
 
@@ -171,7 +171,7 @@ fn mean(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let sum = several(call, Sum)?.remove(0);
     let sum = sum.tensor()?;
     let values = sum.doubles()?.into_iter().map(|value| value / count).collect();
-    Ok(vec![super::cast::from_doubles(values, sum.shape().to_vec(), sum.element())?.into()])
+    Ok(vec![crate::cast::from_doubles(values, sum.shape().to_vec(), sum.element())?.into()])
 }
 
 fn modulo(call: &mut Call<'_>) -> Result<Vec<Value>> {
@@ -219,11 +219,11 @@ fn pow(call: &mut Call<'_>) -> Result<Vec<Value>> {
             Err(_) => (a as f64).powf(b as f64) as i64,
         };
         let (shape, values) = zip(call, (base.shape(), &a[..]), (power.shape(), &b[..]), of)?;
-        return Ok(vec![super::cast::from_integers(values, shape, base.element())?.into()]);
+        return Ok(vec![crate::cast::from_integers(values, shape, base.element())?.into()]);
     }
     let (a, b) = (base.doubles()?, power.doubles()?);
     let (shape, values) = zip(call, (base.shape(), &a[..]), (power.shape(), &b[..]), f64::powf)?;
-    Ok(vec![super::cast::from_doubles(values, shape, base.element())?.into()])
+    Ok(vec![crate::cast::from_doubles(values, shape, base.element())?.into()])
 }
 
 fn compare(
@@ -310,7 +310,7 @@ fn shift(call: &mut Call<'_>) -> Result<Vec<Value>> {
     } else {
         zip(call, (a.shape(), &x[..]), (b.shape(), &y[..]), by)?
     };
-    Ok(vec![super::cast::from_integers(values, shape, a.element())?.into()])
+    Ok(vec![crate::cast::from_integers(values, shape, a.element())?.into()])
 }
 
 fn choose(call: &mut Call<'_>) -> Result<Vec<Value>> {

@@ -3,9 +3,9 @@
 use apr_core::{Error, Result};
 use apr_graph::Body;
 
-use super::moving::{part, stacked};
 use crate::call::Call;
-use crate::registry::{Operator, moves};
+use crate::moving::{part, stacked};
+use crate::operator::{Operator, moves};
 use crate::shape::axis;
 use crate::{Tensor, Value};
 
@@ -93,7 +93,7 @@ fn nothing(body: &Body, output: usize) -> Result<Tensor> {
     let known = |dim: &apr_graph::Dim| dim.size().and_then(|size| usize::try_from(size).ok()).unwrap_or(0);
     let mut shape = vec![0];
     shape.extend(value.shape().unwrap_or_default().iter().map(known));
-    super::cast::from_floats(Vec::new(), shape, element)
+    crate::cast::from_floats(Vec::new(), shape, element)
 }
 
 fn scan(call: &mut Call<'_>) -> Result<Vec<Value>> {
@@ -181,8 +181,8 @@ fn scan_one(
 fn padded(tensor: &Tensor, len: usize) -> Result<Tensor> {
     let mut shape = tensor.shape().to_vec();
     shape[0] = len.checked_sub(shape[0]).ok_or_else(|| Error::format("an output is longer than what is scanned"))?;
-    let zeros = super::moving::filled_like(tensor, shape)?;
-    super::moving::joined(&[tensor, &zeros], 0)
+    let zeros = crate::moving::filled_like(tensor, shape)?;
+    crate::moving::joined(&[tensor, &zeros], 0)
 }
 
 /// Runs a body for every element of a sequence.

@@ -5,11 +5,11 @@ use std::ops::Range;
 use apr_core::{Error, Result};
 use apr_graph::ElementType;
 
-use super::cast::singles;
 use super::window::{Windows, positive};
 use crate::call::Call;
+use crate::cast::singles;
 use crate::matrix::{Left, Matrix, Right, Rows, product};
-use crate::registry::{Operator, computes, moves};
+use crate::operator::{Operator, computes, moves};
 use crate::shape::{count, sizes};
 use crate::tensor::Data;
 use crate::workers::{Alone, Workers, in_pieces, try_in_pieces};
@@ -370,7 +370,7 @@ fn transposed(call: &mut Call<'_>) -> Result<Vec<Value>> {
             out.iter_mut().for_each(|value| *value += bias[row % filters]);
         }
     }
-    Ok(vec![super::cast::from_floats(out, shape, element)?.into()])
+    Ok(vec![crate::cast::from_floats(out, shape, element)?.into()])
 }
 
 fn integer(call: &mut Call<'_>) -> Result<Vec<Value>> {

@@ -5,7 +5,7 @@ use apr_core::{Error, Result};
 use super::binary::{Join, Product, Sum};
 use crate::Value;
 use crate::call::Call;
-use crate::registry::{Operator, computes};
+use crate::operator::{Operator, computes};
 use crate::shape::{around, axis};
 use crate::tensor::Data;
 

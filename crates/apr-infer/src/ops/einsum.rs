@@ -3,11 +3,11 @@
 use apr_core::{Error, Result};
 use apr_graph::ElementType;
 
-use super::cast::from_doubles;
 use super::matmul::multiplied;
-use super::moving::transposed;
 use crate::call::Call;
-use crate::registry::{Operator, computes};
+use crate::cast::from_doubles;
+use crate::moving::transposed;
+use crate::operator::{Operator, computes};
 use crate::shape::{count, strides, walk};
 use crate::{Tensor, Value};
 

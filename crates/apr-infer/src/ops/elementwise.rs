@@ -115,6 +115,6 @@ pub(crate) fn expanded(tensor: &Tensor, shape: &[usize]) -> Result<Tensor> {
         return Err(Error::format(format!("{:?} can't be stretched to {shape:?}", tensor.shape())));
     }
     let steps = stretched(tensor.shape(), shape);
-    let data = super::moving::picked(tensor.data(), count(shape), |visit| walk(shape, [&steps], |[at]| visit(at)));
+    let data = crate::moving::picked(tensor.data(), count(shape), |visit| walk(shape, [&steps], |[at]| visit(at)));
     tensor.like(shape.to_vec(), data)
 }

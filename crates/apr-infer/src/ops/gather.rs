@@ -3,10 +3,10 @@
 use apr_core::{Error, Result};
 use apr_graph::ElementType;
 
-use super::moving::{picked, picked_ranges};
 use crate::call::Call;
 use crate::matrix::Rows;
-use crate::registry::{Operator, moves};
+use crate::moving::{picked, picked_ranges};
+use crate::operator::{Operator, moves};
 use crate::shape::{around, axis, count, strides, walk};
 use crate::{Tensor, Value};
 
@@ -42,7 +42,7 @@ fn gather(call: &mut Call<'_>) -> Result<Vec<Value>> {
                 let row = position(index, matrix.depth())?;
                 matrix.decode(row..row + 1, 0, matrix.row_len(), &mut scratch, &mut values)?;
             }
-            return Ok(vec![super::cast::from_floats(values, shape, handle.element)?.into()]);
+            return Ok(vec![crate::cast::from_floats(values, shape, handle.element)?.into()]);
         }
         return Ok(vec![gathered(call, &call.decoded(0)?, &indices, at)?.into()]);
     }

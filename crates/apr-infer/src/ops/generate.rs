@@ -3,11 +3,12 @@
 use apr_core::{Error, Result};
 use apr_graph::{AttributeValue, ElementType};
 
-use super::cast::{element_of, from_doubles, from_floats, from_integers};
+use super::cast::element_of;
 use super::layout::tensor_attribute;
 use crate::call::Call;
+use crate::cast::{from_doubles, from_floats, from_integers};
 use crate::convert::Number;
-use crate::registry::{Operator, moves};
+use crate::operator::{Operator, moves};
 use crate::shape::{axis, count, sizes, strides};
 use crate::tensor::{Data, Element, with_numbers, with_storage};
 use crate::{Tensor, Value};

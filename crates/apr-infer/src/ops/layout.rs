@@ -4,9 +4,9 @@ use apr_core::{Error, Result};
 use apr_graph::AttributeValue;
 
 use super::elementwise::expanded;
-use super::moving::{filled_like, joined, part, picked, transposed};
 use crate::call::Call;
-use crate::registry::{Operator, moves};
+use crate::moving::{filled_like, joined, part, picked, transposed};
+use crate::operator::{Operator, moves};
 use crate::shape::{axes, axis, broadcast, count, sizes, strides, walk};
 use crate::tensor::Element;
 use crate::value::Look;

@@ -3,10 +3,10 @@
 use apr_core::{Error, Result};
 use apr_graph::ElementType;
 
-use super::cast::from_doubles;
 use super::window::{Windows, positive};
 use crate::call::Call;
-use crate::registry::{Operator, computes};
+use crate::cast::from_doubles;
+use crate::operator::{Operator, computes};
 use crate::shape::{around, count, sizes};
 use crate::{Tensor, Value};
 

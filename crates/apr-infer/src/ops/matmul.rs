@@ -8,7 +8,7 @@ use super::elementwise::expanded;
 use crate::call::Call;
 use crate::convert::Number;
 use crate::matrix::{Left, Right, Rows, product};
-use crate::registry::{Operator, computes, moves};
+use crate::operator::{Operator, computes, moves};
 use crate::shape::{broadcast, count, stretched, walk};
 use crate::tensor::Data;
 use crate::workers::{Alone, try_in_pieces};
@@ -116,7 +116,7 @@ pub(super) fn multiplied(call: &Call<'_>, a: &Tensor, b: &Tensor) -> Result<Tens
             let out = plain(&stacks, &a.integers()?, &b.integers()?, total, |sum: i64, a, b| {
                 sum.wrapping_add(a.wrapping_mul(b))
             });
-            super::cast::from_integers(out, stacks.shape, a.element())
+            crate::cast::from_integers(out, stacks.shape, a.element())
         }
     }
 }
@@ -185,7 +185,7 @@ fn gemm(call: &mut Call<'_>) -> Result<Vec<Value>> {
 
 /// A number as a tensor of the type of another.
 fn number_like(of: &Tensor, value: f32) -> Result<Tensor> {
-    super::cast::from_doubles(vec![f64::from(value)], Vec::new(), of.element())
+    crate::cast::from_doubles(vec![f64::from(value)], Vec::new(), of.element())
 }
 
 fn single_gemm(call: &Call<'_>, a: &Tensor, turn_a: bool, right: Right<'_>, depth_b: usize) -> Result<Tensor> {
@@ -209,7 +209,7 @@ fn any_gemm(call: &Call<'_>, a: &Tensor, turn_a: bool, b: &Tensor, turn_b: bool)
         return single_gemm(call, a, turn_a, right, depth);
     }
     let turned = |tensor: &Tensor, turn: bool| {
-        if turn { super::moving::transposed(tensor, &[1, 0]) } else { Ok(tensor.clone()) }
+        if turn { crate::moving::transposed(tensor, &[1, 0]) } else { Ok(tensor.clone()) }
     };
     multiplied(call, &turned(a, turn_a)?, &turned(b, turn_b)?)
 }
@@ -255,7 +255,7 @@ fn fused(call: &mut Call<'_>) -> Result<Vec<Value>> {
         }
         let mut order: Vec<_> = (0..tensor.rank()).collect();
         order.swap(tensor.rank() - 1, tensor.rank() - 2);
-        super::moving::transposed(tensor, &order)
+        crate::moving::transposed(tensor, &order)
     };
     if call.flag("transBatchA", false) || call.flag("transBatchB", false) {
         return Err(Error::version("turned batches are not computed here"));

@@ -7,15 +7,16 @@ use apr_graph::ElementType;
 
 use super::attention::{Given, Heads, Mask, Rules, Shown, attend, heads_together};
 use super::binary::{Sum, join};
-use super::cast::singles;
 use super::gather::position;
-use super::moving::{part, transposed};
 use super::rotary::Rotation;
 use crate::call::Call;
+use crate::cast::singles;
 use crate::matrix::{Left, Right, Rows, Scratch, product};
-use crate::registry::{Operator, computes};
+use crate::moving::{part, transposed};
+use crate::operator::{Operator, computes};
 use crate::shape::count;
-use crate::weight::{Bytes, Store, Weight};
+use crate::store::{Bytes, Store};
+use crate::weight::Weight;
 use crate::{Tensor, Value};
 
 pub(super) const TABLE: &[Operator] = &[

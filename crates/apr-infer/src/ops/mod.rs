@@ -3,7 +3,7 @@
 mod activation;
 mod attention;
 mod binary;
-pub(crate) mod cast;
+mod cast;
 mod control;
 mod conv;
 mod cumulative;
@@ -15,8 +15,6 @@ mod layout;
 mod loss;
 mod matmul;
 mod microsoft;
-mod mini_float;
-pub(crate) mod moving;
 mod norm;
 mod pad;
 mod pool;
@@ -37,9 +35,7 @@ mod unary;
 mod vector;
 mod window;
 
-pub(crate) use vector::for_several_targets;
-
-use crate::registry::Operator;
+use crate::operator::Operator;
 
 /// All operators.
 pub(crate) const TABLES: &[&[Operator]] = &[

@@ -3,10 +3,10 @@
 use apr_core::{Error, Result};
 use apr_graph::ElementType;
 
-use super::cast::{from_doubles, from_floats};
 use crate::call::Call;
+use crate::cast::{from_doubles, from_floats};
 use crate::convert::is_half;
-use crate::registry::{Operator, computes, moves};
+use crate::operator::{Operator, computes, moves};
 use crate::shape::{around, axis, count, stretched, walk};
 use crate::workers::in_pieces;
 use crate::{Tensor, Value};
@@ -97,10 +97,10 @@ fn layer(call: &mut Call<'_>, centred: bool) -> Result<Vec<Value>> {
             return Err(Error::format(format!("a scale of shape {:?} does not fit {shape:?}", tensor.shape())));
         }
         let tensor = super::elementwise::expanded(tensor, &shape[at..])?;
-        super::cast::singles(&tensor).map(Some)
+        crate::cast::singles(&tensor).map(Some)
     };
     let (scale, bias) = (fits(call.optional(1)?)?, fits(call.optional(2)?)?);
-    let mut values = if element == ElementType::F32 { x.into_values()? } else { super::cast::singles(&x)? };
+    let mut values = if element == ElementType::F32 { x.into_values()? } else { crate::cast::singles(&x)? };
     let scaled = |row: &mut [f32]| {
         if let Some(scale) = &scale {
             row.iter_mut().zip(scale).for_each(|(value, scale)| *value *= scale);

@@ -4,7 +4,7 @@ use apr_core::{Error, Result};
 
 use super::layout::list;
 use crate::call::Call;
-use crate::registry::{Operator, moves};
+use crate::operator::{Operator, moves};
 use crate::shape::{axis, strides};
 use crate::tensor::{Data, Element, with_storage};
 use crate::{Tensor, Value};
@@ -71,10 +71,10 @@ fn pad(call: &mut Call<'_>) -> Result<Vec<Value>> {
 fn constant(call: &Call<'_>, tensor: &Tensor) -> Result<Tensor> {
     match call.optional(2)? {
         Some(value) if value.len() == 1 && value.element() == tensor.element() => Ok(value.clone()),
-        Some(value) if value.is_empty() => super::moving::filled_like(tensor, vec![1]),
+        Some(value) if value.is_empty() => crate::moving::filled_like(tensor, vec![1]),
         Some(_) => Err(Error::format("the value of the border does not fit the input")),
         None if tensor.element() == apr_graph::ElementType::Text => Ok(Tensor::row(vec![String::new()])),
-        None => super::cast::from_floats(vec![call.float("value", 0.0)], vec![1], tensor.element()),
+        None => crate::cast::from_floats(vec![call.float("value", 0.0)], vec![1], tensor.element()),
     }
 }
 

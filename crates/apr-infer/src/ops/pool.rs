@@ -3,11 +3,11 @@
 use apr_core::{Error, Result};
 use apr_graph::ElementType;
 
-use super::cast::from_doubles;
 use super::window::Windows;
 use crate::call::Call;
+use crate::cast::from_doubles;
 use crate::convert::Number;
-use crate::registry::{Operator, computes};
+use crate::operator::{Operator, computes};
 use crate::shape::{count, sizes, strides};
 use crate::tensor::with_numbers;
 use crate::{Tensor, Value};
@@ -65,7 +65,7 @@ fn max(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let offset = |(at, found): (usize, &Option<usize>)| found.map(|found| at / places * image + found);
     let offsets: Option<Vec<_>> = found.iter().enumerate().map(offset).collect();
     let offsets = offsets.ok_or_else(|| Error::format("a window lies outside of the image"))?;
-    let data = super::moving::picked(x.data(), offsets.len(), |visit| offsets.iter().for_each(|&at| visit(at)));
+    let data = crate::moving::picked(x.data(), offsets.len(), |visit| offsets.iter().for_each(|&at| visit(at)));
     let values = x.like(shape.clone(), data)?.into();
     let by_columns = call.flag("storage_order", false);
     let number = |offset: &usize| {

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use apr_core::{Error, Result};
 use apr_graph::ElementType;
 
-use super::cast::{Rules, cast, element_of, from_floats, from_integers, singles};
+use super::cast::element_of;
 use super::conv::{Sizes, filters_without_zero, multiply_plain};
 use super::matmul::{plain, stacks, without_zero};
 use crate::call::Call;
+use crate::cast::{Rules, cast, from_floats, from_integers, singles};
 use crate::convert::is_half;
 use crate::matrix::{Scaling, Steps};
-use crate::registry::{Operator, moves};
+use crate::operator::{Operator, moves};
 use crate::shape::{around, axis, count};
 use crate::value::{Dequantization, Look};
 use crate::{Tensor, Value};

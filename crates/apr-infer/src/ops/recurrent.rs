@@ -3,11 +3,11 @@
 use apr_core::{Error, Result};
 use apr_graph::ElementType;
 
-use super::moving::transposed;
 use super::real::Real;
 use crate::call::Call;
 use crate::matrix::{Left, Right, product};
-use crate::registry::{Operator, computes};
+use crate::moving::transposed;
+use crate::operator::{Operator, computes};
 use crate::shape::{count, sizes};
 use crate::workers::Workers;
 use crate::{Tensor, Value};

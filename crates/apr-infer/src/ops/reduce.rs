@@ -4,10 +4,10 @@ use apr_core::{Error, Result};
 use apr_graph::ElementType;
 
 use super::layout::list;
-use super::moving::transposed;
 use crate::call::Call;
 use crate::convert::Number;
-use crate::registry::{Operator, computes};
+use crate::moving::transposed;
+use crate::operator::{Operator, computes};
 use crate::shape::{axes, axis, count};
 use crate::tensor::{Data, with_numbers};
 use crate::{Tensor, Value};
@@ -132,7 +132,7 @@ fn rows(tensor: &Tensor, len: usize, shape: Vec<usize>, kind: Kind) -> Result<Te
             if extreme {
                 limits(tensor.element(), kind, shape)
             } else {
-                super::cast::from_integers(found, shape, tensor.element())
+                crate::cast::from_integers(found, shape, tensor.element())
             }
         }
     }
@@ -151,7 +151,7 @@ fn limits(element: ElementType, kind: Kind, shape: Vec<usize>) -> Result<Tensor>
         _ => i64::MIN >> (64 - bits),
     };
     let all = vec![value; count(&shape)];
-    super::cast::from_integers(all, shape, element)
+    crate::cast::from_integers(all, shape, element)
 }
 
 fn arg(call: &mut Call<'_>, largest: bool) -> Result<Vec<Value>> {

@@ -3,9 +3,9 @@
 use apr_core::{Error, Result};
 use apr_graph::ElementType;
 
-use super::cast::from_doubles;
 use crate::call::Call;
-use crate::registry::{Operator, computes};
+use crate::cast::from_doubles;
+use crate::operator::{Operator, computes};
 use crate::shape::{around, axis, count, sizes, strides};
 use crate::{Tensor, Value};
 

@@ -4,7 +4,7 @@ use apr_core::{Error, Result};
 
 use super::gather::position;
 use crate::call::Call;
-use crate::registry::{Operator, computes};
+use crate::operator::{Operator, computes};
 use crate::shape::count;
 use crate::{Tensor, Value};
 

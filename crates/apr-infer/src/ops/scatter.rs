@@ -5,7 +5,7 @@ use apr_core::{Error, Result};
 use super::binary::{Join, Largest, Product, Smallest, Sum};
 use super::gather::{element_offsets, slice_offsets};
 use crate::call::Call;
-use crate::registry::{Operator, computes};
+use crate::operator::{Operator, computes};
 use crate::shape::axis;
 use crate::tensor::{Data, Element, with_storage};
 use crate::{Tensor, Value};

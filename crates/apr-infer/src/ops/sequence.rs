@@ -2,9 +2,9 @@
 
 use apr_core::{Error, Result};
 
-use super::moving::{joined, part, stacked};
 use crate::call::Call;
-use crate::registry::{Operator, moves};
+use crate::moving::{joined, part, stacked};
+use crate::operator::{Operator, moves};
 use crate::shape::{axis, sizes};
 use crate::{Tensor, Value};
 

@@ -5,9 +5,10 @@ use std::f64::consts::PI;
 use apr_core::{Error, Result};
 use apr_graph::ElementType;
 
-use super::cast::{element, from_doubles};
+use super::cast::element;
 use crate::call::Call;
-use crate::registry::{Operator, computes, moves};
+use crate::cast::from_doubles;
+use crate::operator::{Operator, computes, moves};
 use crate::shape::{around, axis};
 use crate::{Tensor, Value};
 

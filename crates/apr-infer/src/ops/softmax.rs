@@ -2,11 +2,11 @@
 
 use apr_core::{Error, Result};
 
-use super::moving::transposed;
 use super::real::Real;
 use super::vector::exp_and_sum;
 use crate::call::Call;
-use crate::registry::{Operator, computes};
+use crate::moving::transposed;
+use crate::operator::{Operator, computes};
 use crate::shape::{axis, count};
 use crate::tensor::{Data, Element};
 use crate::workers::in_pieces;

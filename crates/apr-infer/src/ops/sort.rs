@@ -6,11 +6,11 @@ use apr_core::{Error, Result};
 use apr_graph::ElementType;
 
 use super::gather::along;
-use super::moving::{picked, transposed};
 use super::reduce::moved_last;
 use crate::call::Call;
 use crate::convert::Number;
-use crate::registry::{Operator, moves};
+use crate::moving::{picked, transposed};
+use crate::operator::{Operator, moves};
 use crate::shape::axis;
 use crate::tensor::{with_numbers, with_storage};
 use crate::{Tensor, Value};

@@ -5,7 +5,7 @@ use apr_graph::ElementType;
 
 use super::elementwise::expanded;
 use crate::call::Call;
-use crate::registry::{Operator, moves};
+use crate::operator::{Operator, moves};
 use crate::shape::broadcast;
 use crate::{Tensor, Value};
 

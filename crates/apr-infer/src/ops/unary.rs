@@ -12,7 +12,7 @@ use super::elementwise::{change, change_rows};
 use super::real::Real;
 use super::vector::{erf_all, exp_all, sigmoid_all, tanh_all};
 use crate::call::Call;
-use crate::registry::{Operator, computes, moves};
+use crate::operator::{Operator, computes, moves};
 use crate::tensor::Data;
 use crate::{Tensor, Value};
 

@@ -4,18 +4,7 @@
 //! several instruction sets, and every version gives the same bits. Results are a few units in the last place off.
 #![allow(unsafe_code, reason = "multiversion calls the version for a processor's features after detecting them")]
 
-/// Compiles a function again for processors with wider vectors.
-macro_rules! for_several_targets {
-    ($($function:tt)*) => {
-        #[cfg_attr(feature = "std", multiversion::multiversion(targets(
-            "x86_64+avx2+avx512f+avx512bw+avx512dq+avx512vl",
-            "x86_64+avx2",
-        )))]
-        $($function)*
-    };
-}
-
-pub(crate) use for_several_targets;
+use crate::targets::for_several_targets;
 
 for_several_targets! {
     /// Replaces each element by `e^(x - offset)` and returns their sum.

@@ -1,0 +1,132 @@
+//! A graph with its weights, ready to run.
+
+use std::collections::HashMap;
+
+use apr_core::{CheckpointReader, Error, Result};
+use apr_graph::{AttributeValue, Body, Graph, Origin, ValueId};
+
+use crate::plan::Plans;
+use crate::store::Store;
+use crate::value::WeightHandle;
+use crate::weight::{Weight, Weights};
+use crate::{Tensor, Value, constant};
+
+/// Bounds of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RunLimits {
+    /// Bytes of all values that are alive at the same time, and of weights that are kept in memory; 4 GiB by default. Weights
+    /// are kept where they take no more than half of it.
+    pub max_memory: u64,
+    /// Nodes that are run in all, those of loops counted each time; a thousand million by default.
+    pub max_steps: u64,
+}
+
+impl Default for RunLimits {
+    fn default() -> Self {
+        Self { max_memory: 4 << 30, max_steps: 1_000_000_000 }
+    }
+}
+
+/// A graph that is ready to run, any number of times.
+pub struct Session<'a> {
+    pub(crate) graph: &'a Graph,
+    pub(crate) plans: Plans,
+    weights: Weights<'a>,
+    pub(crate) store: Store<'a>,
+    /// Weights that are decoded where they are used.
+    pub(crate) large: Vec<Weight<'a>>,
+    pub(crate) limits: RunLimits,
+    /// Bytes that weights take once they are all read and kept.
+    kept_bytes: u64,
+    /// Constants, small weights and handles of large ones, by body and value.
+    given: HashMap<(usize, ValueId), Value>,
+}
+
+impl std::fmt::Debug for Session<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+/// Weights up to this size are decoded once; larger ones wherever they are used.
+const SMALL: u64 = 64 << 10;
+
+impl<'a> Session<'a> {
+    /// Looks at all nodes, and finds all weights.
+    pub(crate) fn new(graph: &'a Graph, weights: &'a dyn CheckpointReader, limits: RunLimits) -> Result<Self> {
+        let plans = Plans::of(graph)?;
+        let mut session = Self {
+            graph,
+            plans,
+            weights: Weights::new(weights),
+            store: Store::new(weights),
+            limits,
+            kept_bytes: 0,
+            given: HashMap::new(),
+            large: Vec::new(),
+        };
+        session.collect(&graph.body)?;
+        for function in &graph.functions {
+            session.collect(&function.body)?;
+        }
+        session.keep();
+        Ok(session)
+    }
+
+    /// Decodes the constants and finds the weights of a body and of those in it.
+    fn collect(&mut self, body: &Body) -> Result<()> {
+        for (position, value) in body.values.iter().enumerate() {
+            let given = match &value.origin {
+                Origin::Constant(constant) => Value::Tensor(constant::tensor(constant)?),
+                Origin::Weight(weight) => {
+                    let weight = self.weights.find(weight, value.element())?;
+                    self.ready(weight)?
+                }
+                _ => continue,
+            };
+            let id = ValueId(u32::try_from(position).unwrap_or(u32::MAX));
+            self.given.insert((std::ptr::from_ref(body) as usize, id), given);
+        }
+        body.nodes.iter().flat_map(apr_graph::Node::bodies).try_for_each(|inner| self.collect(inner))
+    }
+
+    /// Keeps weights as they are stored, where they and as much again fit the memory; otherwise they are read from the
+    /// checkpoint whenever they are used.
+    fn keep(&mut self) {
+        let mut tensors: Vec<_> = self.large.iter().flat_map(Weight::tensors).collect();
+        tensors.sort_unstable();
+        tensors.dedup();
+        self.kept_bytes = self.store.keep(&tensors, self.limits.max_memory / 2);
+    }
+
+    /// Bytes that values may take beside the weights that are kept.
+    pub(crate) fn values_limit(&self) -> u64 {
+        self.limits.max_memory.saturating_sub(self.kept_bytes)
+    }
+
+    fn ready(&mut self, weight: Weight<'a>) -> Result<Value> {
+        if weight.decoded_bytes() <= SMALL {
+            return weight.decode(&self.store).map(Value::Tensor);
+        }
+        let handle = WeightHandle { number: self.large.len(), element: weight.element(), looks: Vec::new() };
+        self.large.push(weight);
+        Ok(Value::Weight(handle))
+    }
+
+    /// What a value is that no node makes.
+    pub(crate) fn given(&self, body: &Body, id: ValueId) -> Option<&Value> {
+        self.given.get(&(std::ptr::from_ref(body) as usize, id))
+    }
+
+    /// The tensor in an attribute.
+    pub(crate) fn attribute_tensor(&self, value: &AttributeValue) -> Result<Tensor> {
+        match value {
+            AttributeValue::Tensor(constant) => constant::tensor(constant),
+            AttributeValue::Weight(weight) => {
+                self.weights.find(weight, None)?.decode_within(&self.store, self.limits.max_memory)
+            }
+            _ => Err(Error::format("the attribute must be a tensor")),
+        }
+    }
+}

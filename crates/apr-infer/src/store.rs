@@ -1,0 +1,146 @@
+//! Bytes of a checkpoint's tensors, kept or read, and the elements in them.
+
+use std::sync::OnceLock;
+
+use apr_core::{CheckpointReader, DType, DTypeKind, Error, Result};
+use apr_tensor::{block, element};
+
+/// The tensors of a checkpoint. Those that are kept are read once; the others whenever they are used.
+pub(crate) struct Store<'a> {
+    pub(crate) reader: &'a dyn CheckpointReader,
+    /// For each tensor its bytes, when they were read; no places at all where nothing is kept.
+    kept: Vec<OnceLock<Vec<u8>>>,
+}
+
+impl<'a> Store<'a> {
+    pub(crate) fn new(reader: &'a dyn CheckpointReader) -> Self {
+        Self { reader, kept: Vec::new() }
+    }
+
+    /// Keeps what is read from now on, at most so many bytes in all; nothing where the tensors take more. Returns the bytes
+    /// that they take.
+    pub(crate) fn keep(&mut self, tensors: &[usize], most: u64) -> u64 {
+        let in_memory = |tensor: &usize| match self.reader.tensor_slice(*tensor) {
+            // Floats that lie askew would have to be copied at every use.
+            Some(bytes) => self.reader.tensors()[*tensor].dtype != DType::F32 || as_floats(bytes).is_some(),
+            None => false,
+        };
+        let len = |tensor: &usize| self.reader.tensors()[*tensor].byte_len().unwrap_or(u64::MAX);
+        let read = tensors.iter().filter(|tensor| !in_memory(tensor));
+        let total = read.map(len).fold(0_u64, u64::saturating_add);
+        if total > most {
+            return 0;
+        }
+        self.kept.resize_with(self.reader.tensors().len(), OnceLock::new);
+        total
+    }
+
+    /// Whether a tensor's bytes are in memory, now or from the first use on.
+    pub(crate) fn is_in_memory(&self, tensor: usize) -> bool {
+        !self.kept.is_empty() || self.reader.tensor_slice(tensor).is_some()
+    }
+
+    /// Bytes of a tensor: borrowed where they are in memory, read otherwise.
+    pub(crate) fn bytes(&self, tensor: usize, offset: usize, len: usize) -> Result<Bytes<'_>> {
+        let part = |bytes: &'_ [u8]| -> Option<std::ops::Range<usize>> {
+            let end = offset.checked_add(len)?;
+            (end <= bytes.len()).then_some(offset..end)
+        };
+        if let Some((bytes, range)) = self.reader.tensor_slice(tensor).and_then(|bytes| Some((bytes, part(bytes)?))) {
+            return Ok(Bytes::Borrowed(&bytes[range]));
+        }
+        if let Some(bytes) = self.kept.get(tensor).map(|kept| self.kept_bytes(tensor, kept)).transpose()?
+            && let Some(range) = part(bytes)
+        {
+            return Ok(Bytes::Borrowed(&bytes[range]));
+        }
+        let mut bytes = vec![0; len];
+        self.reader.read_tensor(tensor, offset as u64, &mut bytes)?;
+        Ok(Bytes::Read(bytes))
+    }
+
+    /// All elements of a tensor of `f32` that is in memory, where they lie there as the processor has them.
+    pub(crate) fn floats(&self, tensor: usize) -> Option<&[f32]> {
+        if let Some(floats) = self.reader.tensor_slice(tensor).and_then(as_floats) {
+            return Some(floats);
+        }
+        // An error comes up again where the elements are read.
+        as_floats(self.kept_bytes(tensor, self.kept.get(tensor)?).ok()?)
+    }
+
+    /// All bytes of a tensor that is kept.
+    fn kept_bytes<'k>(&self, tensor: usize, kept: &'k OnceLock<Vec<u8>>) -> Result<&'k [u8]> {
+        if let Some(bytes) = kept.get() {
+            return Ok(bytes);
+        }
+        let mut bytes = vec![0; size(self.reader.tensors()[tensor].byte_len()?)?];
+        self.reader.read_tensor(tensor, 0, &mut bytes)?;
+        // Another thread may have been faster, with the same bytes.
+        Ok(kept.get_or_init(|| bytes))
+    }
+}
+
+/// Bytes as little-endian floats, where they are aligned, and the processor is little-endian too.
+#[allow(unsafe_code, reason = "any four bytes are a float")]
+fn as_floats(bytes: &[u8]) -> Option<&[f32]> {
+    if cfg!(target_endian = "big") {
+        return None;
+    }
+    // SAFETY: every pattern of bits is a float, and the middle is aligned.
+    let (before, floats, after) = unsafe { bytes.align_to::<f32>() };
+    (before.is_empty() && after.is_empty()).then_some(floats)
+}
+
+/// Bytes of a tensor.
+pub(crate) enum Bytes<'a> {
+    Borrowed(&'a [u8]),
+    Read(Vec<u8>),
+}
+
+impl Bytes<'_> {
+    pub(crate) fn get(&self) -> &[u8] {
+        match self {
+            Self::Borrowed(bytes) => bytes,
+            Self::Read(bytes) => bytes,
+        }
+    }
+}
+
+/// Replaces the contents of `out` by the elements of whole rows of any dtype.
+pub(crate) fn decode(dtype: DType, bytes: &[u8], row_len: usize, out: &mut Vec<f32>) -> Result<()> {
+    match dtype {
+        _ if block::can_dequantize(dtype) => block::dequantize(dtype, bytes, row_len, out),
+        DType::F64 | DType::I32 | DType::U32 | DType::I64 | DType::U64 => {
+            let mut doubles = Vec::new();
+            element::widen_f64(dtype, bytes, &mut doubles);
+            out.clear();
+            out.extend(doubles.iter().map(|&value| value as f32));
+        }
+        DType::C64 => return Err(Error::format("complex numbers are not computed with")),
+        _ if dtype.kind() != DTypeKind::Quantized => element::widen_f32(dtype, bytes, out),
+        _ => return Err(Error::version(format!("dtype {dtype} is not decoded"))),
+    }
+    Ok(())
+}
+
+/// A number of elements or bytes that memory can hold.
+pub(crate) fn size(value: u64) -> Result<usize> {
+    usize::try_from(value).map_err(|_| Error::memory(format!("{value} elements do not fit the memory")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_dtype_that_is_decoded_gives_as_many_elements_as_it_stores() {
+        for &dtype in DType::ALL {
+            let shape = apr_core::Shape::from([2, 256]);
+            let Some(len) = dtype.stored_len(&shape) else { continue };
+            let mut out = Vec::new();
+            if decode(dtype, &vec![0; size(len).unwrap()], 256, &mut out).is_ok() {
+                assert_eq!(out.len(), 512, "{dtype}");
+            }
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! What the names of files tell.
+
+use std::path::Path;
+
+/// The file whose presence tells that its neighbours belong to a model.
+pub(crate) const CONFIG: &str = "config.json";
+
+/// The same of an adapter.
+pub(crate) const ADAPTER_CONFIG: &str = "adapter_config.json";
+
+/// Whether the path names an index, whose bytes alone are not a model.
+#[must_use]
+pub fn is_index(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "json")
+}
+
+/// Whether the path names a file that its neighbours complete: a part of a split GGUF model, or what describes the files
+/// of a distributed checkpoint.
+pub(crate) fn is_part(path: &Path) -> bool {
+    let is_one = |name: &str| apr_registry::gguf::is_part_name(name) || name == apr_registry::pytorch::METADATA;
+    path.file_name().and_then(|name| name.to_str()).is_some_and(is_one)
+}
