@@ -150,6 +150,8 @@ fn cross(subcommand: &str, target: &Target) -> Outcome<Command> {
         find_or_install_std(target)?;
         // `-Z` is for nightly compilers; this makes a stable one take it.
         command.env("RUSTC", COMPILER).env("RUSTC_BOOTSTRAP", "1").arg(format!("-Zbuild-std={}", target.std));
+        // Without what prints a trace of calls, which these targets have not.
+        command.arg("-Zbuild-std-features=");
         if let Some(linker) = find_program(is_linker) {
             command.env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", linker);
         }
