@@ -1,4 +1,4 @@
-//! Tensors of the checkpoint, decoded when and where they are used.
+//! Tensors of the checkpoint as a graph looks at them: which ones, and through which views.
 
 use std::fmt;
 
