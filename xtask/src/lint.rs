@@ -30,7 +30,7 @@ pub(crate) fn run(steps: &mut Steps) {
         if forgot.is_empty() {
             Ok(())
         } else {
-            Err(Stop::failed(format!("not {}: it has no `{DENIES}`", forgot.join(", "))))
+            Err(Stop::failed(format!("this line is missing in {}: {DENIES}", forgot.join(", "))))
         }
     });
     steps.run("dependencies: bans, licences, sources", dependencies);

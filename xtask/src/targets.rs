@@ -104,7 +104,7 @@ fn module(steps: &mut Steps) {
 
 /// Checks that the crates build without warnings whatever is left out of them.
 pub(crate) fn features(steps: &mut Steps) {
-    steps.run("clippy: few features of crates that have some", || {
+    steps.run("clippy: crates with few of their features", || {
         [
             (&NO_STD[..], ""),
             (&["apr-view", "apr-quantize", "apr-watermark"], ""),

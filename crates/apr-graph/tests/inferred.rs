@@ -209,7 +209,7 @@ fn a_file_with_a_changed_byte_is_an_error_or_a_graph() {
         if bytes.len() > 4096 {
             continue;
         }
-        for at in (number % 31..bytes.len()).step_by(31) {
+        for at in (number % 13..bytes.len()).step_by(13) {
             let mut bytes = bytes.clone();
             bytes[at] ^= 1 << (at % 8);
             let Ok(reader) = apr_onnx::open(bytes, "", &Limits::default()) else { continue };
@@ -219,5 +219,5 @@ fn a_file_with_a_changed_byte_is_an_error_or_a_graph() {
             }
         }
     }
-    assert!(opened > 2_000);
+    assert!(opened > 5_000);
 }

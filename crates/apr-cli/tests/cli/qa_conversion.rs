@@ -202,10 +202,10 @@ fn qa_99_a_memory_limit_that_is_too_low_is_e008() {
 #[test]
 fn qa_99_a_model_far_larger_than_the_limit_passes_within_it() {
     let sandbox = Sandbox::new();
-    sandbox.write_sparse("m.safetensors", 1 << 29);
+    sandbox.write_sparse("m.safetensors", 1 << 30);
     let lines = ["validate --zero-check m.safetensors", "tensors --stats m.safetensors"];
     for line in lines {
-        // The address space holds program, thread stacks and 64 MB of buffers, but not the model.
+        // The address space holds program, thread stacks and 64 MB of buffers, but no gigabyte.
         let script = format!(r#"export APR_RAM_LIMIT=64M APR_THREADS=2; ulimit -v 400000; exec "$APR" {line}"#);
         sandbox.shell(&script).clean();
     }
