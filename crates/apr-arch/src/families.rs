@@ -1,14 +1,14 @@
 //! The families that are known, and which of them a checkpoint belongs to.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use apr_core::{Error, Metadata, Result, TensorInfo, keys};
 use serde::Serialize;
 use serde_json::Value as Json;
 
+use crate::builtin::{self, Table, tables};
 use crate::expression::Value;
-use crate::family::{Family, HUGGING_FACE, Naming};
-use crate::file::FamilyFile;
+use crate::family::{Family, HUGGING_FACE, Naming, Refused};
 use crate::model::FamilyModel;
 use crate::names::NameGroups;
 
@@ -19,50 +19,6 @@ const GUESSED: (usize, usize) = (9, 10);
 
 /// Fewest tensors that names alone are enough for: many small networks have a `fc1.weight`.
 const FEWEST: usize = 5;
-
-/// Bases before the families that extend them. Where names alone can't tell, the first family wins.
-const BUILTIN: [&str; 37] = [
-    include_str!("../families/llama.toml"),
-    include_str!("../families/mistral.toml"),
-    include_str!("../families/qwen2.toml"),
-    include_str!("../families/qwen3.toml"),
-    include_str!("../families/gemma.toml"),
-    include_str!("../families/gemma2.toml"),
-    include_str!("../families/gemma3.toml"),
-    include_str!("../families/phi3.toml"),
-    include_str!("../families/mixtral.toml"),
-    include_str!("../families/qwen2_moe.toml"),
-    include_str!("../families/qwen3_moe.toml"),
-    include_str!("../families/phi.toml"),
-    include_str!("../families/gpt2.toml"),
-    include_str!("../families/gpt_neox.toml"),
-    include_str!("../families/bert.toml"),
-    include_str!("../families/roberta.toml"),
-    include_str!("../families/distilbert.toml"),
-    include_str!("../families/t5.toml"),
-    include_str!("../families/whisper.toml"),
-    include_str!("../families/vit.toml"),
-    include_str!("../families/clip.toml"),
-    include_str!("../families/wav2vec2.toml"),
-    include_str!("../families/granite.toml"),
-    include_str!("../families/smollm3.toml"),
-    include_str!("../families/minicpm.toml"),
-    include_str!("../families/cohere.toml"),
-    include_str!("../families/cohere2.toml"),
-    include_str!("../families/olmo2.toml"),
-    include_str!("../families/stablelm.toml"),
-    include_str!("../families/glm4.toml"),
-    include_str!("../families/starcoder2.toml"),
-    include_str!("../families/modernbert.toml"),
-    include_str!("../families/siglip.toml"),
-    include_str!("../families/falcon.toml"),
-    include_str!("../families/deepseek_v2.toml"),
-    include_str!("../families/deepseek_v3.toml"),
-    include_str!("../families/gpt_oss.toml"),
-];
-
-/// Tables of the built-in families, each read when it is first asked for: most runs need one of them.
-static READ: [OnceLock<Arc<Family>>; BUILTIN.len()] = [const { OnceLock::new() }; BUILTIN.len()];
 
 /// A family that the metadata name, but the tensors contradict.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -140,7 +96,7 @@ impl Families {
     /// # Errors
     /// E001 when the text is not TOML, not a family, or extends one that is not known.
     pub fn add(&mut self, text: &str) -> Result<&Family> {
-        let family = read(text, |base| self.find(base)).map_err(|error| match error {
+        let family = Family::read(text, |base| self.find(base)).map_err(|error| match error {
             Refused::UnknownBase(base) => self.unknown(&base),
             Refused::Malformed(error) => error,
         })?;
@@ -157,7 +113,7 @@ impl Families {
     #[must_use]
     pub fn find(&self, name: &str) -> Option<&Family> {
         let lower = name.to_ascii_lowercase();
-        let told = (0..BUILTIN.len()).filter(|&at| mentions(BUILTIN[at], &lower)).map(|at| -> &Family { builtin(at) });
+        let told = tables().iter().filter(|table| table.mentions(&lower)).map(Table::family);
         let candidates: Vec<&Family> = self.brought.iter().map(|family| &**family).chain(told).collect();
         let by_own_name = candidates.iter().find(|family| family.name().eq_ignore_ascii_case(name));
         by_own_name.or_else(|| candidates.iter().find(|family| family.is_called(name))).copied()
@@ -166,12 +122,12 @@ impl Families {
     /// Whether apr knows this family by itself.
     #[must_use]
     pub fn is_builtin(family: &Family) -> bool {
-        READ.iter().filter_map(OnceLock::get).any(|known| std::ptr::eq(&**known, family))
+        builtin::is_builtin(family)
     }
 
     /// All of them, in the order they are tried.
     pub fn iter(&self) -> impl Iterator<Item = &Family> {
-        self.brought.iter().map(|family| &**family).chain((0..BUILTIN.len()).map(|at| -> &Family { builtin(at) }))
+        self.brought.iter().map(|family| &**family).chain(tables().iter().map(Table::family))
     }
 
     /// What the metadata say of the family.
@@ -200,8 +156,8 @@ impl Families {
         let names = model_names(class);
         names.iter().find_map(|name| {
             let brought = self.brought.iter().map(|family| &**family);
-            let told = (0..BUILTIN.len()).filter(|&at| heads(BUILTIN[at]).any(|known| plain(known) == *name));
-            let mut candidates = brought.chain(told.map(|at| -> &Family { builtin(at) }));
+            let told = tables().iter().filter(|table| table.head().any(|known| plain(known) == *name));
+            let mut candidates = brought.chain(told.map(Table::family));
             candidates.find(|family| family.names().any(|known| plain(known) == *name))
         })
     }
@@ -232,8 +188,8 @@ impl Families {
         let mut most = fewest_known;
         let mut best: Option<(usize, FamilyModel<'a>)> = None;
         let brought = self.brought.iter().map(|family| &**family);
-        let may_be = (0..BUILTIN.len()).filter(|&at| names.may_be_of(fewest_known, |word| has_word(at, word)));
-        for family in brought.chain(may_be.map(|at| -> &Family { builtin(at) })) {
+        let may_be = tables().iter().filter(|table| names.may_be_of(fewest_known, |word| table.has_word(word)));
+        for family in brought.chain(may_be.map(Table::family)) {
             // Nothing is better than a family that knows all and misses nothing; reading the others takes milliseconds.
             if most == tensors.len() && best.as_ref().is_some_and(|(fewest, _)| *fewest == 0) {
                 break;
@@ -283,8 +239,8 @@ impl Families {
         let mut lookup = |name: &str| entry(name).and_then(|json| Value::of(&json));
         let mut general = None;
         let brought = self.brought.iter().map(|family| &**family);
-        let told = (0..BUILTIN.len()).filter(|&at| lineage(at).any(|at| quotes(BUILTIN[at], architecture)));
-        let families = brought.chain(told.map(|at| -> &Family { builtin(at) }));
+        let told = tables().iter().filter(|table| table.quotes(architecture));
+        let families = brought.chain(told.map(Table::family));
         for family in families.filter(|family| family.is_gguf_architecture(architecture)) {
             match family.gguf.as_ref().and_then(|gguf| gguf.is_recognized(&mut lookup)) {
                 Some(true) => return Some(family),
@@ -311,55 +267,6 @@ impl Families {
         let names: Vec<&str> = self.iter().map(Family::name).collect();
         Error::format(format!("there is no family '{name}'; known are {}", names.join(", ")))
     }
-}
-
-/// The built-in family at this position.
-///
-/// # Panics
-/// When its table is malformed; a test reads them all, so none that is leaves this repository.
-fn builtin(at: usize) -> &'static Family {
-    READ[at].get_or_init(|| {
-        let base = |name: &str| {
-            let mut named = (0..at).filter(|&at| mentions(BUILTIN[at], name)).map(builtin);
-            named.find(|family| family.name() == name)
-        };
-        match read(BUILTIN[at], base) {
-            Ok(family) => Arc::new(family),
-            Err(_) => unreachable!("the table {at} is malformed"),
-        }
-    })
-}
-
-/// Whether a name stands in quotes in the head of a table, where its names are; cheaper than reading the table.
-fn mentions(table: &str, name: &str) -> bool {
-    quotes(head(table), name)
-}
-
-fn quotes(text: &str, name: &str) -> bool {
-    text.contains(&format!("\"{name}\""))
-}
-
-fn head(table: &str) -> &str {
-    table.split("\n[").next().unwrap_or(table)
-}
-
-/// What stands in quotes in the head of a table.
-fn heads(table: &str) -> impl Iterator<Item = &str> {
-    head(table).lines().flat_map(|line| line.split('"').skip(1).step_by(2))
-}
-
-/// A built-in table and those it extends, by position.
-fn lineage(at: usize) -> impl Iterator<Item = usize> {
-    std::iter::successors(Some(at), |&at| {
-        let base = head(BUILTIN[at]).lines().find_map(|line| line.strip_prefix("extends = "))?;
-        let is_base = |table: &&str| head(table).lines().any(|line| line.strip_prefix("name = ") == Some(base));
-        BUILTIN[..at].iter().position(is_base)
-    })
-}
-
-/// Whether a word stands anywhere in a built-in table or in one that it extends; cheaper than reading them.
-fn has_word(at: usize, word: &str) -> bool {
-    lineage(at).any(|at| BUILTIN[at].contains(word))
 }
 
 /// Fewest tensors out of `total` that are this share, and at least one.
@@ -392,21 +299,6 @@ fn model_names(class: &str) -> Vec<String> {
 /// A name in lower case, letters and digits alone: classes and model types differ in the rest.
 fn plain(name: &str) -> String {
     name.chars().filter(char::is_ascii_alphanumeric).map(|character| character.to_ascii_lowercase()).collect()
-}
-
-/// Why a table is not a family.
-enum Refused {
-    UnknownBase(String),
-    Malformed(Error),
-}
-
-fn read<'f>(text: &str, find: impl Fn(&str) -> Option<&'f Family>) -> Result<Family, Refused> {
-    let mut file = FamilyFile::parse(text).map_err(Refused::Malformed)?;
-    if let Some(base) = &file.extends {
-        let base = find(base).ok_or_else(|| Refused::UnknownBase(base.clone()))?;
-        file = file.on_top_of(&base.file);
-    }
-    Family::new(file).map_err(Refused::Malformed)
 }
 
 #[cfg(test)]
@@ -457,13 +349,14 @@ mod tests {
 
     #[test]
     fn no_family_is_passed_over_whose_names_they_are() {
-        for (at, family) in Families::builtin().iter().enumerate() {
+        for table in tables() {
+            let family = table.family();
             for naming in family.namings() {
                 let names = family.example_names().filter_map(|name| family.source_name(&name, &naming));
                 let tensors: Vec<TensorInfo> =
                     names.map(|name| TensorInfo { name, dtype: DType::F32, shape: [4].into() }).collect();
                 let groups = NameGroups::of(&tensors);
-                assert!(groups.may_be_of(tensors.len(), |word| has_word(at, word)), "{} {naming:?}", family.name());
+                assert!(groups.may_be_of(tensors.len(), |word| table.has_word(word)), "{} {naming:?}", family.name());
             }
         }
     }
@@ -472,8 +365,8 @@ mod tests {
     fn tables_are_not_read_for_names_of_which_they_have_no_word() {
         let tensors = llama_tensors();
         let groups = NameGroups::of(&tensors);
-        let whisper = (0..BUILTIN.len()).find(|&at| mentions(BUILTIN[at], "whisper")).expect("built in");
-        assert!(!groups.may_be_of(least(GUESSED, tensors.len()), |word| has_word(whisper, word)));
+        let whisper = tables().iter().find(|table| table.mentions("whisper")).expect("built in");
+        assert!(!groups.may_be_of(least(GUESSED, tensors.len()), |word| whisper.has_word(word)));
     }
 
     #[test]

@@ -103,7 +103,23 @@ impl Found<'_> {
     }
 }
 
+/// Why a table is not a family.
+pub(crate) enum Refused {
+    UnknownBase(String),
+    Malformed(Error),
+}
+
 impl Family {
+    /// Reads a table; `find` finds the family that it extends.
+    pub(crate) fn read<'f>(text: &str, find: impl Fn(&str) -> Option<&'f Self>) -> Result<Self, Refused> {
+        let mut file = FamilyFile::parse(text).map_err(Refused::Malformed)?;
+        if let Some(base) = &file.extends {
+            let base = find(base).ok_or_else(|| Refused::UnknownBase(base.clone()))?;
+            file = file.on_top_of(&base.file);
+        }
+        Self::new(file).map_err(Refused::Malformed)
+    }
+
     pub(crate) fn new(file: FamilyFile) -> Result<Self> {
         let expressions =
             |texts: &[String]| texts.iter().map(|text| Expression::parse(text)).collect::<Result<Vec<_>>>();
