@@ -7,7 +7,7 @@ use apr_core::{Error, Result};
 use lz4_flex::block::CompressTable;
 use structured_zstd::decoding::FrameDecoder;
 #[cfg(feature = "zstd-encoder")]
-use structured_zstd::encoding::{CompressionLevel, FrameCompressor};
+use structured_zstd::encoding::{CompressionLevel, compress_slice_to_vec};
 
 use super::planes::MAX_PLANES;
 use super::{Codec, Coding, Element, Filter, entropy, kernel};
@@ -202,7 +202,6 @@ enum Coder {
     #[cfg(feature = "zstd-encoder")]
     Zstd {
         level: CompressionLevel,
-        frame: Vec<u8>,
     },
     Entropy,
 }
@@ -217,7 +216,7 @@ impl Coder {
             #[cfg(not(feature = "zstd-encoder"))]
             Codec::Zstd => Self::None,
             #[cfg(feature = "zstd-encoder")]
-            Codec::Zstd => Self::Zstd { level: CompressionLevel::from_level(level), frame: Vec::new() },
+            Codec::Zstd => Self::Zstd { level: CompressionLevel::from_level(level) },
             Codec::Entropy => Self::Entropy,
         }
     }
@@ -234,11 +233,10 @@ impl Coder {
                 len > 0
             }
             #[cfg(feature = "zstd-encoder")]
-            Self::Zstd { level, frame } => {
-                // A compressor could be used again, but not moved to another thread.
-                let mut compressor: FrameCompressor = FrameCompressor::new(*level);
-                compressor.compress_independent_frame_into(bytes, frame);
-                out.extend_from_slice(frame);
+            Self::Zstd { level } => {
+                // A compressor could be used again, but not moved to another thread. It is generic too, and would be compiled
+                // once more here, which takes longer than all else in this crate.
+                out.extend_from_slice(&compress_slice_to_vec(bytes, *level));
                 true
             }
             Self::Entropy => entropy::encode(bytes, out),
