@@ -3,7 +3,7 @@
 //! Reading one takes about a millisecond, so a table is read when it is first asked for, and what it cannot be is told by its
 //! text.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use memchr::memmem;
 
@@ -51,7 +51,7 @@ const TEXTS: [&str; 37] = [
 ];
 
 /// The families as far as they have been read: most runs need one of them.
-static READ: [OnceLock<Arc<Family>>; TEXTS.len()] = [const { OnceLock::new() }; TEXTS.len()];
+static READ: [OnceLock<Family>; TEXTS.len()] = [const { OnceLock::new() }; TEXTS.len()];
 
 /// What is known of a table before it is read.
 pub(crate) struct Table {
@@ -80,7 +80,7 @@ pub(crate) fn tables() -> &'static [Table] {
 
 /// Whether this is a family of a table here.
 pub(crate) fn is_builtin(family: &Family) -> bool {
-    READ.iter().filter_map(OnceLock::get).any(|known| std::ptr::eq(&**known, family))
+    READ.iter().filter_map(OnceLock::get).any(|known| std::ptr::eq(known, family))
 }
 
 impl Table {
@@ -95,7 +95,7 @@ impl Table {
                 named.find(|family| family.name() == name)
             };
             match Family::read(TEXTS[self.at], base) {
-                Ok(family) => Arc::new(family),
+                Ok(family) => family,
                 Err(_) => unreachable!("the table {} is malformed", self.at),
             }
         })
