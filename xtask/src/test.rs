@@ -17,8 +17,9 @@ pub(crate) fn run(steps: &mut Steps) {
         built = steps.run("the workspace's tests are built", || run_program(tests().arg("--no-run")));
     });
     let other_targets = |steps: &mut Steps| {
-        targets::without_a_system(steps);
+        // First what builds crate after crate: at the end, when the tests have ended, both processors should have work.
         targets::features(steps);
+        targets::without_a_system(steps);
     };
     // Tests wait for each other and for files; compiling meanwhile uses the processors.
     steps.beside(other_targets, |steps| {
