@@ -1,7 +1,7 @@
 //! The tables of the families that apr knows by itself.
 //!
-//! Reading one takes about a millisecond, so a table is read when it is first asked for, and what it cannot be is told by its
-//! text.
+//! Reading one takes about a millisecond, and most runs need one of them. So each is read when it is first asked for, and its
+//! text is searched before that for what the family must have.
 
 use std::sync::OnceLock;
 
@@ -89,15 +89,9 @@ impl Table {
     /// # Panics
     /// When the table is malformed; a test reads them all, so none that is leaves this repository.
     pub(crate) fn family(&self) -> &Family {
-        READ[self.at].get_or_init(|| {
-            let base = |name: &str| {
-                let mut named = tables()[..self.at].iter().filter(|table| table.mentions(name)).map(Table::family);
-                named.find(|family| family.name() == name)
-            };
-            match Family::read(TEXTS[self.at], base) {
-                Ok(family) => family,
-                Err(_) => unreachable!("the table {} is malformed", self.at),
-            }
+        READ[self.at].get_or_init(|| match Family::read(TEXTS[self.at], |_| self.base().map(Self::family)) {
+            Ok(family) => family,
+            Err(_) => unreachable!("the table {} is malformed", self.at),
         })
     }
 
@@ -124,7 +118,12 @@ impl Table {
 
     /// The table and those it extends.
     fn lineage(&self) -> impl Iterator<Item = &Self> {
-        std::iter::successors(Some(self), |table| table.base.map(|base| &tables()[base]))
+        std::iter::successors(Some(self), |table| table.base())
+    }
+
+    /// The table that it extends.
+    fn base(&self) -> Option<&'static Self> {
+        self.base.map(|at| &tables()[at])
     }
 }
 
@@ -137,11 +136,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_s_text_says_what_the_table_does() {
+    fn names_and_bases_are_known_before_tables_are_read() {
         for table in tables() {
             let family = table.family();
             assert!(family.names().all(|name| table.mentions(name)), "{}", family.name());
-            let base = table.base.map(|base| tables()[base].family().name());
+            let base = table.base().map(|base| base.family().name());
             assert_eq!(base, family.file.extends.as_deref(), "{}", family.name());
         }
     }
