@@ -2,7 +2,7 @@
 //!
 //! A file's CRC-32 is the combination of its parts' (`crc32fast`). A tensor's BLAKE3 digest is the root of a tree over
 //! its chunks, so that one large tensor keeps all cores busy: BLAKE3 splits its input into subtrees of a power of two,
-//! and chunks of [`CHUNK`] bytes are such subtrees (BLAKE3 paper, section 2.1).
+//! and chunks of [`CHUNK_LEN`] bytes are such subtrees (BLAKE3 paper, section 2.1).
 
 #[cfg(all(feature = "std", target_arch = "x86_64"))]
 mod wide;
@@ -16,7 +16,7 @@ pub type Digest = [u8; 32];
 
 /// Length of the pieces that [`ChunkSums`] are taken of, in bytes: all of a tensor's chunks but the last have it,
 /// or all have the same smaller power of two, at least 1024.
-pub const CHUNK: usize = 1 << 20;
+pub const CHUNK_LEN: usize = 1 << 20;
 
 /// Checksums of one chunk of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,12 +110,12 @@ pub fn crc32_with_other_ends(old_crc32: u32, middle: u64, old: [&[u8]; 2], new: 
 /// The BLAKE3 digest of a tensor whose bytes arrive in order, as bytes or as [`ChunkSums`].
 ///
 /// ```
-/// use apr_core::digest::{CHUNK, ChunkSums, TensorDigest};
+/// use apr_core::digest::{CHUNK_LEN, ChunkSums, TensorDigest};
 ///
-/// let tensor = vec![7; 3 * CHUNK + 5];
+/// let tensor = vec![7; 3 * CHUNK_LEN + 5];
 /// let mut digest = TensorDigest::new();
-/// for (i, chunk) in tensor.chunks(CHUNK).enumerate() {
-///     digest.append(ChunkSums::of(chunk, (i * CHUNK) as u64, tensor.len() as u64));
+/// for (i, chunk) in tensor.chunks(CHUNK_LEN).enumerate() {
+///     digest.append(ChunkSums::of(chunk, (i * CHUNK_LEN) as u64, tensor.len() as u64));
 /// }
 /// let mut whole = TensorDigest::new();
 /// whole.update(&tensor);
@@ -163,7 +163,7 @@ impl PartSums {
 /// byte, and hands them over; returns the bytes that are left, at most a granule and none only of none.
 fn subtrees(mut bytes: &[u8], mut leaf: u64, mut take: impl FnMut(Digest, u64)) -> &[u8] {
     while bytes.len() > GRANULE {
-        let most = CHUNK.min(bytes.len() - 1) / GRANULE;
+        let most = CHUNK_LEN.min(bytes.len() - 1) / GRANULE;
         let granules = 1_usize << most.ilog2().min(leaf.trailing_zeros());
         let (now, later) = bytes.split_at(granules * GRANULE);
         take(subtree(now, leaf * GRANULE as u64), granules as u64);
@@ -288,11 +288,22 @@ mod tests {
     #[test]
     fn the_digest_does_not_depend_on_how_the_bytes_come() {
         let bytes: Vec<u8> = (0..3_000_000_u32).map(|i| (i.wrapping_mul(i) >> 7).to_le_bytes()[0]).collect();
-        let lens = [0, 1, GRANULE - 1, GRANULE, GRANULE + 1, 2 * GRANULE, 3 * GRANULE, CHUNK, CHUNK + 1, 2 * CHUNK];
-        for len in lens.into_iter().chain([5 * GRANULE + 77, 2 * CHUNK + GRANULE, bytes.len()]) {
+        let lens = [
+            0,
+            1,
+            GRANULE - 1,
+            GRANULE,
+            GRANULE + 1,
+            2 * GRANULE,
+            3 * GRANULE,
+            CHUNK_LEN,
+            CHUNK_LEN + 1,
+            2 * CHUNK_LEN,
+        ];
+        for len in lens.into_iter().chain([5 * GRANULE + 77, 2 * CHUNK_LEN + GRANULE, bytes.len()]) {
             let tensor = &bytes[..len];
             let whole = *blake3::hash(tensor).as_bytes();
-            for piece in [1000, GRANULE, 3 * GRANULE + 5, CHUNK, CHUNK + 256, 2 * CHUNK, len.max(1)] {
+            for piece in [1000, GRANULE, 3 * GRANULE + 5, CHUNK_LEN, CHUNK_LEN + 256, 2 * CHUNK_LEN, len.max(1)] {
                 let mut digest = TensorDigest::new();
                 for part in tensor.chunks(piece) {
                     digest.update(part);

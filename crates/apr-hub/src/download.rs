@@ -22,7 +22,7 @@ use crate::retry::check_interrupt;
 use crate::url_cache::ListedEntry;
 
 /// What is noted as being there, whole or not at all.
-const PIECE: u64 = 4 << 20;
+const PIECE_LEN: u64 = 4 << 20;
 
 /// Bytes that are received, written and hashed at a time: few enough to stay in the processor's cache.
 const BITE: usize = 512 << 10;
@@ -168,7 +168,7 @@ impl Download {
 
     /// Whether it is fetched by one request.
     pub(crate) fn is_small(&self) -> bool {
-        self.len <= PIECE
+        self.len <= PIECE_LEN
     }
 
     /// Bytes that came over the network.
@@ -209,7 +209,7 @@ impl Download {
         if !is_running {
             return;
         }
-        for _ in 0..AT_ONCE.min(usize::try_from(self.len.div_ceil(PIECE)).unwrap_or(AT_ONCE)) {
+        for _ in 0..AT_ONCE.min(usize::try_from(self.len.div_ceil(PIECE_LEN)).unwrap_or(AT_ONCE)) {
             let this = Arc::clone(self);
             thread::spawn(move || this.work());
         }
@@ -270,7 +270,7 @@ impl Download {
 
     /// Where in the file some pieces are.
     fn bytes_of(&self, pieces: &Range<u64>) -> Range<u64> {
-        pieces.start * PIECE..(pieces.end * PIECE).min(self.len)
+        pieces.start * PIECE_LEN..(pieces.end * PIECE_LEN).min(self.len)
     }
 
     fn fetch_piece(&self, number: u64, stream: &mut Stream<'_>, file: &File, bite: &mut [u8]) -> Result<()> {
@@ -309,14 +309,14 @@ impl Download {
         if !matches!(state.phase, Phase::Running) {
             return None;
         }
-        let count = self.len.div_ceil(PIECE);
+        let count = self.len.div_ceil(PIECE_LEN);
         while state.next < count && state.has_piece(state.next, self.len) {
             state.next += 1;
         }
         let wanted = std::mem::take(&mut state.wanted);
         let is_missing = |number: &u64| !state.has_piece(*number, self.len) && !state.loading.contains(number);
         let first = wanted.iter().copied().find(is_missing).or_else(|| (state.next..count).find(is_missing))?;
-        let missing = (self.len - state.journal.total()).div_ceil(PIECE).saturating_sub(state.loading.len() as u64);
+        let missing = (self.len - state.journal.total()).div_ceil(PIECE_LEN).saturating_sub(state.loading.len() as u64);
         let most = (first + run_length(state.asked, missing)).min(count);
         let run = first..(first + 1..most).find(|number| !is_missing(number)).unwrap_or(most);
         state.wanted = wanted.into_iter().filter(|number| !run.contains(number)).collect();
@@ -343,7 +343,7 @@ impl Download {
     fn digest(&self) -> Result<Checked> {
         let mut check = Check::new(&self.target.etag, self.len);
         let mut bite = vec![0; BITE];
-        for number in 0..self.len.div_ceil(PIECE) {
+        for number in 0..self.len.div_ceil(PIECE_LEN) {
             let piece = self.bytes_of(&(number..number + 1));
             let file = self.wait_for(piece.start, piece.end, false)?;
             for (start, len) in bites(piece) {
@@ -398,7 +398,7 @@ impl Download {
                 _ => {}
             }
             if first && matches!(state.phase, Phase::Running) {
-                let pieces = start / PIECE..end.div_ceil(PIECE);
+                let pieces = start / PIECE_LEN..end.div_ceil(PIECE_LEN);
                 let missing: Vec<u64> = pieces.filter(|piece| !state.wanted.contains(piece)).collect();
                 state.wanted.extend(missing);
             }
@@ -459,8 +459,8 @@ fn run_length(asked: u64, missing: u64) -> u64 {
 
 impl State {
     fn has_piece(&self, number: u64, len: u64) -> bool {
-        let start = number * PIECE;
-        self.journal.has(start, (start + PIECE).min(len))
+        let start = number * PIECE_LEN;
+        self.journal.has(start, (start + PIECE_LEN).min(len))
     }
 
     /// The first error is the one that counts.

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use apr_core::{Part, StoredRange, Sum};
-use apr_registry::digest::{CHUNK, ChunkSums, Crc32, TensorDigest};
+use apr_registry::digest::{CHUNK_LEN, ChunkSums, Crc32, TensorDigest};
 use apr_registry::{CheckpointReader, Error, Pipeline, Result};
 use apr_view::chunks::{Chunk, pieces, take};
 
@@ -130,7 +130,8 @@ pub(crate) fn mismatches<P: Pipeline>(
         bytes: Vec<u8>,
         sums: Option<ChunkSums>,
     }
-    let chunks = |(at, check): (usize, &Check<'_>)| pieces(check.part.range.len, CHUNK).map(move |chunk| (at, chunk));
+    let chunks =
+        |(at, check): (usize, &Check<'_>)| pieces(check.part.range.len, CHUNK_LEN).map(move |chunk| (at, chunk));
     let tasks: Vec<(usize, Chunk)> = checks.list.iter().enumerate().flat_map(chunks).collect();
     let produce = |at: usize, slot: &mut Summed| {
         let (check, chunk) = tasks[at];

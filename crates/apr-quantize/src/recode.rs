@@ -11,7 +11,7 @@ use apr_view::chunks::Chunk;
 use apr_view::values::decode;
 
 /// Bytes of input that a chunk is to have: the digests' chunk, so that its sums serve them.
-const CHUNK_LEN: u64 = apr_registry::digest::CHUNK as u64;
+const CHUNK_LEN: u64 = apr_registry::digest::CHUNK_LEN as u64;
 
 /// Elements that are decoded, encoded and compared at a time: as f32 before and after, they fit the first-level cache.
 const STEP_ELEMENTS: usize = 4096;

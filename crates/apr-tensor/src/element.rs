@@ -17,14 +17,14 @@ pub const fn is_decodable(dtype: DType) -> bool {
 }
 
 /// The number of bytes by which passes cut a tensor so that no element and no packed group is split:
-/// [`apr_core::digest::CHUNK`], or three quarters of it for the 6-bit floats.
+/// [`apr_core::digest::CHUNK_LEN`], or three quarters of it for the 6-bit floats.
 ///
 /// Quantized dtypes, which passes only copy, are cut at the same length without regard to their blocks.
 #[must_use]
 pub const fn chunk_len(dtype: DType) -> usize {
     match dtype {
-        DType::F6_E2M3 | DType::F6_E3M2 => apr_core::digest::CHUNK / 4 * 3,
-        _ => apr_core::digest::CHUNK,
+        DType::F6_E2M3 | DType::F6_E3M2 => apr_core::digest::CHUNK_LEN / 4 * 3,
+        _ => apr_core::digest::CHUNK_LEN,
     }
 }
 

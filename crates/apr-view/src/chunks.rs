@@ -1,7 +1,7 @@
 //! Cutting tensors into the pieces that a pass works on.
 
 use apr_core::TensorInfo;
-use apr_core::digest::CHUNK;
+use apr_core::digest::CHUNK_LEN;
 use apr_tensor::element::chunk_len;
 
 /// A piece of a tensor, in bytes.
@@ -32,7 +32,7 @@ pub fn pieces(len: u64, piece: usize) -> impl Iterator<Item = Chunk> {
             offset,
             len: usize::try_from(left).map_or(piece, |left| left.min(piece)),
             last: left <= step,
-            summable: piece == CHUNK,
+            summable: piece == CHUNK_LEN,
         }
     })
 }

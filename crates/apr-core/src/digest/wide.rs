@@ -17,7 +17,7 @@ type ChainingValue = [u8; 32];
 
 /// Chunks side by side.
 const LANES: usize = 16;
-const CHUNK: usize = 1024;
+const CHUNK_LEN: usize = 1024;
 const BLOCK: usize = 64;
 /// The length of a block as the compression function takes it.
 const BLOCK_WORD: u32 = 64;
@@ -48,7 +48,7 @@ const SCHEDULE: [[usize; 16]; 7] = {
 /// `finalize_non_root` returns it; `None` if the processor or the length is not one that this is for.
 pub(super) fn subtree(bytes: &[u8], offset: u64) -> Option<ChainingValue> {
     let len = bytes.len();
-    let suits = len.is_power_of_two() && len >= 2 * LANES * CHUNK && std::arch::is_x86_feature_detected!("avx512f");
+    let suits = len.is_power_of_two() && len >= 2 * LANES * CHUNK_LEN && std::arch::is_x86_feature_detected!("avx512f");
     // SAFETY: the processor has AVX-512F.
     suits.then(|| unsafe { subtree_avx512(bytes, offset) })
 }
@@ -56,9 +56,9 @@ pub(super) fn subtree(bytes: &[u8], offset: u64) -> Option<ChainingValue> {
 #[target_feature(enable = "avx512f")]
 fn subtree_avx512(bytes: &[u8], offset: u64) -> ChainingValue {
     let blocks = bytes.as_chunks::<BLOCK>().0;
-    let groups = blocks.as_chunks::<{ CHUNK / BLOCK }>().0.as_chunks::<LANES>().0;
+    let groups = blocks.as_chunks::<{ CHUNK_LEN / BLOCK }>().0.as_chunks::<LANES>().0;
     let mut values: Vec<[ChainingValue; LANES]> = Vec::with_capacity(groups.len());
-    for (group, counter) in groups.iter().zip((offset / CHUNK as u64..).step_by(LANES)) {
+    for (group, counter) in groups.iter().zip((offset / CHUNK_LEN as u64..).step_by(LANES)) {
         values.push(chunks(group, counter));
     }
     // Each level has half as many, written over the one before.
@@ -79,7 +79,7 @@ fn subtree_avx512(bytes: &[u8], offset: u64) -> ChainingValue {
 /// The chaining values of chunks that are not the root; the first has the number `counter`.
 #[target_feature(enable = "avx512f")]
 #[expect(clippy::cast_possible_truncation, reason = "the counter's halves")]
-fn chunks(input: &[[[u8; BLOCK]; CHUNK / BLOCK]; LANES], counter: u64) -> [ChainingValue; LANES] {
+fn chunks(input: &[[[u8; BLOCK]; CHUNK_LEN / BLOCK]; LANES], counter: u64) -> [ChainingValue; LANES] {
     let half = |shift: u32| {
         let counters: [u32; LANES] = core::array::from_fn(|lane| (counter.wrapping_add(lane as u64) >> shift) as u32);
         vector(counters)
@@ -87,10 +87,10 @@ fn chunks(input: &[[[u8; BLOCK]; CHUNK / BLOCK]; LANES], counter: u64) -> [Chain
     let counter = [half(0), half(32)];
     let mut state = INITIAL.map(|word| all(word));
     #[expect(clippy::needless_range_loop, reason = "the block of every lane")]
-    for block in 0..CHUNK / BLOCK {
+    for block in 0..CHUNK_LEN / BLOCK {
         let words = transposed(core::array::from_fn(|lane| load(&input[lane][block])));
         let start = if block == 0 { CHUNK_START } else { 0 };
-        let end = if block == CHUNK / BLOCK - 1 { CHUNK_END } else { 0 };
+        let end = if block == CHUNK_LEN / BLOCK - 1 { CHUNK_END } else { 0 };
         compress(&mut state, &words, counter, start | end);
     }
     digests(&state)

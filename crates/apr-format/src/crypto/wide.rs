@@ -26,10 +26,10 @@ use crate::sealed::{NONCE_LEN, TAG_LEN};
 
 /// Bytes of a block, and of the blocks that are worked on side by side.
 const BLOCK: usize = 16;
-const STEP: usize = 512;
+const STEP_LEN: usize = 512;
 
 /// Registers of a step, and blocks of one.
-const REGISTERS: usize = STEP / REGISTER;
+const REGISTERS: usize = STEP_LEN / REGISTER;
 const REGISTER: usize = 64;
 const LANES: usize = REGISTER / BLOCK;
 
@@ -93,14 +93,14 @@ impl Cipher {
         let powers = self.powers();
         let mut counters = Counters::new(nonce, TEXT);
         let mut hash = _mm_setzero_si128();
-        let (steps, rest) = plain.as_chunks::<STEP>();
+        let (steps, rest) = plain.as_chunks::<STEP_LEN>();
         for step in steps {
             let text = counters.apply(&keys, load(step));
             hash = add(hash, text, &powers);
             out.extend_from_slice(&store(text));
         }
         if !rest.is_empty() {
-            let mut last = [0; STEP];
+            let mut last = [0; STEP_LEN];
             last[..rest.len()].copy_from_slice(rest);
             last = store(counters.apply(&keys, load(&last)));
             let last = &last[..rest.len()];
@@ -115,7 +115,7 @@ impl Cipher {
     fn tag_here(&self, nonce: &[u8; NONCE_LEN], text: &[u8]) -> [u8; TAG_LEN] {
         let powers = self.powers();
         let mut hash = _mm_setzero_si128();
-        let (steps, rest) = text.as_chunks::<STEP>();
+        let (steps, rest) = text.as_chunks::<STEP_LEN>();
         for step in steps {
             hash = add(hash, load(step), &powers);
         }
@@ -129,13 +129,13 @@ impl Cipher {
     fn decipher_here(&self, nonce: &[u8; NONCE_LEN], text: &[u8], out: &mut [u8]) {
         let keys = self.keys();
         let mut counters = Counters::new(nonce, TEXT);
-        let (steps, rest) = text.as_chunks::<STEP>();
-        let (out_steps, out_rest) = out.as_chunks_mut::<STEP>();
+        let (steps, rest) = text.as_chunks::<STEP_LEN>();
+        let (out_steps, out_rest) = out.as_chunks_mut::<STEP_LEN>();
         for (step, out) in steps.iter().zip(out_steps) {
             *out = store(counters.apply(&keys, load(step)));
         }
         if !rest.is_empty() {
-            let mut last = [0; STEP];
+            let mut last = [0; STEP_LEN];
             last[..rest.len()].copy_from_slice(rest);
             out_rest.copy_from_slice(&store(counters.apply(&keys, load(&last)))[..rest.len()]);
         }
@@ -249,8 +249,8 @@ fn add(hash: __m128i, text: [__m512i; REGISTERS], powers: &[__m512i; REGISTERS])
 #[target_feature(enable = "avx512f,avx512bw,vpclmulqdq,pclmulqdq")]
 fn add_few(hash: __m128i, bytes: &[u8], powers: &[__m512i; REGISTERS]) -> __m128i {
     // At the end of a step, where the powers are those that belong to them; zeros before them add nothing.
-    let mut step = [0; STEP];
-    let start = STEP - bytes.len().next_multiple_of(BLOCK);
+    let mut step = [0; STEP_LEN];
+    let start = STEP_LEN - bytes.len().next_multiple_of(BLOCK);
     step[start..start + bytes.len()].copy_from_slice(bytes);
     let hash = store_block(_mm_shuffle_epi8(hash, reversal()));
     step[start..start + BLOCK].iter_mut().zip(hash).for_each(|(byte, hash)| *byte ^= hash);
@@ -359,16 +359,16 @@ fn reversal() -> __m128i {
 
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn load(step: &[u8; STEP]) -> [__m512i; REGISTERS] {
+fn load(step: &[u8; STEP_LEN]) -> [__m512i; REGISTERS] {
     // SAFETY: both are 512 bytes, and every value of either is valid.
-    unsafe { core::mem::transmute::<[u8; STEP], [__m512i; REGISTERS]>(*step) }
+    unsafe { core::mem::transmute::<[u8; STEP_LEN], [__m512i; REGISTERS]>(*step) }
 }
 
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn store(step: [__m512i; REGISTERS]) -> [u8; STEP] {
+fn store(step: [__m512i; REGISTERS]) -> [u8; STEP_LEN] {
     // SAFETY: both are 512 bytes, and every value of either is valid.
-    unsafe { core::mem::transmute::<[__m512i; REGISTERS], [u8; STEP]>(step) }
+    unsafe { core::mem::transmute::<[__m512i; REGISTERS], [u8; STEP_LEN]>(step) }
 }
 
 #[inline]

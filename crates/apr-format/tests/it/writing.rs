@@ -1,7 +1,7 @@
 //! How bytes come in: in chunks with sums, in too few or too many, with losses to note, to sinks that can't go back.
 
 use crate::support::{Model, bytes_of, open, tensor};
-use apr_core::digest::{CHUNK, ChunkSums};
+use apr_core::digest::{CHUNK_LEN, ChunkSums};
 use apr_core::{CheckpointReader, CheckpointWriter, Code, DType, IoCause, Loss, Notes, Result, Sink, keys};
 use apr_format::apr2::CompanionFile;
 
@@ -61,10 +61,10 @@ fn small_model() -> Model {
 #[test]
 fn chunks_with_or_without_sums_give_the_same_file() {
     let mut model = small_model();
-    model.tensors.insert(1, tensor("big", DType::U8, &[3 * CHUNK as u64 + 12_345]));
+    model.tensors.insert(1, tensor("big", DType::U8, &[3 * CHUNK_LEN as u64 + 12_345]));
     model.tensors.push(tensor("last", DType::F32, &[3, 0]));
     let whole = model.write();
-    for (chunk, with_sums) in [(CHUNK, true), (1024, true), (4096, true), (CHUNK, false), (777, false)] {
+    for (chunk, with_sums) in [(CHUNK_LEN, true), (1024, true), (4096, true), (CHUNK_LEN, false), (777, false)] {
         let mut file = Vec::new();
         write_in_chunks(&model, &mut file, chunk, with_sums);
         assert!(file == whole, "chunks of {chunk}, sums: {with_sums}");

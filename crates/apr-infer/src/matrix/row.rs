@@ -10,15 +10,15 @@ use crate::targets::for_several_targets;
 use crate::workers::{Workers, try_in_pieces};
 
 /// Columns of the result that one piece of work makes.
-const PIECE: usize = 512;
+const COLUMNS_AT_ONCE: usize = 512;
 /// Rows that are decoded at a time.
 const DECODED: usize = 16;
 
 /// Adds the product to `out`.
 pub(super) fn add_product(x: &[f32], right: Right<'_>, out: &mut [f32], workers: &dyn Workers) -> Result<()> {
     let depth = x.len();
-    try_in_pieces(workers, out, PIECE, |number, out| {
-        let first = number * PIECE;
+    try_in_pieces(workers, out, COLUMNS_AT_ONCE, |number, out| {
+        let first = number * COLUMNS_AT_ONCE;
         match right {
             Right::Rows(values, width) => {
                 add_rows(x, &values[first..], width, out);

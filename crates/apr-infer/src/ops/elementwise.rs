@@ -8,7 +8,7 @@ use crate::tensor::{Element, Tensor};
 use crate::workers::in_pieces;
 
 /// Elements that a piece of work makes.
-const PIECE: usize = 1 << 15;
+const ELEMENTS_AT_ONCE: usize = 1 << 15;
 
 /// Changes every element, in place where nothing else needs the tensor.
 pub(crate) fn change<T: Element + Copy>(
@@ -28,7 +28,7 @@ pub(crate) fn change_rows<T: Element + Copy>(
     call.room(tensor.shape(), tensor.element())?;
     let (shape, element) = (tensor.shape().to_vec(), tensor.element());
     let mut values = tensor.into_values::<T>()?;
-    in_pieces(call.workers(), &mut values, PIECE, |_, values| change(values));
+    in_pieces(call.workers(), &mut values, ELEMENTS_AT_ONCE, |_, values| change(values));
     Tensor::with_type(element, shape, T::into_data(values))
 }
 
@@ -83,11 +83,11 @@ pub(crate) fn zip_in_place(
     let shape = tensor.shape().to_vec();
     let mut values = tensor.into_values::<f32>()?;
     if let &[one] = other {
-        in_pieces(call.workers(), &mut values, PIECE, |_, values| {
+        in_pieces(call.workers(), &mut values, ELEMENTS_AT_ONCE, |_, values| {
             values.iter_mut().for_each(|value| *value = join(*value, one));
         });
     } else if !other.is_empty() {
-        let rows = (PIECE / other.len()).max(1);
+        let rows = (ELEMENTS_AT_ONCE / other.len()).max(1);
         in_pieces(call.workers(), &mut values, rows * other.len(), |_, values| {
             for values in values.chunks_exact_mut(other.len()) {
                 values.iter_mut().zip(other).for_each(|(value, other)| *value = join(*value, *other));

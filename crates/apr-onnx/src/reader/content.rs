@@ -9,7 +9,7 @@ use super::sparse::Sparse;
 use super::turned::Turned;
 
 /// Bytes of packed elements that are unpacked at a time.
-const PIECE: usize = 4096;
+const UNPACKED_AT_ONCE: usize = 4096;
 
 /// A file with data.
 pub(crate) type Source = Arc<dyn ByteSource>;
@@ -101,14 +101,14 @@ impl Content {
     fn read_stored(&self, files: &[Source], start: u64, buf: &mut [u8]) -> Result<()> {
         let Some(narrow) = self.narrow else { return self.packed.read(files, start, buf) };
         let per_byte = u64::from(8 / narrow.bits);
-        let mut packed = [0; PIECE];
+        let mut packed = [0; UNPACKED_AT_ONCE];
         let mut filled = 0;
         while filled < buf.len() {
             let element = start + filled as u64;
             let first = element / per_byte;
             let left = (self.len - element).min((buf.len() - filled) as u64);
             let bytes = (element + left).div_ceil(per_byte) - first;
-            let bytes = usize::try_from(bytes).unwrap_or(PIECE).min(PIECE);
+            let bytes = usize::try_from(bytes).unwrap_or(UNPACKED_AT_ONCE).min(UNPACKED_AT_ONCE);
             self.packed.read(files, first, &mut packed[..bytes])?;
             let skip = usize::try_from(element % per_byte).unwrap_or_default();
             let elements = packed[..bytes].iter().flat_map(|&byte| narrow.elements(byte)).skip(skip);

@@ -7,7 +7,7 @@ use apr_core::{Error, Result};
 use super::content::{Content, Source};
 
 /// Bytes of indices that are read at a time.
-const PIECE: u64 = 16 << 10;
+const INDICES_AT_ONCE: u64 = 16 << 10;
 
 /// The elements that are not zero, and where they are.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ impl Sparse {
     fn read_positions(&self, files: &[Source]) -> Result<Vec<u64>> {
         let elements: u64 = self.shape.iter().product();
         let one = 8 * self.per_position;
-        let piece = PIECE / one * one;
+        let piece = INDICES_AT_ONCE / one * one;
         let mut positions = Vec::new();
         let mut bytes = Vec::new();
         let mut at = 0;

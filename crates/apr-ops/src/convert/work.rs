@@ -2,7 +2,7 @@
 
 use apr_core::{ChunkEncoder, Encoded, StoredForm};
 use apr_quantize::recode::{self, Found};
-use apr_registry::digest::{CHUNK, ChunkSums, PartSums, TensorDigest};
+use apr_registry::digest::{CHUNK_LEN, ChunkSums, PartSums, TensorDigest};
 use apr_registry::{CheckpointReader, CheckpointWriter, DType, Error, Pipeline, Result};
 use apr_tensor::cast::cast_float;
 use apr_tensor::element::chunk_len;
@@ -91,8 +91,8 @@ impl Worker<'_> {
         let stored = self.reader.stored(tensor);
         let piece = stored.encoded().filter(|_| stored.digest().is_some()).and_then(|encoded| encoded.piece_len());
         matches!(self.recipes[tensor], Recipe::Keep)
-            && chunk_len(self.reader.tensors()[tensor].dtype) == CHUNK
-            && piece.is_some_and(|piece| (CHUNK as u64).is_multiple_of(piece))
+            && chunk_len(self.reader.tensors()[tensor].dtype) == CHUNK_LEN
+            && piece.is_some_and(|piece| (CHUNK_LEN as u64).is_multiple_of(piece))
     }
 
     /// Reads a chunk of a tensor that is checked along.
@@ -117,7 +117,7 @@ impl Worker<'_> {
     fn mismatch(&self, tensor: usize, encoded: Encoded<'_>) -> Result<Option<Error>> {
         let stored = self.reader.stored(tensor);
         let (mut digest, mut bytes) = (TensorDigest::new(), Vec::new());
-        for chunk in pieces(stored.range.len, CHUNK) {
+        for chunk in pieces(stored.range.len, CHUNK_LEN) {
             let bytes = take(&mut bytes, chunk.len);
             encoded.read_verbatim(chunk.offset, bytes)?;
             digest.update(bytes);
@@ -180,7 +180,7 @@ impl Worker<'_> {
             for (part, check) in checks.list.iter().enumerate().skip(known) {
                 let len = check.part.range.len;
                 let task = |chunk| ChunkTask { tensor, planned: at, chunk, len, kind: TaskKind::Part(part) };
-                tasks.extend(pieces(len, CHUNK).map(task));
+                tasks.extend(pieces(len, CHUNK_LEN).map(task));
             }
             tasks.extend(self.check_tasks(tensor, at));
             tasks.extend(self.write_tasks(tensor, at)?);
@@ -198,7 +198,7 @@ impl Worker<'_> {
         }
         let len = stored.range.len;
         let task = |chunk| ChunkTask { tensor, planned, chunk, len, kind: TaskKind::Check };
-        pieces(len, CHUNK).map(task).collect()
+        pieces(len, CHUNK_LEN).map(task).collect()
     }
 
     /// Making a tensor's output: in the encoder's pieces where it wants such.
@@ -210,7 +210,7 @@ impl Worker<'_> {
         Ok(match (&self.recipes[tensor], piece) {
             (Recipe::Stored(form), piece) => {
                 let kind = if piece.is_some() { TaskKind::Encode } else { TaskKind::Write };
-                pieces(form.len, CHUNK).map(task(form.len, kind)).collect()
+                pieces(form.len, CHUNK_LEN).map(task(form.len, kind)).collect()
             }
             (Recipe::Keep, Some(piece)) if chunk_len(info.dtype) == piece => {
                 pieces(len, piece).map(task(len, TaskKind::Encode)).collect()

@@ -1,7 +1,7 @@
 //! What the parts read, held against what the plan says of it.
 
 use apr_core::{Progress, pass_on};
-use apr_registry::digest::{CHUNK, ChunkSums, Digest, TensorDigest};
+use apr_registry::digest::{CHUNK_LEN, ChunkSums, Digest, TensorDigest};
 use apr_registry::{ByteSource, CheckpointReader, Pipeline, Result};
 use apr_view::chunks::{Chunk, pieces, take};
 use serde_json::json;
@@ -63,7 +63,7 @@ pub fn tensor_digests<P: Pipeline>(
     let mut tasks: Vec<(usize, u64, Chunk)> = Vec::new();
     for (tensor, _) in digests.iter().enumerate().filter(|(_, digest)| digest.is_none()) {
         let len = len_of(reader, tensor)?;
-        tasks.extend(pieces(len, CHUNK).map(|chunk| (tensor, len, chunk)));
+        tasks.extend(pieces(len, CHUNK_LEN).map(|chunk| (tensor, len, chunk)));
     }
     let produce = |at: usize, slot: &mut (Vec<u8>, Option<ChunkSums>)| {
         let (tensor, len, chunk) = tasks[at];
@@ -101,7 +101,7 @@ pub fn bytes_digest<P: Pipeline>(
     progress: &dyn Progress,
 ) -> Result<Digest> {
     let len = source.len();
-    let chunks: Vec<Chunk> = pieces(len, CHUNK).collect();
+    let chunks: Vec<Chunk> = pieces(len, CHUNK_LEN).collect();
     let produce = |at: usize, slot: &mut (Vec<u8>, Option<ChunkSums>)| {
         let chunk = chunks[at];
         let bytes = take(&mut slot.0, chunk.len);

@@ -2,7 +2,7 @@
 
 use apr_arch::FamilyModel;
 use apr_core::{Extent, ExtentKind, FileChecksum, Progress, StoredRange};
-use apr_registry::digest::{CHUNK, Crc32, TensorDigest};
+use apr_registry::digest::{CHUNK_LEN, Crc32, TensorDigest};
 use apr_registry::{CheckpointReader, Code, Error, Pipeline, Result};
 use apr_source::adapter::Adapter;
 use apr_tensor::stats::Moments;
@@ -317,7 +317,7 @@ impl Pass<'_> {
         }
         if self.wants_sums() {
             let len = stored.range.len;
-            tasks.extend(pieces(len, CHUNK).map(|chunk| FileChunk { len, verbatim: true, ..task(chunk) }));
+            tasks.extend(pieces(len, CHUNK_LEN).map(|chunk| FileChunk { len, verbatim: true, ..task(chunk) }));
         }
         if self.reads_values() {
             let len = info.byte_len()?;

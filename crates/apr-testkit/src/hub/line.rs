@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Bytes that are sent at once where the rate is limited.
-const PIECE: usize = 64 << 10;
+const SENT_AT_ONCE: usize = 64 << 10;
 
 /// What the line makes up for, where it was idle or a thread woke up late.
 const BURST: Duration = Duration::from_millis(10);
@@ -31,7 +31,7 @@ impl Line {
     /// The pieces of what is to be sent, each when its turn comes.
     pub(super) fn pieces<'a>(&'a self, bytes: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + 'a {
         let is_limited = self.0.lock().unwrap_or_else(PoisonError::into_inner).rate > 0;
-        let pieces: Chunks<'a, u8> = bytes.chunks(if is_limited { PIECE } else { bytes.len().max(1) });
+        let pieces: Chunks<'a, u8> = bytes.chunks(if is_limited { SENT_AT_ONCE } else { bytes.len().max(1) });
         pieces.inspect(|piece| self.wait(piece.len()))
     }
 
@@ -55,12 +55,12 @@ mod tests {
     #[test]
     fn pieces_are_the_bytes_and_the_line_is_taken_for_their_time() {
         let line = Line::default();
-        let bytes = vec![7; 3 * PIECE + 1];
+        let bytes = vec![7; 3 * SENT_AT_ONCE + 1];
         assert_eq!(line.pieces(&bytes).collect::<Vec<_>>(), [&bytes[..]]);
         line.set(1 << 30);
         let before = Instant::now();
         let lens: Vec<usize> = line.pieces(&bytes).map(<[u8]>::len).collect();
-        assert_eq!(lens, [PIECE, PIECE, PIECE, 1]);
+        assert_eq!(lens, [SENT_AT_ONCE, SENT_AT_ONCE, SENT_AT_ONCE, 1]);
         let taken = line.0.lock().expect("nobody panicked").free.expect("it was used") - before;
         assert!(taken >= Duration::from_secs_f64(bytes.len() as f64 / f64::from(1 << 30)) - Duration::from_micros(1));
     }
